@@ -1,16 +1,16 @@
-//! Acts of people for which the operator waits, as messages propose it: the command of the plugin, and beside it the annotation or field that
-//! does the same where the plugin is not installed.
+//! Acts of users for which the operator waits, as messages propose it: the command of the plugin, and the annotation or field that does the same
+//! where the plugin is not installed.
 
 use std::fmt;
 
 use crate::names::{PLUGIN, key};
 
-/// Stands for the name of a host that the message does not know, or of each of several.
+/// Placeholder for a host name that the message does not know, or for each of several.
 pub const HOST: &str = "HOST";
-/// Stands for a fingerprint that a person reads on the console of a host.
+/// Placeholder for a fingerprint that a user reads on the console of a host.
 pub const FINGERPRINT: &str = "FINGERPRINT";
 
-/// An act of a person. A message has it as `run COMMAND (or CHANGE)`.
+/// An act of a user. A message has it as `run COMMAND (or CHANGE)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act<'a> {
     /// Try a host again at once.
@@ -23,7 +23,7 @@ pub enum Act<'a> {
     Abandon(&'a str),
     /// Trust the key that a host showed.
     TrustHostKey(&'a str, &'a str),
-    /// Confirm the removal of a number of hosts of a pool.
+    /// Confirm that a number of hosts leave a pool.
     ApproveRemovals(&'a str, usize),
     /// Let the rollout of a pool pass to a version.
     ApproveVersion(&'a str, &'a str),
@@ -43,7 +43,7 @@ impl Act<'_> {
         }
     }
 
-    /// The command, as a person enters it.
+    /// The command, as a user enters it.
     pub fn command(self) -> String {
         format!("{PLUGIN} {}", self.arguments())
     }

@@ -13,9 +13,9 @@ pub mod kind {
     crate::documented::documented! {
         /// Everything that the spec declares is in place and works.
         READY = "Ready";
-        /// The operator acts, or will act without a person or a maintenance window. Present only while true.
+        /// The operator acts, or will act without a user or a maintenance window. Present only while true.
         RECONCILING = "Reconciling";
-        /// The operator cannot proceed until a person acts, or a host fails again and again. Present only while true.
+        /// The operator cannot proceed until a user acts, or a host fails again and again. Present only while true.
         STALLED = "Stalled";
         /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
         UPDATED = "Updated";
@@ -29,7 +29,7 @@ pub mod kind {
         SOURCE_VERIFIED = "SourceVerified";
         /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is to come.
         PAUSED = "Paused";
-        /// Instance: the host answered over SSH at the last attempt. Unknown while nothing is known of the present: kubelet has stopped since, or the
+        /// Instance: the host answered over SSH at the last attempt. Unknown while the current state is unknown: kubelet has stopped since, or the
         /// Node is Ready again, and the host was not tried yet.
         REACHABLE = "Reachable";
         /// Instance: the host had all that a node needs when the operator last began to change it: rights, Windows, disk, clock, ports, a way

@@ -1,3 +1,5 @@
+//! CustomResourceDefinitions of the kinds, as `crds/` has them.
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };

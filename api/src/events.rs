@@ -9,7 +9,7 @@ use crate::Reason;
 pub enum Level {
     /// Progress.
     Normal,
-    /// A problem, or a step that a person may want to check.
+    /// A problem, or a step that a user may want to check.
     Warning,
 }
 
@@ -109,8 +109,8 @@ event_reasons! {
     /// An attempt to send the next version ahead failed. The node continues as it is, and the operator retries; the note begins with the
     /// [reason](conditions.md#reasons).
     StageFailed: Warning on WindowsInstance;
-    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the
-    /// operator retries, or returns the node to the version before.
+    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
+    /// retries, or returns the node to the previous version.
     UpdateFailed: Warning on WindowsInstance;
     /// An attempt to restart the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     RebootFailed: Warning on WindowsInstance;
@@ -137,10 +137,10 @@ event_reasons! {
     Repairing: Normal on WindowsInstance Node;
     /// The host was repaired, and its Node is Ready again. No action is needed.
     Repaired: Normal on WindowsInstance Node;
-    /// The version does not work on this host, which returns to the version before. Correct what the note names, and change the pool again.
+    /// The version does not work on this host, which returns to the previous version. Correct what the note names, and change the pool again.
     RollingBack: Warning on WindowsInstance Node;
-    /// The node follows the version before again; on a pool, too many nodes failed to follow a version, and all return to the
-    /// one before. See [rollouts](../guide/rollouts.md#operations-in-progress).
+    /// The node follows the previous version again; on a pool, too many nodes failed to follow a version, and all return to the previous one. See
+    /// [rollouts](../guide/rollouts.md#operations-in-progress).
     RolledBack: Warning on WindowsInstance WindowsNodePool Node;
     /// The nodes of the pool begin to change to another version. No action is needed.
     RolloutStarted: Normal on WindowsNodePool;
@@ -171,7 +171,7 @@ event_reasons! {
     /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
     /// operation instead.
     ExternalUncordon: Warning on WindowsInstance;
-    /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the one that is meant. No action is
+    /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the expected one. No action is
     /// needed.
     AddressVerified: Normal on WindowsInstance;
     /// The host does not answer at the new address of its entry, or shows another host key than the entry declares. The node continues unchanged, and the
@@ -182,8 +182,8 @@ event_reasons! {
     /// The name of the host is longer than the 15 characters that Windows allows for a computer name, so the host reports a shorter one. The
     /// Node still has the [long name](../guide/hosts.md#name).
     HostNameTooLong: Warning on WindowsInstance;
-    /// The Node is not Ready any more; the note has kubelet's message. The message of the pool says from when on the operator
-    /// [repairs it](../guide/rollouts.md).
+    /// The Node is no longer Ready; the note has kubelet's message. The message of the pool says from when on the operator [repairs
+    /// it](../guide/rollouts.md).
     NodeNotReady: Warning on WindowsInstance;
     /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets
     /// `remediation.drift: Report`. Find the program or the user that changes it.

@@ -1,3 +1,5 @@
+//! Example pools, which `cargo xtask gen` writes to `examples/`.
+
 use std::collections::BTreeMap;
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
     WindowsNodePoolSpec,
 };
 
-/// A pool for people to start from, as `examples/<name>.yaml`.
+/// A pool for users to start from, as `examples/<name>.yaml`.
 pub struct Example {
     /// File name without `.yaml`.
     pub name: &'static str,

@@ -24,16 +24,16 @@ pub const PROTOCOL: u32 = 2;
 pub const REPORT_INTERVAL: Duration = Duration::from_mins(10);
 /// Exit status of `wicd.exe` when it has written an answer.
 pub const EXIT_ANSWERED: u32 = 0;
-/// Largest answer that the operator reads, in bytes.
+/// Maximum size of an answer that the operator reads, in bytes.
 pub const MAX_ANSWER: usize = 1 << 20;
 
 /// Places on a host. Legacy ones are WMCO's.
 pub mod path {
     /// Root of everything. Legacy.
     pub const ROOT: &str = r"C:\k";
-    /// Everything that the operator writes over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Windows
-    /// lets only administrators write below `C:\Windows`, so no other user can own a file there; wicd removes the right
-    /// to read it before the operator sends the first secret.
+    /// Directory of everything that the operator writes over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Windows lets only
+    /// administrators write below `C:\Windows`, so no other user can own a file there; wicd removes the right to read it before the operator sends
+    /// the first secret.
     pub const LAUNCH: &str = r"C:\windows\wicd";
     /// One directory for each operation in progress: requests, answers and the archive in transfer.
     pub const OPERATIONS: &str = r"C:\windows\wicd\operations";
@@ -43,11 +43,11 @@ pub mod path {
     pub const LOCK: &str = r"C:\k\wicd\lock";
     /// Newest epoch of an operator that the host has received.
     pub const EPOCH: &str = r"C:\k\wicd\epoch";
-    /// File with what the host follows, as wicd last wrote it: a [`super::Marker`].
+    /// File with the version that the host follows, as wicd last wrote it: a [`super::Marker`].
     pub const STATE: &str = r"C:\k\wicd\state.json";
     /// File with what wicd has put on the host: a list of paths, services, variables and certificates that a cleanup removes.
     pub const OWNED: &str = r"C:\k\wicd\owned.json";
-    /// Last good copy of what the service keeps true: a [`super::Desired`].
+    /// Last good copy of the desired state that the service maintains: a [`super::Desired`].
     pub const DESIRED: &str = r"C:\k\wicd\desired.json";
     /// Payload files by content: `<sha256>`. Destinations are hard links to them.
     pub const BLOBS: &str = r"C:\k\wicd\blobs";
@@ -62,7 +62,7 @@ pub mod path {
     /// kubelet's kubeconfig. It holds kubelet's first certificate and key, so that wicd writes it, out of [`NODE_KUBECONFIG`].
     /// Legacy name.
     pub const KUBELET_KUBECONFIG: &str = r"C:\k\kubeconfig";
-    /// kubeconfig for what acts in the Node's name beside kubelet: it names [`KUBELET_CURRENT_CERT`].
+    /// kubeconfig for other clients than kubelet that act in the Node's name; names [`KUBELET_CURRENT_CERT`].
     pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
     /// kubeconfig of the cloud-node-manager; names [`NODE_MANAGER_TOKEN`].
     pub const NODE_MANAGER_KUBECONFIG: &str = r"C:\k\cloud-node-manager-kubeconfig";
@@ -83,8 +83,8 @@ pub mod path {
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
     /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
-    /// Libraries of plugins of Container Credential Guard. Windows goes on loading what is registered when a host is given back with all that
-    /// is on it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
+    /// Libraries of plugins of Container Credential Guard. Windows continues to load what is registered when a host is given back with all that is on
+    /// it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
     pub const CREDENTIAL_PLUGINS: &str = r"C:\windows\wicd-ccg";
     /// Programs of FlexVolume drivers, which kubelet starts as it finds them.
     pub const VOLUME_PLUGINS: &str = r"C:\k\volume-plugins";
@@ -94,9 +94,9 @@ pub mod path {
 
 /// Name of wicd's Windows service. Legacy.
 pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
-/// Life of wicd's certificates if the operator is not set otherwise. Three fifths of it are left at any time, which is longer than a long weekend.
+/// Default life of wicd's certificates. Three fifths of it are left at any time, which is longer than a long weekend.
 pub const WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
-/// The longest life that the operator approves for one of them.
+/// Maximum life that the operator approves for a certificate of wicd.
 pub const MAX_WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
 /// Start of the descriptions of the operator's services. Legacy.
 pub const SERVICE_DESCRIPTION_PREFIX: &str = "OpenShift managed ";
@@ -197,8 +197,7 @@ pub struct Request {
     /// for cleanup in any case, wicd refuses a host that its record assigns to another cluster or another Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
-    /// An epoch that a person has declared void. If it is exactly the newest that the host has received, wicd forgets
-    /// it.
+    /// An epoch that a user has declared void. If it is exactly the newest that the host has received, wicd forgets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void_epoch: Option<i64>,
     /// The work that is requested.
@@ -290,7 +289,7 @@ pub struct Facts {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// Files that the host must have, all of them.
+    /// All files that the host must have.
     pub files: Vec<payload::File>,
     /// Name of the archive in [`path::OPERATIONS`]: a tar whose entries are named by SHA-256 of the content and hold one zstd
     /// frame each. Only entries whose names are in `files` are taken. It is deleted afterwards.
@@ -303,7 +302,7 @@ pub struct Stage {
 pub struct Apply {
     /// Desired state of the host; becomes [`path::DESIRED`].
     pub desired: Desired,
-    /// Payload files, all of them; their blobs must exist on the host.
+    /// All payload files; their blobs must exist on the host.
     pub files: Vec<payload::File>,
     /// Configuration files.
     pub configs: Vec<ConfigFile>,
@@ -417,14 +416,14 @@ pub struct Reboot {
     pub boot_id: String,
 }
 
-/// Pin images that are there, unpin those that wicd pinned and that are no longer listed, and pull one. The answer names those that are
-/// not there. A request is repeated for each of them: an operation is then no longer than one pull.
+/// Pin images that are there, unpin those that wicd pinned and that are no longer listed, and pull one. The answer names those that are not there. A
+/// request is repeated for each of them: an operation then lasts for one pull at most.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {
-    /// Images that the host must have, all of them.
+    /// All images that the host must have.
     pub images: Vec<String>,
-    /// The one of them to pull, unless it is there.
+    /// Image to pull, unless it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull: Option<String>,
     /// Limit of the pull in seconds.

@@ -1,3 +1,5 @@
+//! The kind WindowsInstance: one host of a pool, with its grant and its status.
+
 #![expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 
 mod status;
@@ -91,7 +93,7 @@ impl WindowsInstance {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leaving {
-    /// Time of the mark.
+    /// Time when the host was marked for removal.
     pub since: Time,
     /// The cause, in a sentence.
     #[schemars(length(max = 1024))]
@@ -271,13 +273,13 @@ pub enum GrantType {
     Reboot,
     /// Repair a node that does not work.
     Repair,
-    /// Drain the node for the maintenance that a person or a program requests, keep it so, and take it back.
+    /// Drain the node for the maintenance that a user or a program requests, keep it so, and take it back.
     Maintenance,
     /// Drain the node, deconfigure the host, delete the Node.
     Remove,
     /// Release the host as it is.
     Orphan,
-    /// Have the host accept the first key of its list, and no longer its present key. Not disruptive.
+    /// Have the host accept the first key of its list, and no longer its current key. Not disruptive.
     RotateKey,
     /// Have the host pull and pin the images of its pool's `provisioning.prePullImages`. Not disruptive.
     PullImages,

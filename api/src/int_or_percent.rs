@@ -1,3 +1,5 @@
+//! Whole numbers or percentages, as for budgets of nodes.
+
 use std::{fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

@@ -1,4 +1,4 @@
-//! Reading of our kinds by tools that know nothing of them.
+//! Status of the operator's kinds, as generic tools read it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
@@ -12,7 +12,7 @@ pub enum Kstatus {
     Terminating,
     /// The object does not have its desired state yet.
     InProgress,
-    /// A person must act.
+    /// A user must act.
     Failed,
     /// The object has its desired state.
     Current,

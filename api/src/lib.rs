@@ -1,11 +1,11 @@
-//! The types that the operator, the host daemon and people share.
+//! The types that the operator, the host daemon and users share.
 //!
-//! * [`WindowsNodePool`]: the only kind that people write.
+//! * [`WindowsNodePool`]: the only kind that users write.
 //! * [`WindowsInstance`]: one for each host, written only by the operator.
 //! * [`host`]: the protocol between operator and `wicd.exe`: JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
-//! * [`act`]: what people do when the operator waits for them.
+//! * [`act`]: what users do when the operator waits for them.
 //! * [`events`]: the reasons of the operator's events.
 //! * [`Reason`]: the reasons of conditions and failures, with their meaning.
 //! * [`registries`]: which images a login of a registry is for.

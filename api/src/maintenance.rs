@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Longest reason of a maintenance, in characters.
+/// Maximum length of a reason of a maintenance, in characters.
 pub const MOST_REASON: usize = 200;
 
 /// Defines the states once: the type, its words, and the list of all.
@@ -15,7 +15,7 @@ macro_rules! states {
         }
 
         impl MaintenanceState {
-            /// States, all of them.
+            /// All states.
             pub const ALL: &[Self] = &[$(Self::$state),+];
 
             /// The word.
@@ -31,7 +31,7 @@ macro_rules! states {
 states! {
     /// The maintenance waits for its turn.
     Waiting,
-    /// The maintenance is refused as long as a person holds the node, or refuses requests of its host.
+    /// The maintenance is refused as long as a user holds the node, or refuses requests of its host.
     Held,
     /// New pods are kept away, and the pods are evicted.
     Draining,

@@ -46,7 +46,7 @@ pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
 /// Name under which events are reported, and the operator's user agent.
 pub const COMPONENT: &str = "windows-node-pools";
 
-/// The operator's program as a plugin of kubectl, as a person enters it.
+/// The operator's program as a plugin of kubectl, as a user enters it.
 pub const PLUGIN: &str = "kubectl windows-node-pools";
 
 /// Label of what the operator creates, with [`COMPONENT`] as its value.
@@ -83,17 +83,17 @@ pub mod key {
         DOMAIN = "windowsmachineconfig.openshift.io/domain";
         /// Node annotation: the operation that cordoned the node. Written by the operator, which lifts no other cordon.
         CORDONED_BY = "windowsmachineconfig.openshift.io/cordoned-by";
-        /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
+        /// Node annotation `true`, written by a user: leave the node cordoned when an operation ends.
         KEEP_CORDONED = "windowsmachineconfig.openshift.io/keep-cordoned";
         /// Node annotation: changes of the host that wicd has detected; the condition `Drifted` of the instance repeats them. Written by wicd.
         DRIFT = "windowsmachineconfig.openshift.io/drift";
         /// Node annotation: time at which wicd last checked the host, by the clock of the host; renewed about every ten minutes while the Node is
         /// Ready. Written by wicd.
         WICD_REPORTED = "windowsmachineconfig.openshift.io/wicd-reported";
-        /// Node or instance annotation `true`, written by a person: begin no operation on this host.
+        /// Node or instance annotation `true`, written by a user: begin no operation on this host.
         HOLD = "windowsmachineconfig.openshift.io/hold";
-        /// Node or instance annotation, written by a person or a program: the reason of a maintenance for which the node is to be drained.
-        /// Its removal hands the node back. `false` refuses what the host requests. That of the instance goes before that of the Node.
+        /// Node or instance annotation, written by a user or a program: the reason of a maintenance for which the node is to be drained. Its removal
+        /// hands the node back. `false` refuses what the host requests. That of the instance takes precedence over that of the Node.
         MAINTENANCE = "windowsmachineconfig.openshift.io/maintenance";
         /// Node annotation: the reason of a maintenance that an administrator of the host requests with `wicd.exe maintenance`. Written by
         /// wicd.
@@ -101,40 +101,36 @@ pub mod key {
         /// Node annotation: how far a requested maintenance is: `Waiting`, `Held`, `Draining`, `Drained` or `Returning`. Written by the
         /// operator.
         MAINTENANCE_STATE = "windowsmachineconfig.openshift.io/maintenance-state";
-        /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval. Recorded in `status.acts`, so that it
+        /// Pool annotation, written by a user: the version that may pass the steps that wait for an approval. Recorded in `status.acts`, so that it
         /// holds until another version is approved; an empty value takes it back.
         APPROVE = "windowsmachineconfig.openshift.io/approve";
-        /// Pool annotation, written by a person: the number of hosts that may leave, or the revision of the inventory of
-        /// which all removals are approved. Recorded in `status.acts`; the operator removes it once it is used.
+        /// Pool annotation, written by a user: the number of hosts that may leave, or the revision of the inventory whose removals are all approved.
+        /// Recorded in `status.acts`; the operator removes it once it is used.
         APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
-        /// Pool annotation, written by a person before the change: the number of hosts that the next change takes out of the pool's own list, or
-        /// of nodes that the pool has when it is deleted. The guard of removals asks for it; the operator removes it after the next change of the
-        /// spec.
+        /// Pool annotation, written by a user before the change: the number of hosts that the next change takes out of the pool's own list, or of
+        /// nodes that the pool has when it is deleted. The guard of removals asks for it; the operator removes it after the next change of the spec.
         ANNOUNCE_REMOVAL = "windowsmachineconfig.openshift.io/announce-removal";
-        /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator fetch the source at
-        /// once. Defined by Flux.
+        /// Pool annotation, written by `flux reconcile` and users: any new value makes the operator fetch the source at once. Defined by Flux.
         RECONCILE_REQUESTED = "reconcile.fluxcd.io/requestedAt";
-        /// Pod label, written by a person: `skip` leaves the pod where it is in a drain, `wait-completed` lets it run to its end. It goes before
-        /// the rules of its pool.
+        /// Pod label, written by a user: `skip` leaves the pod where it is in a drain, `wait-completed` lets it run to its end. It takes precedence
+        /// over the rules of its pool.
         DRAIN = "windowsmachineconfig.openshift.io/drain";
-        /// Machine or ConfigMap label `true`, written by a person: the operator ignores the object. Legacy.
+        /// Machine or ConfigMap label `true`, written by a user: the operator ignores the object. Legacy.
         IGNORE = "windowsmachineconfig.openshift.io/ignore";
         /// Machine label: its operating system, `Windows` exactly. Written by its MachineSet. Legacy.
         MACHINE_OS = "machine.openshift.io/os-id";
-        /// Annotation of a services ConfigMap: JSON of everything that hosts get beside its data. Written by the
-        /// operator.
+        /// Annotation of a services ConfigMap: JSON of everything that hosts get in addition to its data. Written by the operator.
         RENDERED = "windowsmachineconfig.openshift.io/rendered";
-        /// Pool or instance annotation, written by a person: settings of the legacy operator that nodes may lose: names
-        /// separated by commas, or `all`. That of a pool is recorded in `status.acts`; an empty value takes it back.
+        /// Pool or instance annotation, written by a user: settings of the legacy operator that nodes may lose: names separated by commas, or `all`.
+        /// That of a pool is recorded in `status.acts`; an empty value takes it back.
         ACCEPT_LOST_SETTINGS = "windowsmachineconfig.openshift.io/accept-lost-settings";
-        /// Instance annotation, written by a person: any new value makes the operator retry at once.
+        /// Instance annotation, written by a user: any new value makes the operator retry at once.
         RETRY = "windowsmachineconfig.openshift.io/retry";
-        /// Instance annotation `true`, written by a person: give up the host without a connection to it.
+        /// Instance annotation `true`, written by a user: give up the host without a connection to it.
         ABANDON = "windowsmachineconfig.openshift.io/abandon";
-        /// Instance annotation, written by a person: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
+        /// Instance annotation, written by a user: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
         TRUST_HOST_KEY = "windowsmachineconfig.openshift.io/trust-host-key";
-        /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it. Recorded in
-        /// `status.acts`.
+        /// Pool annotation, written by a user: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it. Recorded in `status.acts`.
         VOID_EPOCH = "windowsmachineconfig.openshift.io/void-epoch";
         /// Instance annotation: `SHA256:…` fingerprint of the host key that the host showed at its first contact, before it
         /// had a name and therefore an instance. Written by the pool controller when it creates the instance; the host must
@@ -161,7 +157,7 @@ pub const MANAGER_ADAPTER: &str = "windows-node-pools-adapter";
 /// Field manager of the instance controller.
 pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
 
-/// Field manager of the commands by which people change objects. Flux takes back what managers have written whose names begin with `kubectl`.
+/// Field manager of the commands by which users change objects. Flux takes back what managers have written whose names begin with `kubectl`.
 pub const MANAGER_COMMAND: &str = "windows-node-pools-command";
 
 /// User names of certificates.

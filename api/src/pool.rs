@@ -1,3 +1,5 @@
+//! The kind WindowsNodePool: the Windows hosts that run as nodes, and how.
+
 mod cluster_facts;
 mod drain;
 mod effective;
@@ -125,7 +127,7 @@ pub struct SecretKeyRef {
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub name: String,
-    /// Key in it. Defaults to `private-key.pem`.
+    /// Key in the Secret. Defaults to `private-key.pem`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub key: Option<String>,
@@ -152,8 +154,8 @@ pub struct SecretRef {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
-    /// Private keys, tried in this order. A host that accepts another key than the first gets the first. The Secret
-    /// Defaults to `cloud-private-key`. Keys must not have a passphrase.
+    /// Private keys, tried in this order. A host that accepts another key than the first gets the first. The Secret defaults to `cloud-private-key`.
+    /// Keys must not have a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8))]
     pub private_key_secret_refs: Option<Vec<SecretKeyRef>>,
@@ -208,10 +210,10 @@ pub struct JumpHost {
     pub host_key: String,
 }
 
-/// Policy by which the operator trusts host keys. TrustOnFirstUse if not set: the operator records the first key that a host
-/// shows, and trusts no other afterwards; a host that is a node already must have a recorded key. TrustOnAdoption: also
-/// the first key that the host of a node of the Windows Machine Config Operator shows at an address of the Node, if no
-/// key is recorded. Strict: only keys that are declared, on the host or in the known hosts Secret.
+/// Policy by which the operator trusts host keys. TrustOnFirstUse (default): the operator records the first key that a host shows, and trusts no
+/// other afterwards; a host that is a node already must have a recorded key. TrustOnAdoption: also the first key that the host of a node of the
+/// Windows Machine Config Operator shows at an address of the Node, if no key is recorded. Strict: only keys that are declared, on the host or in the
+/// known hosts Secret.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostKeyPolicy {
     /// Only keys that are declared: on the host, or in the known hosts Secret.
@@ -223,8 +225,8 @@ pub enum HostKeyPolicy {
     TrustOnAdoption,
 }
 
-/// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set: drain the node, remove
-/// everything that the operator put on the host, delete the Node. Orphan: leave host and Node unchanged and running.
+/// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure (default): drain the node, remove everything that the operator put
+/// on the host, delete the Node. Orphan: leave host and Node unchanged and running.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DeletionPolicy {
     /// Drain the node, remove everything that the operator put on the host, delete the Node.

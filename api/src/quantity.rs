@@ -1,3 +1,5 @@
+//! Quantities of Kubernetes.
+
 use std::{borrow::Cow, fmt};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

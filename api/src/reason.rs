@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Makes the enum and its texts from one list, so that no reason is without a meaning. The meaning is the doc comment, in Markdown.
 macro_rules! reasons {
     ($($(#[doc = $meaning:literal])+ $word:ident,)+) => {
-        /// Reason of a condition, a failure, a refused entry of a list or a denied request: one stable word, for machines and alerts. The message
-        /// beside it has the object and the remedy.
+        /// Reason of a condition, a failure, a refused entry of a list or a denied request: one stable word, for machines and alerts. The message has
+        /// the object and the remedy.
         ///
         /// `cargo xtask gen` writes docs/reference/conditions.md from the doc comments.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,11 +63,11 @@ reasons! {
     /// The artifact of a [Flux](../guide/inventory.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
     /// in force.
     ArtifactNotReadable,
-    /// The state is the one that is wanted. No action is needed.
+    /// The state is as desired. No action is needed.
     AsExpected,
     /// The host accepts none of the pool's [keys](../guide/hosts.md#ssh-server), or the Git server rejects the credentials.
     AuthenticationFailed,
-    /// Nodes that a person has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
+    /// Nodes that a user has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
     BlockedByCordon,
     /// The operator cannot use its payload or a fact of the cluster and changes no host, so that it may be upgraded
     /// ([OLM](../guide/install-olm.md)).
@@ -75,8 +75,8 @@ reasons! {
     /// A certificate, its key or a certificate authority cannot be used: that of a host, of a Git server, of the API server's URL, of `/metrics`
     /// or of windows_exporter.
     CertificateInvalid,
-    /// A host's certificate was not issued: its request waits, was denied, replaced or left by the signer, or the certificate is not the one that
-    /// was requested.
+    /// A host's certificate was not issued: its request waits, was denied, replaced or left by the signer, or another certificate was issued than
+    /// requested.
     CertificateNotIssued,
     /// A node asks for a certificate with an address or a name that nothing proves to be its own: [check the request, and approve
     /// it](../guide/troubleshooting.md#certificate-requests-that-wait).
@@ -146,7 +146,7 @@ reasons! {
     HostKeyUnknown,
     /// The host is a [node of another cluster](../guide/hosts.md#hosts-of-a-cluster-that-no-longer-exists).
     HostOfAnotherCluster,
-    /// The host has a Node, and no record of a host key or a machine id proves [which host answers](../guide/hosts.md#which-host-it-is).
+    /// The host has a Node, and no record of a host key or a machine id proves [which host answers](../guide/hosts.md#identity-of-a-host).
     HostUnproven,
     /// The check of the host has a [warning](../guide/hosts.md#warnings), which stops nothing.
     HostWarning,
@@ -189,12 +189,12 @@ reasons! {
     NotAdministrator,
     /// The Node does not appear, does not become Ready or does not follow its version within `--register-timeout`, although the host answers.
     NotRegistered,
-    /// Another machine or another Node [answers](../guide/hosts.md#which-host-it-is) than the one that joined. The operator changed nothing on
+    /// Another machine or another Node [answers](../guide/hosts.md#identity-of-a-host) than the one that joined. The operator changed nothing on
     /// it.
     NotThisMachine,
     /// A pool or an instance has a value that this operator does not know, most often after an older version was installed again.
     ObjectUnreadable,
-    /// The only nodes that do not follow the desired version are those that a person holds.
+    /// The only nodes that do not follow the desired version are those that a user holds.
     OnHold,
     /// Another pool may list the host now, and its list cannot be read. [The host stays](../guide/removal.md#remove-several-hosts-or-all).
     OtherPoolsUnreadable,
@@ -268,7 +268,7 @@ reasons! {
     UnknownHost,
     /// The operator cannot connect to the host, or the connection broke.
     Unreachable,
-    /// The [version](../guide/rollouts.md#a-version-that-fails) of the pool does not work on this host, which returned to the one before.
+    /// The [version](../guide/rollouts.md#a-version-that-fails) of the pool does not work on this host, which returned to the previous one.
     UpdateFailed,
     /// The revision of the list is not signed by a trusted key.
     VerificationError,

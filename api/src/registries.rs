@@ -1,7 +1,7 @@
-//! Keys of `config.json`, the logins of registries: which images a login is for. As kubelet decides it, so that a mirror and an image that is pulled ahead
-//! get the login that kubelet would use.
+//! Keys of `config.json`, the logins of registries: which images a login is for. The rules are kubelet's, so that a mirror and an image that is
+//! pulled ahead get the login that kubelet would use.
 
-/// Names of Docker Hub, all of them.
+/// All names of Docker Hub.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// Registry and path of a key, which may be a URL: Docker Hub's is `https://index.docker.io/v1/`.
@@ -15,7 +15,7 @@ pub fn split(location: &str) -> (&str, &str) {
     location.split_once('/').unwrap_or((location, ""))
 }
 
-/// Names of a registry, all of them.
+/// All names of a registry.
 pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }
@@ -27,13 +27,13 @@ pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<(usiz
     (is_registry(pattern, registry) && is_below(path, prefix)).then_some((prefix.len(), key))
 }
 
-/// Reports whether a path is another one, or goes on after it, perhaps with a tag or a digest.
+/// Reports whether a path is another one or continues it, perhaps with a tag or a digest.
 pub fn is_below(path: &str, above: &str) -> bool {
     let end = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);
     above.is_empty() || path.strip_prefix(above).is_some_and(end)
 }
 
-/// Reports whether a registry is meant by a key: each part of the name is the same or fits a pattern with `*`, and the port is the same.
+/// Reports whether a key matches a registry: each part of the name is the same or fits a pattern with `*`, and the port is the same.
 fn is_registry(pattern: &str, registry: &str) -> bool {
     if DOCKER_HUB.contains(&registry) {
         return DOCKER_HUB.contains(&pattern);

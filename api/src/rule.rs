@@ -1,8 +1,8 @@
 //! Rules of the CRDs that say in words what a value must be.
 //!
-//! The API server answers a `pattern` with the regular expression, which does not explain it. A field that people write
-//! has a rule with a sentence in its place. Its estimated cost must fit into the API server's budget: the length of a
-//! text, and the number of entries of the lists around it, have limits.
+//! The API server answers a `pattern` with the regular expression, which does not explain it. A field that users write has a rule with a sentence in
+//! its place. Its estimated cost must fit into the API server's budget: the length of a text, and the number of entries of the lists around it, have
+//! limits.
 
 use kube::core::Rule;
 

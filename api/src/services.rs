@@ -160,7 +160,7 @@ pub enum ServicesError {
     Syntax {
         /// The key.
         key: &'static str,
-        /// Why.
+        /// Reason, in a sentence.
         #[source]
         source: serde_json::Error,
     },
@@ -187,9 +187,9 @@ impl ServicesConfig {
     /// Reads the data of a ConfigMap, checks it and sorts the services by priority (equal ones keep their order).
     ///
     /// # Errors
-    /// [`ServicesError::UnknownKey`] when `data` has a key that is not part of the format. [`ServicesError::MissingKey`] when
-    /// it has no `services` or no `files`. [`ServicesError::Syntax`] when the text under a key is not JSON of the right form.
-    /// Also when [`ServicesConfig::validate`] fails.
+    /// [`ServicesError::UnknownKey`] when `data` has a key that is not part of the format. [`ServicesError::MissingKey`] when it has no `services` or
+    /// no `files`. [`ServicesError::Syntax`] when the text under a key is not JSON of the right form. Also fails when [`ServicesConfig::validate`]
+    /// fails.
     pub fn from_data(data: &BTreeMap<String, String>) -> Result<Self, ServicesError> {
         if let Some(unknown) = data.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(ServicesError::UnknownKey(unknown.clone()));

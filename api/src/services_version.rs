@@ -19,7 +19,7 @@ pub enum UnverifiedError {
     #[error("its name carries no digest, as those of the Windows Machine Config Operator do not")]
     NoDigest,
     /// The ConfigMap was replaced or damaged.
-    #[error("its content does not match the digest in its name: another client than the operator has written it")]
+    #[error("its content does not match the digest in its name: a client other than the operator wrote it")]
     Differs,
 }
 

@@ -1,3 +1,5 @@
+//! Steps of the operations on a host.
+
 use std::{borrow::Cow, fmt};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

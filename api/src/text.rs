@@ -63,8 +63,7 @@ impl NotText {
     }
 }
 
-/// The text of bytes that a person or a program of Windows has written: UTF-8, or UTF-16 with a byte order mark. The mark is no part of
-/// the text.
+/// The text of bytes that a user or a program of Windows has written: UTF-8, or UTF-16 with a byte order mark. The mark is no part of the text.
 ///
 /// # Errors
 /// Fails for bytes in another encoding, and for bytes that are no text.

@@ -1,3 +1,5 @@
+//! Times in objects of the API.
+
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use jiff::Timestamp;
@@ -6,15 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A time in an object of the API: RFC 3339 in UTC with whole seconds, like the times of Kubernetes.
 ///
-/// The epoch, which is the default, stands for an unknown time. A stored text that is no time reads as the epoch: one
-/// field must not make the whole object unreadable, since the operator removes no host while it cannot read a pool.
-/// [`Time::known`] is therefore the only way to the [`Timestamp`]: each caller decides what an unknown time means, and
-/// none takes it for one that is long past, which would end waits and deadlines.
+/// The epoch, which is the default, stands for an unknown time. A stored text that is no time reads as the epoch: one field must not make the whole
+/// object unreadable, since the operator removes no host while it cannot read a pool. [`Time::known`] is therefore the only way to the [`Timestamp`]:
+/// each caller decides what an unknown time means, and none mistakes it for one that is long past, which would end waits and deadlines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(Timestamp);
 
 impl Time {
-    /// The present time.
+    /// Current time.
     pub fn now() -> Self {
         Timestamp::now().into()
     }

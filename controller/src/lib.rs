@@ -1,6 +1,6 @@
-//! The operator that turns Windows hosts into Kubernetes nodes, and the commands of people. Each room may use those below it:
+//! The operator that turns Windows hosts into Kubernetes nodes, and the commands of users. Each module may use those below it:
 //!
-//! * [`run()`](run::run): the process: Lease, caches, controllers. [`commands`]: what people run.
+//! * [`run()`](run::run): the process: Lease, caches, controllers. [`commands`]: what users run.
 //! * [`rights`]: what the nodes' daemons may, and what is told to the Operator Lifecycle Manager.
 //! * [`pool`]: from a pool's inventory to instances, grants and the pool's status. Works on no host.
 //! * [`inventory`]: where hosts come from.
@@ -10,7 +10,7 @@
 //! * [`caches`], [`cluster`], [`client`]: the objects that are watched, the facts of the cluster, the connection to its API server.
 //! * [`runtime`]: the process's log, metrics, events, Lease and SSH slots. [`args`]: its settings.
 //!
-//! Two crates beside it: `wnp-core`, the decisions, pure; `remote`, the way to a host.
+//! Two more crates: `wnp-core`, the decisions, pure; `remote`, the way to a host.
 
 pub mod args;
 pub mod caches;

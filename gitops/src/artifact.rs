@@ -17,7 +17,7 @@ use tar::{Archive, EntryType, PaxExtensions};
 use crate::{File, Limits};
 pub use digest::{Checked, Digest, DigestError};
 
-/// Most bytes of a name, or of the extension header of an entry. Both are held in memory.
+/// Maximum number of bytes of a name, or of the extension header of an entry. Both are held in memory.
 const MAX_EXTENSION: u64 = 64 << 10;
 
 /// Reason why an artifact is not used.

@@ -1,3 +1,5 @@
+//! Tests of the `known_hosts` reader.
+
 use api::Reason;
 use proptest::prelude::*;
 use russh::keys::PublicKey;
@@ -109,7 +111,7 @@ fn known_hosts_refuses_what_it_cannot_honour() {
         let error = read(&text, "h", 22).unwrap_err();
         assert_eq!(error.reason(), reason, "{text}: {error}");
     }
-    // A damaged line spoils itself alone, wherever it stands.
+    // A damaged line spoils itself alone, wherever it is.
     let good = format!("h {key}\n");
     for bad in [
         "h ssh-ed25519\n",

@@ -26,13 +26,13 @@ pub struct File {
 /// Limits for the reading of an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes that a server may send during one fetch.
+    /// Maximum number of bytes that a server may send during one fetch.
     pub transfer: u64,
-    /// Most files of the inventory.
+    /// Maximum number of files of the inventory.
     pub files: usize,
-    /// Most bytes of one file.
+    /// Maximum number of bytes of one file.
     pub file: u64,
-    /// Most bytes of all files together.
+    /// Maximum number of bytes of all files together.
     pub total: u64,
 }
 

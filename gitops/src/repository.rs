@@ -324,9 +324,9 @@ impl Repository {
     /// or returns `None`. It is called for the files that changed, commit by commit.
     ///
     /// # Errors
-    /// As in [`Repository::files`], but a file that is too large, or a pointer of Git LFS, is no error: its entries are
-    /// missing from the result. Of an older commit, only [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a
-    /// directory on the way to `path` has too many entries.
+    /// Fails as in [`Repository::files`], but a file that is too large, or a pointer of Git LFS, is no error: its entries are missing from the
+    /// result. Of an older commit, only [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a directory on the way to `path` has too many
+    /// entries.
     pub fn last_changes(
         &self,
         commit: &str,

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt, time::SystemTime};
 
 use russh::keys::ssh_key::PublicKey;
 
-/// Longest text of a signature that is parsed, in bytes; one with RSA and 4096 bits takes about 1 KiB.
+/// Maximum length of a text of a signature that is parsed, in bytes; one with RSA and 4096 bits takes about 1 KiB.
 const MAX_SIGNATURE: usize = 64 << 10;
 /// Fewest bits of an RSA key.
 const MIN_RSA_BITS: u16 = 2048;

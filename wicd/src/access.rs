@@ -33,7 +33,7 @@ const READ: u32 = 0x0012_00a9;
 const MODIFY: u32 = 0x0013_01bf;
 /// Rights to change the directory itself in any way: what is directly in it, its name, owner or access list.
 pub const CHANGE: u32 = !(READ | READ_ANY);
-/// Rights to put another directory in the place of one: to delete or rename it or what is in it, or to get the right to.
+/// Rights to put another directory in place of one: to delete or rename it or what is in it, or to get the right to.
 pub const REPLACE: u32 = 0x0001_0000 | 0x40 | 0x0004_0000 | 0x0008_0000 | 0x1000_0000;
 /// Right to read the access list.
 const READ_LIST: u32 = 0x0002_0000;
@@ -74,7 +74,7 @@ pub struct Entry {
     pub sid: String,
     /// Rights, one bit for each.
     pub rights: u32,
-    /// Flags for where the entry came from and where it goes on to, as Windows keeps them.
+    /// Flags for where the entry came from and where it is inherited to, as Windows stores them.
     pub flags: u8,
     /// True if the rights are withheld.
     pub denies: bool,

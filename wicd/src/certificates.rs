@@ -108,7 +108,7 @@ pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
 /// Returns a certificate request (PEM) for the key that waits, which is made if there is none. Asking again gives the same key.
 ///
 /// # Errors
-/// When the key's file cannot be read or written, or no key or request can be made.
+/// Fails when the key's file cannot be read or written, or no key or request can be made.
 pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<String, CertificateError> {
     let key = if let Some(key) = waiting_key(host, kind)? {
         key
@@ -134,8 +134,8 @@ fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>
 /// Returns what [`install`] takes: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if the chain is installed already.
 ///
 /// # Errors
-/// When `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the
-/// certificate is not installed yet, and the key that waits is missing or is another one. When a file cannot be read.
+/// Fails when `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the certificate is not
+/// installed yet, and the key that waits is missing or is another one. Fails when a file cannot be read.
 pub fn with_key(
     host: &dyn Host,
     kind: CertificateKind,
@@ -158,11 +158,11 @@ pub fn with_key(
     Ok(Some(format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
 }
 
-/// Puts what [`with_key`] has returned in place, and forgets the waiting key. Doing so again changes nothing. kubelet must not run
-/// while it gets a certificate or another kubeconfig: it reads both only at its start, and would go on with what goes away here.
+/// Puts what [`with_key`] has returned in place, and forgets the waiting key. Doing so again changes nothing. kubelet must not run while it gets a
+/// certificate or another kubeconfig: it reads both only at its start, and would continue with what goes away here.
 ///
 /// # Errors
-/// When a file cannot be read, written or removed. [`CertificateError::Kubeconfig`] for a certificate of kubelet on a host without
+/// Fails when a file cannot be read, written or removed. [`CertificateError::Kubeconfig`] for a certificate of kubelet on a host without
 /// [`path::NODE_KUBECONFIG`].
 pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i64) -> Result<(), CertificateError> {
     match (kind, pem) {
@@ -187,7 +187,7 @@ pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i
 /// `None` without such a certificate.
 ///
 /// # Errors
-/// [`CertificateError::Kubeconfig`] on a host without [`path::NODE_KUBECONFIG`]. Also when a file cannot be read.
+/// [`CertificateError::Kubeconfig`] on a host without [`path::NODE_KUBECONFIG`]. Also fails when a file cannot be read.
 pub fn other_kubelet_kubeconfig(host: &dyn Host) -> Result<Option<Vec<u8>>, CertificateError> {
     let Some(pem) = files::read(host, path::KUBELET_FIRST_CERT)? else { return Ok(None) };
     let wanted = kubelet_kubeconfig(host, &String::from_utf8_lossy(&pem))?;
@@ -235,7 +235,7 @@ pub(crate) fn split(pem: &str) -> Option<(String, String)> {
 /// the current one. Of the earlier ones the newest two are kept. `now` is in Unix seconds.
 ///
 /// # Errors
-/// When a file of a certificate cannot be written, listed or removed.
+/// Fails when a file of a certificate cannot be written, listed or removed.
 pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostError> {
     let time = jiff::Timestamp::from_second(now).unwrap_or_default().strftime(TIME).to_string();
     files::write(host, &format!(r"{}\wicd-client-{time}.pem", path::WICD_CERTS), pem, Access::Protected)?;
@@ -268,7 +268,7 @@ fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError
 /// Takes all certificates and keys of kubelet and of wicd away.
 ///
 /// # Errors
-/// When one of them cannot be removed. Those after it stay, too.
+/// Fails when one of them cannot be removed. Those after it stay, too.
 pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     for tree in [path::WICD_CERTS, path::KUBELET_PKI] {
         files::remove_tree(host, tree)?;
@@ -282,7 +282,7 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
 /// Reports whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
 ///
 /// # Errors
-/// When a file of a certificate cannot be inspected or read. A damaged one is no error, and is not good.
+/// Fails when a file of a certificate cannot be inspected or read. A damaged one is no error, and is not good.
 pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) -> Result<bool, HostError> {
     // The first one is what says that the others are of this cluster.
     if !files::exists(host, paths(kind)[0])? {
@@ -299,7 +299,7 @@ pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) ->
 /// Latest end of validity (Unix seconds) of the certificates of this kind on the host.
 ///
 /// # Errors
-/// When a file of a certificate cannot be read. A damaged one is left out.
+/// Fails when a file of a certificate cannot be read. A damaged one is left out.
 pub fn not_after(host: &dyn Host, kind: CertificateKind) -> Result<Option<i64>, HostError> {
     let mut latest = None;
     for path in paths(kind) {

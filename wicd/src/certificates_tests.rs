@@ -1,3 +1,5 @@
+//! Tests of keys, requests and certificates.
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -32,7 +32,7 @@ const USE_BY_SERVICES: [u8; 100] = [
     1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 2, 0, 0,
 ];
 
-/// Largest number of classes that are read of the list of CCG.
+/// Maximum number of classes that are read from CCG's list.
 const MOST: usize = 64;
 
 /// Owner of a registration.
@@ -91,7 +91,7 @@ pub fn is_our_library(library: &str) -> bool {
 /// The record decides only where the registration names none yet, or no longer.
 ///
 /// # Errors
-/// When the registry cannot be read.
+/// Fails when the registry cannot be read.
 pub fn owner(host: &dyn Host, clsid: &str, owned: &Ownership) -> Result<Owner, HostError> {
     let named = host.registry_key(&server(clsid))?.and_then(|mut values| values.remove(""));
     if let Some(Value::Text(library)) = named.filter(|value| *value != Value::Text(String::new())) {
@@ -112,7 +112,7 @@ pub fn owner(host: &dyn Host, clsid: &str, owned: &Ownership) -> Result<Owner, H
 /// Registrations of other installers: class, and the library or the key. `asked` is looked for also where CCG does not list it.
 ///
 /// # Errors
-/// When the registry cannot be read.
+/// Fails when the registry cannot be read.
 pub fn foreign(host: &dyn Host, asked: Option<&str>, owned: &Ownership) -> Result<BTreeMap<String, String>, HostError> {
     let mut foreign = BTreeMap::new();
     for clsid in listed(host)?.into_iter().chain(asked.map(str::to_owned)).filter(|clsid| is_class(clsid)) {
@@ -133,7 +133,7 @@ fn listed(host: &dyn Host) -> Result<Vec<String>, HostError> {
 /// plugins has forgotten them.
 ///
 /// # Errors
-/// When the registry cannot be read.
+/// Fails when the registry cannot be read.
 pub fn claim(host: &dyn Host, plugin: Option<&CredentialPlugin>, owned: &mut Ownership) -> Result<(), HostError> {
     owned.keys.extend(plugin.into_iter().flat_map(|plugin| keys(&plugin.clsid)));
     for clsid in listed(host)? {
@@ -147,7 +147,7 @@ pub fn claim(host: &dyn Host, plugin: Option<&CredentialPlugin>, owned: &mut Own
 /// Registers a plugin, where the registration differs. The caller has claimed its keys.
 ///
 /// # Errors
-/// When a key cannot be read or written.
+/// Fails when a key cannot be read or written.
 pub fn register(host: &dyn Host, plugin: &CredentialPlugin, owned: &mut Ownership) -> Result<(), HostError> {
     for (key, values) in keys(&plugin.clsid).iter().zip(values(plugin)) {
         let differs = |now: Values| values.iter().any(|(name, value)| now.get(name) != Some(value));
@@ -162,7 +162,7 @@ pub fn register(host: &dyn Host, plugin: &CredentialPlugin, owned: &mut Ownershi
 /// Removes the registrations that wicd made, but that of `plugin`, and forgets them. Returns warnings about what stays: it is another program's now.
 ///
 /// # Errors
-/// When a key cannot be read or removed.
+/// Fails when a key cannot be read or removed.
 pub fn unregister_others(
     host: &dyn Host,
     plugin: Option<&CredentialPlugin>,
@@ -192,14 +192,14 @@ fn class_of(key: &str) -> Option<&str> {
     key.split('\\').find(|part| is_class(part))
 }
 
-/// Keys of a registration in the order of removal: CCG must not find a class of which a part is missing, and a key that has others is not removed.
+/// Keys of a registration in the order of removal: CCG must not find an incomplete class, and a key that has others is not removed.
 fn removal_order(clsid: &str) -> [String; 4] {
     let [app, class, server, listed] = keys(clsid);
     [listed, app, server, class]
 }
 
 /// Changes the registry, with the right to write in `key` where a plain change is refused: Windows gives the list of CCG to TrustedInstaller.
-/// Owner and access list of before are on record meanwhile, so that [`close_keys`] puts them back if wicd ends here.
+/// Previous owner and access list are on record meanwhile, so that [`close_keys`] puts them back if wicd ends here.
 fn with_rights<T>(
     host: &dyn Host,
     key: &str,
@@ -220,7 +220,7 @@ fn with_rights<T>(
 /// Gives keys that an interrupted change has left open the owner and access list that they had.
 ///
 /// # Errors
-/// When Windows refuses it, or the record cannot be written.
+/// Fails when Windows refuses it, or the record cannot be written.
 pub fn close_keys(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
     if owned.opened_keys.is_empty() {
         return Ok(());

@@ -1,3 +1,5 @@
+//! Tests of the registration of a credential plugin.
+
 use api::host::{Apply, Body, Cleanup, Facts, Outcome};
 
 use super::*;
@@ -133,7 +135,7 @@ fn another_installer_takes_a_class_of_ours() {
     assert!(report.warnings.iter().any(|w| w.contains(r"(C:\theirs.dll)")), "{:?}", report.warnings);
 }
 
-/// A wicd of before knows no plugins: it removes the library, and forgets the keys.
+/// An earlier wicd knows no plugins: it removes the library, and forgets the keys.
 #[test]
 fn a_registration_that_is_not_on_record_is_known_by_its_library() {
     for is_removed in [false, true] {
@@ -217,7 +219,7 @@ fn keep_from_administrators(bed: &Bed) {
     bed.host.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
 }
 
-/// What wicd has made is on record whenever it ends, and the next attempt or the cleanup finishes, and closes the list of CCG.
+/// Objects that wicd makes are on record whenever it ends, and the next attempt or the cleanup finishes, and closes the list of CCG.
 #[test]
 fn a_crash_leaves_nothing_that_is_not_on_record() {
     let straight = Bed::new();

@@ -1,7 +1,7 @@
 //! A host that is a directory and a few maps, for tests and simulated hosts.
 //!
-//! A [`FakeHost`] is a handle: clones are the same host. Services do nothing but have a state; what a simulated host does
-//! when one starts or stops is said with [`FakeHost::on_service`].
+//! A [`FakeHost`] is a handle: clones are the same host. Services do nothing but have a state; the behaviour of a simulated host when one starts or
+//! stops is set with [`FakeHost::on_service`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -188,10 +188,10 @@ impl FakeHost {
         self.state().machine.boot_id = boot_id.into();
     }
 
-    /// Has another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
+    /// Makes another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
     ///
     /// # Errors
-    /// When the path is refused.
+    /// Fails when the path is refused.
     pub fn hold(&self, windows_path: &str, by: Option<Held>) -> Result<(), HostError> {
         let path = self.path(windows_path)?;
         held::put(path, by);
@@ -218,7 +218,7 @@ impl FakeHost {
         self.state().protect_hook = Some(Arc::new(hook));
     }
 
-    /// Lets all calls fail after `calls` more of them, as if the process were gone. `None`: never.
+    /// Makes all calls fail after `calls` more of them, as if the process were gone. `None`: never.
     pub fn fail_after(&self, calls: Option<u32>) {
         let mut state = self.state();
         (state.calls, state.calls_left) = (0, calls);

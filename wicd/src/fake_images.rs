@@ -25,7 +25,7 @@ pub struct Images {
     pub pull_time: Duration,
     /// True if containerd does not answer.
     pub down: bool,
-    /// Most pulls at the same time.
+    /// Maximum number of pulls at the same time.
     pub most_at_once: usize,
     /// Number of pulls now.
     pub at_once: usize,

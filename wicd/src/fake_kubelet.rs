@@ -38,7 +38,7 @@ pub fn start(host: &FakeHost) -> Result<String, String> {
     }
     match given {
         Given::Inline(pem) => {
-            // That it cannot be stored is only logged, and nothing is renewed any more.
+            // That it cannot be stored is only logged, and nothing is renewed.
             let _logged = store(host, &pem);
             Ok(pem)
         }

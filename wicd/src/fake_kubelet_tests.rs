@@ -1,3 +1,5 @@
+//! Tests of kubelet's credentials, with the simulated start of kubelet.
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -195,7 +197,7 @@ fn kubelet_stores_only_what_is_in_its_kubeconfig() {
     }
 }
 
-/// A host that was a node before, be it of WMCO's or of another cluster, with a kubelet that runs and a Node of the same name.
+/// A host that was a node before, of WMCO's or of another cluster, with a kubelet that runs and a Node of the same name.
 fn node_of_before() -> (Bed, Start) {
     let bed = Bed::new();
     let other_ca = Bed::new();
@@ -218,7 +220,7 @@ fn data(text: &str) -> ByteString {
     ByteString(text.as_bytes().to_vec())
 }
 
-/// The certificate arrives whatever kubelet does meanwhile: wicd's service may start kubelet whenever no operation is going on.
+/// The certificate arrives whatever kubelet does meanwhile: wicd's service may start kubelet whenever no operation is in progress.
 #[test]
 fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
     let (straight, body) = node_of_before();

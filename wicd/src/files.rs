@@ -28,7 +28,7 @@ pub const READ_LIMIT: u64 = 64 << 20;
 /// Content of a file, `None` if there is none.
 ///
 /// # Errors
-/// When `path` is refused, the file cannot be opened or read, or it is larger than [`READ_LIMIT`].
+/// Fails when `path` is refused, the file cannot be opened or read, or it is larger than [`READ_LIMIT`].
 pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let real = host.path(path)?;
     let failed = |e| HostError::system("read", path)(e);
@@ -48,17 +48,16 @@ pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
 /// Content of a JSON file, `None` if there is none.
 ///
 /// # Errors
-/// When the file cannot be read, or its content is not JSON of this type.
+/// Fails when the file cannot be read, or its content is not JSON of this type.
 pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Option<T>, HostError> {
     let Some(content) = read(host, path)? else { return Ok(None) };
     serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
 }
 
-/// Gives a file this content, by way of a temporary file beside it. Missing directories are made. Returns whether anything was written.
+/// Gives a file this content, through a temporary file beside it. Missing directories are made. Returns whether anything was written.
 ///
 /// # Errors
-/// When the present content cannot be read, the new content cannot be written or protected, or a directory above a file that
-/// changes is a link.
+/// Fails when the current content cannot be read, the new content cannot be written or protected, or a directory above a file that changes is a link.
 pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
     if read(host, path)?.as_deref() == Some(content) {
         if access == Access::Protected {
@@ -84,7 +83,7 @@ pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Res
 /// Writes a value as JSON, as [`write()`] does.
 ///
 /// # Errors
-/// When `value` has no form in JSON, or [`write()`] fails.
+/// Fails when `value` has no form in JSON, or [`write()`] fails.
 pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: Access) -> Result<bool, HostError> {
     let content = serde_json::to_vec_pretty(value).map_err(HostError::system("write", path))?;
     write(host, path, &content, access)
@@ -94,8 +93,8 @@ pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: 
 /// moved out of the way, see [`remove_old`].
 ///
 /// # Errors
-/// When a directory above `path` is a link or cannot be made, `source` can be neither linked nor copied, or the file at `path`
-/// can be neither replaced nor moved out of the way.
+/// Fails when a directory above `path` is a link or cannot be made, `source` can be neither linked nor copied, or the file at `path` can be neither
+/// replaced nor moved out of the way.
 pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError> {
     make_parent(host, path)?;
     let _held = parents(host, path)?;
@@ -150,7 +149,7 @@ fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl 
     }
 }
 
-/// Makes a file in the place of one that a crash left there. What another program holds is waited for, for a while.
+/// Makes a file in place of one that a crash left there. What another program holds is waited for, for a while.
 pub(crate) fn make(path: &Path) -> io::Result<fs::File> {
     while_held(|| remove_real(path).and_then(|()| fs::File::create_new(path)), &mut patience())
 }
@@ -172,7 +171,7 @@ use crate::held::held_by_others;
 #[cfg(test)]
 use tests::held_by_others;
 
-/// Moves a file to a place where none is, or in the place of one that is not in use.
+/// Moves a file to a place where none is, or in place of one that is not in use.
 pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
     while_held(|| rename(from, to), &mut patience())
 }
@@ -217,11 +216,11 @@ const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 /// Number of generations of a file that can be in use at once.
 const OLD_FILES: u32 = 8;
 
-/// Removes what [`place`] has moved out of the way, as far as no program runs from it any more. What another program holds for a moment is
-/// waited for. Returns whether all is gone.
+/// Removes what [`place`] has moved out of the way, if no program still runs from it. What another program holds for a moment is waited for. Returns
+/// whether all is gone.
 ///
 /// # Errors
-/// When `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
+/// Fails when `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -233,7 +232,7 @@ pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 /// waited for, for a while.
 ///
 /// # Errors
-/// When `path` is refused, a directory above it is a link, or the file can be neither removed nor moved out of the way.
+/// Fails when `path` is refused, a directory above it is a link, or the file can be neither removed nor moved out of the way.
 pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -259,7 +258,7 @@ fn remove_or_move(
 /// Removes a file if that is possible now.
 ///
 /// # Errors
-/// When `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
+/// Fails when `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
 pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let _in_use = remove_real(&host.path(path)?);
@@ -270,7 +269,7 @@ pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
 /// Links and junctions are removed, never followed.
 ///
 /// # Errors
-/// When `path` is refused, a directory above it is a link, or a file or directory in the tree cannot be removed.
+/// Fails when `path` is refused, a directory above it is a link, or a file or directory in the tree cannot be removed.
 pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -290,7 +289,7 @@ use tests::remove_dir_all;
 /// Moves a directory with all that is in it, as one: all of it is at `to`, or nothing. What another program holds is waited for, for a while.
 ///
 /// # Errors
-/// When a path is refused, a directory above one of them is a link, nothing is at `from`, or Windows does not let it be moved.
+/// Fails when a path is refused, a directory above one of them is a link, nothing is at `from`, or Windows does not let it be moved.
 pub fn move_tree(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
     let _held = parents(host, from)?;
     let (real, aside) = (host.path(from)?, host.path(to)?);
@@ -300,7 +299,7 @@ pub fn move_tree(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError>
 /// Removes a directory if nothing is in it. Returns whether it is gone.
 ///
 /// # Errors
-/// When `path` is refused, a directory above it is a link, or the empty directory cannot be removed.
+/// Fails when `path` is refused, a directory above it is a link, or the empty directory cannot be removed.
 pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     match fs::remove_dir(host.path(path)?) {
@@ -314,7 +313,7 @@ pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 /// Size of a file, `None` if there is none.
 ///
 /// # Errors
-/// When `path` is refused, or the file cannot be inspected.
+/// Fails when `path` is refused, or the file cannot be inspected.
 pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
     match fs::metadata(host.path(path)?) {
         Ok(meta) => Ok(meta.is_file().then_some(meta.len())),
@@ -335,7 +334,7 @@ pub struct Stamp {
 /// Stamp of a plain file; `None` if there is none, or an entry of another kind, for example a link.
 ///
 /// # Errors
-/// When `path` is refused, or the file cannot be inspected.
+/// Fails when `path` is refused, or the file cannot be inspected.
 pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
     let failed = |e| HostError::system("inspect", path)(e);
     let meta = match fs::symlink_metadata(host.path(path)?) {
@@ -351,7 +350,7 @@ pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
 /// Reports whether there is a file or directory at a path.
 ///
 /// # Errors
-/// When `path` is refused or cannot be inspected.
+/// Fails when `path` is refused or cannot be inspected.
 pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     match fs::symlink_metadata(host.path(path)?) {
         Ok(_) => Ok(true),
@@ -363,7 +362,7 @@ pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 /// Names of the entries of a directory, sorted; none if there is no directory. Names that are no text are left out.
 ///
 /// # Errors
-/// When `path` is refused, or the directory cannot be read.
+/// Fails when `path` is refused, or the directory cannot be read.
 pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
     let failed = |e| HostError::system("list", path)(e);
     let entries = match fs::read_dir(host.path(path)?) {
@@ -382,7 +381,7 @@ pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
 /// Lower-case hex SHA-256 of a file, `None` if there is none.
 ///
 /// # Errors
-/// When `path` is refused, or the file cannot be opened or read.
+/// Fails when `path` is refused, or the file cannot be opened or read.
 pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> {
     let failed = |e| HostError::system("read", path)(e);
     let mut file = match open(&host.path(path)?) {
@@ -398,7 +397,7 @@ pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> 
 /// Makes a directory and those above it. None of them may be a link.
 ///
 /// # Errors
-/// When `path` is refused, or one of the directories is a link or cannot be made.
+/// Fails when `path` is refused, or one of the directories is a link or cannot be made.
 pub fn make_directory(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, &format!(r"{path}\x"))?;
     fs::create_dir_all(host.path(path)?).map_err(HostError::system("make directory", path))

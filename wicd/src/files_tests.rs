@@ -1,3 +1,5 @@
+//! Tests of file operations, under a crash or a simulated antivirus.
+
 use super::*;
 use crate::fake::FakeHost;
 
@@ -24,7 +26,7 @@ pub(crate) fn held_files() -> usize {
     ANTIVIRUS.with_borrow(|held| held.as_ref().map_or(0, |(_, files)| files.len()))
 }
 
-/// Fails in the place of the operating system for a file that the simulated antivirus holds.
+/// Fails in place of the operating system for a file that the simulated antivirus holds.
 pub(super) fn held_by_others(path: &Path) -> io::Result<()> {
     const SHARING_VIOLATION: i32 = 32;
     ANTIVIRUS.with_borrow_mut(|held| {
@@ -45,7 +47,7 @@ pub(crate) fn stuck(names: &[&'static str]) {
     STUCK.set(names.to_vec());
 }
 
-/// Removes a directory in the place of the operating system: what can be removed is gone, also if the rest cannot.
+/// Removes a directory in place of the operating system: what can be removed is gone, also if the rest cannot.
 pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
     fn remove_but(path: &Path, stuck: &[&str]) -> io::Result<()> {
         let mut result = Ok(());

@@ -19,7 +19,7 @@ pub enum Held {
 /// Held files by real path, of all hosts of this process.
 static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
 
-/// Has another program hold a file, by its real path. `None`: it lets the file go.
+/// Makes another program hold a file, by its real path. `None`: it lets the file go.
 pub(crate) fn put(path: PathBuf, by: Option<Held>) {
     match by {
         Some(by) => held().insert(path, by),
@@ -34,7 +34,7 @@ fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Held>> {
 /// Fails as Windows does for a file that another program holds.
 ///
 /// # Errors
-/// When the file is there and held. Each call is an attempt.
+/// Fails when the file is there and held. Each call is an attempt.
 pub fn held_by_others(path: &Path) -> io::Result<()> {
     const SHARING_VIOLATION: i32 = 32;
     // Of where simulated hosts run, as [`io::ErrorKind::PermissionDenied`] is known by it.

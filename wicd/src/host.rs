@@ -32,125 +32,123 @@ pub trait Host: Send + Sync {
     /// All facts of the host itself, for an answer to the operator.
     ///
     /// # Errors
-    /// When a fact cannot be read, for example the host name or the free space of `C:`.
+    /// Fails when a fact cannot be read, for example the host name or the free space of `C:`.
     fn machine(&self) -> Result<Machine, HostError>;
     /// Boot id of the host, another one after each restart.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// Fails when the registry cannot be read.
     fn boot_id(&self) -> Result<String, HostError>;
     /// Id of this installation of Windows.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// Fails when the registry cannot be read.
     fn machine_id(&self) -> Result<String, HostError>;
     /// Free bytes on `C:`.
     ///
     /// # Errors
-    /// When Windows does not say.
+    /// Fails when Windows does not say.
     fn disk_free(&self) -> Result<u64, HostError>;
     /// Reports whether this process has an administrator's rights.
     ///
     /// # Errors
-    /// When Windows does not say.
+    /// Fails when Windows does not say.
     fn is_admin(&self) -> Result<bool, HostError>;
     /// Time of the host's clock, in Unix seconds.
     ///
     /// # Errors
-    /// When the clock cannot be read.
+    /// Fails when the clock cannot be read.
     fn now(&self) -> Result<i64, HostError>;
 
     /// All Win32 services.
     ///
     /// # Errors
-    /// When the service manager does not list them.
+    /// Fails when the service manager does not list them.
     fn services(&self) -> Result<Vec<ServiceInfo>, HostError>;
     /// Service with this name, `None` if it does not exist.
     ///
     /// # Errors
-    /// When the service manager, or a service that exists, cannot be opened or queried.
+    /// Fails when the service manager, or a service that exists, cannot be opened or queried.
     fn service(&self, name: &str) -> Result<Option<ServiceInfo>, HostError>;
     /// Makes a service as `spec` says, or changes it where it differs. Returns whether anything was written. A running
     /// service keeps running with its old command line.
     ///
     /// # Errors
-    /// When the service cannot be opened, created or changed, for example because another process still has its deleted
-    /// predecessor open.
+    /// Fails when the service cannot be opened, created or changed, for example because another process still has its deleted predecessor open.
     fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError>;
     /// Starts a service, without waiting until it runs. A service that runs or is starting is left alone.
     ///
     /// # Errors
-    /// When the service does not exist, or cannot be opened or started.
+    /// Fails when the service does not exist, or cannot be opened or started.
     fn start_service(&self, name: &str) -> Result<(), HostError>;
     /// Stops a service and waits until its process has ended, ending it by force after two minutes, with all that it has started but containers.
     /// Services that depend on it are stopped first; their names are returned in the order in which they were stopped, so that the caller can start
     /// them again. A service that does not exist or does not run is success.
     ///
     /// # Errors
-    /// When the service, or one that depends on it, cannot be queried, stopped or ended by force. [`HostError::Timeout`] if the
-    /// service manager still does not report it as stopped after that.
+    /// Fails when the service, or one that depends on it, cannot be queried, stopped or ended by force. [`HostError::Timeout`] if the service manager
+    /// still does not report it as stopped after that.
     fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError>;
     /// Deletes a stopped service and waits until the service manager has forgotten it. Missing is success.
     ///
     /// # Errors
-    /// When the service cannot be opened or deleted. [`HostError::Timeout`] if a program keeps it open for too long.
+    /// Fails when the service cannot be opened or deleted. [`HostError::Timeout`] if a program keeps it open for too long.
     fn delete_service(&self, name: &str) -> Result<(), HostError>;
 
     /// A machine-wide environment variable, from the registry.
     ///
     /// # Errors
-    /// When the registry cannot be read, or the value is not text.
+    /// Fails when the registry cannot be read, or the value is not text.
     fn env_var(&self, name: &str) -> Result<Option<String>, HostError>;
     /// Sets or (`None`) deletes a machine-wide environment variable.
     ///
     /// # Errors
-    /// When the registry cannot be written.
+    /// Fails when the registry cannot be written.
     fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError>;
 
     /// All certificates (DER) in the machine's ROOT store.
     ///
     /// # Errors
-    /// When the store cannot be opened.
+    /// Fails when the store cannot be opened.
     fn trusted(&self) -> Result<BTreeSet<Vec<u8>>, HostError>;
     /// Adds a certificate to the machine's ROOT store.
     ///
     /// # Errors
-    /// When `der` is not a certificate, or the store cannot be opened or written.
+    /// Fails when `der` is not a certificate, or the store cannot be opened or written.
     fn trust(&self, der: &[u8]) -> Result<(), HostError>;
     /// Removes exactly this certificate from the machine's ROOT store.
     ///
     /// # Errors
-    /// When the store cannot be opened or written.
+    /// Fails when the store cannot be opened or written.
     fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
 
     /// Returns what is at a path (that [`Host::path`] gave); `None` if nothing is. A link in the last part of the path is not followed.
     ///
     /// # Errors
-    /// When kind, owner or access list of what is there cannot be read.
+    /// Fails when kind, owner or access list of what is there cannot be read.
     fn place(&self, path: &Path) -> Result<Option<Place>, HostError>;
     /// Makes a directory in an existing one, guarded from its first moment. A directory that is there already is left as it is.
     ///
     /// # Errors
-    /// When the directory cannot be made, for example because the one above it is missing.
+    /// Fails when the directory cannot be made, for example because the one above it is missing.
     fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
     /// Gives a file or directory to Administrators and guards it; what is below a directory stays as it is. A link is refused.
     ///
     /// # Errors
-    /// When the path is a link, or owner and access list cannot be changed.
+    /// Fails when the path is a link, or owner and access list cannot be changed.
     fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
     /// Gives a directory to Administrators, with this access list. A link is refused.
     ///
     /// # Errors
-    /// When the path is a link, or owner and access list cannot be changed.
+    /// Fails when the path is a link, or owner and access list cannot be changed.
     fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError>;
     /// Gives all that is below a directory, but not `except` and what is below that, to Administrators, with nothing but the
     /// access that a private directory hands down. Links are given to them as well, and not followed. A file with more than one
     /// name (hard links) stays as it is.
     ///
     /// # Errors
-    /// When a directory cannot be listed, or an entry cannot be given to Administrators. [`HostError::Refused`] for a file with
-    /// more than one name that is not [out of reach](Place::is_out_of_reach). An entry that is removed meanwhile is
-    /// no error.
+    /// Fails when a directory cannot be listed, or an entry cannot be given to Administrators. [`HostError::Refused`] for a file with more than one
+    /// name that is not [out of reach](Place::is_out_of_reach). An entry that is removed meanwhile is no error.
     fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
     /// Reports whether the host has what the Windows feature Containers installs.
     fn has_containers(&self) -> bool;
@@ -158,18 +156,18 @@ pub trait Host: Send + Sync {
     /// opens a session with the servicing of its features.
     ///
     /// # Errors
-    /// When Windows cannot report the state of the feature, or cannot enable it.
+    /// Fails when Windows cannot report the state of the feature, or cannot enable it.
     fn enable_containers(&self) -> Result<bool, HostError>;
     /// Begins a restart and returns.
     ///
     /// # Errors
-    /// When Windows refuses the restart.
+    /// Fails when Windows refuses the restart.
     fn reboot(&self) -> Result<(), HostError>;
     /// Asks the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an error with HNS' own text.
     /// Not idempotent by itself: the caller looks first.
     ///
     /// # Errors
-    /// When the host has no HNS, or the answer is a refusal or is not JSON.
+    /// Fails when the host has no HNS, or the answer is a refusal or is not JSON.
     fn hns(&self, request: &HnsRequest) -> Result<Value, HostError>;
     /// Returns why no connection to the API server at this URL can be made, if none can.
     fn unreachable(&self, url: &str) -> Option<String> {
@@ -182,77 +180,77 @@ pub trait Host: Send + Sync {
     /// The network adapters in the host's own compartment.
     ///
     /// # Errors
-    /// When Windows does not list them.
+    /// Fails when Windows does not list them.
     fn adapters(&self) -> Result<Vec<Adapter>, HostError>;
     /// The IPv4 routes of the host.
     ///
     /// # Errors
-    /// When Windows does not list them.
+    /// Fails when Windows does not list them.
     fn routes(&self) -> Result<Vec<Route>, HostError>;
     /// Makes a route, until the next restart of the host. One that is there already is success.
     ///
     /// # Errors
-    /// When Windows refuses it.
+    /// Fails when Windows refuses it.
     fn add_route(&self, route: &Route) -> Result<(), HostError>;
     /// Removes a route. One that is not there is success.
     ///
     /// # Errors
-    /// When Windows refuses it.
+    /// Fails when Windows refuses it.
     fn remove_route(&self, route: &Route) -> Result<(), HostError>;
     /// Removes the host's networks (HNS) that our services make.
     ///
     /// # Errors
-    /// When HNS is there, and does not list its networks or refuses to remove one.
+    /// Fails when HNS is there, and does not list its networks or refuses to remove one.
     fn remove_networks(&self) -> Result<(), HostError>;
     /// Takes a program (Windows path) out of the antivirus' real-time checks. No antivirus is success.
     ///
     /// # Errors
-    /// When the antivirus cannot be queried, or the exclusion cannot be written.
+    /// Fails when the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// Reports whether a program (Windows path) is out of the antivirus' real-time checks already, or there is no antivirus.
     ///
     /// # Errors
-    /// When the antivirus or its exclusions cannot be read.
+    /// Fails when the antivirus or its exclusions cannot be read.
     fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError>;
     /// Puts a program (Windows path) back into the antivirus' real-time checks. An exclusion that is not there is success.
     ///
     /// # Errors
-    /// When the exclusion cannot be removed.
+    /// Fails when the exclusion cannot be removed.
     fn include_in_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// Texts and bytes in a key below `HKLM`; `None` if it does not exist. Values of other kinds are left out.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// Fails when the registry cannot be read.
     fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError>;
     /// Names of the keys in a key below `HKLM`; none if it does not exist.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// Fails when the registry cannot be read.
     fn registry_keys(&self, key: &str) -> Result<Vec<String>, HostError>;
     /// Owner and access list of a key below `HKLM`, as Windows keeps them.
     ///
     /// # Errors
-    /// When the key does not exist, or they cannot be read.
+    /// Fails when the key does not exist, or they cannot be read.
     fn registry_key_access(&self, key: &str) -> Result<Vec<u8>, HostError>;
     /// Gives a key below `HKLM` to Administrators, who may then write in it. What is below stays as it is.
     ///
     /// # Errors
-    /// When the key does not exist, or Windows refuses it.
+    /// Fails when the key does not exist, or Windows refuses it.
     fn open_registry_key(&self, key: &str) -> Result<(), HostError>;
     /// Gives a key below `HKLM` an owner and access list that [`Self::registry_key_access`] returned. A key that does not exist is success.
     ///
     /// # Errors
-    /// When `access` is none of a key, or Windows refuses it.
+    /// Fails when `access` is none of a key, or Windows refuses it.
     fn restore_registry_key(&self, key: &str, access: &[u8]) -> Result<(), HostError>;
     /// Makes a key below `HKLM`, unless it exists, and sets these values in it. Others stay.
     ///
     /// # Errors
-    /// When the registry cannot be written, or only after [`Self::open_registry_key`] of the key above.
+    /// Fails when the registry cannot be written, or only after [`Self::open_registry_key`] of the key above.
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError>;
     /// Removes a key below `HKLM`, and returns whether it is gone: one that has keys of its own stays.
     ///
     /// # Errors
-    /// When the registry cannot be written, or only after [`Self::open_registry_key`].
+    /// Fails when the registry cannot be written, or only after [`Self::open_registry_key`].
     fn remove_registry_key(&self, key: &str) -> Result<bool, HostError>;
     /// Causes for which Windows itself waits for a restart. What cannot be found out counts as no cause.
     fn restart_causes(&self) -> BTreeSet<RestartCause>;
@@ -263,35 +261,35 @@ pub trait Host: Send + Sync {
     /// Image store of containerd.
     ///
     /// # Errors
-    /// When containerd does not answer.
+    /// Fails when containerd does not answer.
     fn images(&self) -> Result<Box<dyn ImageStore>, ImageError>;
     /// Exit code with which a service last ended, `None` if it does not exist.
     ///
     /// # Errors
-    /// When the service cannot be opened or queried.
+    /// Fails when the service cannot be opened or queried.
     fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError>;
     /// Events of a channel of Windows' event log that match a query (XPath), the newest first, each as XML.
     ///
     /// # Errors
-    /// When the channel does not exist, or cannot be read.
+    /// Fails when the channel does not exist, or cannot be read.
     fn events(&self, channel: &str, query: &str, most: usize) -> Result<Vec<String>, HostError>;
     /// Names of the installed updates of Windows.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// Fails when the registry cannot be read.
     fn updates(&self) -> Result<Vec<String>, HostError>;
     /// Switches on the rights of administrators to remove what its owner keeps from them, as layers of images.
     fn remove_any(&self) {}
     /// Ends processes of ours that outlive the services, as containerd's shims.
     ///
     /// # Errors
-    /// When the processes cannot be listed, or one of them does not end.
+    /// Fails when the processes cannot be listed, or one of them does not end.
     fn kill_leftovers(&self) -> Result<(), HostError>;
     /// Ends processes of these programs (Windows paths) that have lost the process which started them, with all that they have started but
     /// containers. Returns the programs of those that were ended.
     ///
     /// # Errors
-    /// When the processes cannot be listed, or one of them does not end.
+    /// Fails when the processes cannot be listed, or one of them does not end.
     fn end_orphans(&self, programs: &[&str]) -> Result<Vec<String>, HostError>;
 }
 
@@ -434,7 +432,7 @@ pub struct Recovery {
     pub reset: Duration,
 }
 
-/// Present state of a service.
+/// Current state of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceInfo {
     /// Name.
@@ -462,7 +460,7 @@ pub enum HostError {
         /// The path.
         path: String,
     },
-    /// Link in the place of a directory above a path.
+    /// Link in place of a directory above a path.
     #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
     Link {
         /// Path below the link.
@@ -470,7 +468,7 @@ pub enum HostError {
         /// The link.
         link: String,
     },
-    /// Entry that cannot be used, for example in the place of a directory of ours.
+    /// Entry that cannot be used, for example in place of a directory of ours.
     #[error("{path} cannot be used: {problem}")]
     Refused {
         /// Path of the entry.

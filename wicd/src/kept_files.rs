@@ -1,7 +1,7 @@
-//! Files of the owner in the place of ours. A copy is kept beside them while the host is a node, and is put back afterwards.
+//! Files of the owner in place of ours. A copy is kept beside them while the host is a node, and is put back afterwards.
 //!
-//! The copy is made before the first of our files is claimed, and is forgotten together with the claim: at no time is a file of the owner taken for
-//! ours, or ours for the owner's.
+//! The copy is made before the first of our files is claimed, and is forgotten together with the claim: at no time is a file of the owner mistaken
+//! for ours, or ours for the owner's.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::ownership::Ownership;
 
-/// Largest file that is kept, in bytes. What a program reads as its settings is smaller.
+/// Maximum size of a file that is kept, in bytes. What a program reads as its settings is smaller.
 const MOST: u64 = 1 << 20;
 
 /// Path of the copy of a file.
@@ -24,7 +24,7 @@ fn copy_of(path: &str) -> String {
 /// of the files.
 ///
 /// # Errors
-/// [`HostError::Refused`] for a file that is too large. Also when one cannot be read or copied.
+/// [`HostError::Refused`] for a file that is too large. Also fails when one cannot be read or copied.
 pub fn keep<'a>(
     host: &dyn Host,
     paths: impl IntoIterator<Item = &'a str>,
@@ -53,7 +53,7 @@ pub fn keep<'a>(
 /// Puts all files of the owner back. Ours are removed already.
 ///
 /// # Errors
-/// When a file cannot be written, or the record cannot.
+/// Fails when a file cannot be written, or the record cannot.
 pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
     put_back_except(host, owned, &BTreeSet::new())
 }
@@ -61,7 +61,7 @@ pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError>
 /// Puts files of the owner back as [`put_back`] does, without those in whose place one of ours stays.
 ///
 /// # Errors
-/// As [`put_back`].
+/// Fails as [`put_back`] does.
 pub fn put_back_except(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) -> Result<(), HostError> {
     let back: Vec<(String, String)> =
         owned.kept.iter().filter(|(path, _)| !ours.contains(*path)).map(|(p, c)| (p.clone(), c.clone())).collect();

@@ -13,7 +13,7 @@
 //! * [`network`]: host network that kube-proxy needs, made before kube-proxy starts.
 //! * [`processes`]: families of processes.
 //! * [`daemon`]: Windows service that keeps the host in its desired state.
-//! * [`kept_files`]: files of the owner in the place of ours, which come back afterwards.
+//! * [`kept_files`]: files of the owner in place of ours, which come back afterwards.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
 pub mod access;

@@ -1,4 +1,4 @@
-//! Lock file of the host, held by what changes the host, be it an operation of the operator or the service: one at a time.
+//! Lock file of the host, held by the operation or service that changes the host: one at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File)
 /// Takes the lock, trying again for up to `patience`. `None` if another process holds it all that time.
 ///
 /// # Errors
-/// When the lock file or its directory cannot be made, opened or locked. That another process holds the lock is no error.
+/// Fails when the lock file or its directory cannot be made, opened or locked. That another process holds the lock is no error.
 pub fn take(host: &dyn Host, patience: Duration) -> Result<Option<Lock>, HostError> {
     const AGAIN: Duration = Duration::from_millis(100);
     files::make_directory(host, api::host::path::WICD)?;

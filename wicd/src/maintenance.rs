@@ -24,12 +24,12 @@ use crate::operation::marker;
 
 /// Seconds until the API server is tried again.
 const AGAIN: u32 = 5;
-/// Seconds for the last request, which withdraws what is not waited for any more.
+/// Seconds for the last request, which withdraws what is no longer waited for.
 const WITHDRAWING: u32 = 20;
 /// Seconds for requests that wait for nothing.
 const SHORT: u32 = 60;
 
-/// What is requested.
+/// Requested action.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Action {
     /// Request that the node be drained, and wait until it is
@@ -37,7 +37,7 @@ pub enum Action {
         /// Reason, which the operator shows
         #[arg(long, value_name = "TEXT", value_parser = reason)]
         reason: String,
-        /// How long to wait until the node is drained
+        /// Seconds to wait until the node is drained
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         timeout: u32,
         /// Leave the request in place when the time is up; otherwise it is withdrawn
@@ -136,10 +136,10 @@ enum Next {
     End(Outcome),
 }
 
-/// Decides the next step of `maintenance begin`. The node is drained only if it shows so beside our request: what it shows without one is of another
-/// request, which may end at any moment.
+/// Decides the next step of `maintenance begin`. The node is drained only if it shows that together with our request: what it shows without one is
+/// for another request, which may end at any moment.
 fn begin(shown: &Shown<'_>, reason: &str) -> Next {
-    let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a person who administers the cluster")));
+    let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a cluster administrator")));
     let (is_requested, state) = (shown.request().is_some(), shown.state());
     if shown.annotation(key::MAINTENANCE) == Some("false") {
         return held("maintenance of this node is refused (annotation maintenance=false)");
@@ -175,7 +175,7 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
     }
     match shown.state() {
         Some(MaintenanceState::Drained) if shown.annotation(key::MAINTENANCE).is_some() => {
-            Next::End(Outcome::Refused("a person keeps the node in maintenance (annotation maintenance)".into()))
+            Next::End(Outcome::Refused("a user keeps the node in maintenance (annotation maintenance)".into()))
         }
         None if shown.is_ready() => Next::End(Outcome::Done("the node is Ready, and its maintenance is over".into())),
         None => Next::Wait("the node is not Ready"),

@@ -1,3 +1,5 @@
+//! Tests of the command `wicd.exe maintenance`.
+
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -168,7 +170,7 @@ async fn what_is_interrupted_is_withdrawn() {
     assert_eq!((outcome.code(), bed.request().as_deref()), (6, Some("patches")), "{outcome:?}");
 }
 
-/// A request that was there is another program's, which may be at its patches, or this one's of before a restart of the host.
+/// A request that was there is another program's, which may be at its patches, or this one's from before a restart of the host.
 #[tokio::test]
 async fn a_request_that_was_there_before_stays() {
     for (reason, annotation) in [

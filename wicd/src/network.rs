@@ -104,8 +104,8 @@ pub enum Progress {
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// When HNS does not list networks and endpoints or refuses the step, the adapters cannot be listed, or a file or the record of
-/// ownership cannot be read or written.
+/// Fails when HNS does not list networks and endpoints or refuses the step, the adapters cannot be listed, or a file or the record of ownership
+/// cannot be read or written.
 pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progress, HostError> {
     let get = |path: &str| host.hns(&HnsRequest { method: "GET", path: path.into(), body: String::new() });
     let seen = Seen { networks: get("/networks")?, endpoints: get("/endpoints")?, adapters: host.adapters()? };
@@ -144,7 +144,7 @@ pub fn vxlan_port(command: &str) -> Option<u16> {
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// When HNS refuses to remove a network, a container cannot be ended, or the record of ownership cannot be read or written.
+/// Fails when HNS refuses to remove a network, a container cannot be ended, or the record of ownership cannot be read or written.
 pub fn renew(host: &dyn Host, command: &str) -> Result<(), HostError> {
     let port = vxlan_port(command);
     let before = Ownership::load_or_adopt(host)?.vxlan_port;
@@ -162,7 +162,7 @@ pub fn renew(host: &dyn Host, command: &str) -> Result<(), HostError> {
 /// Records the VXLAN port that networks are made with, or were.
 ///
 /// # Errors
-/// When the record of ownership cannot be read or written.
+/// Fails when the record of ownership cannot be read or written.
 pub fn note_port(host: &dyn Host, command: &str) -> Result<(), HostError> {
     Ownership::update(host, |owned| owned.vxlan_port = vxlan_port(command))
 }

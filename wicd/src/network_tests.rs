@@ -1,3 +1,5 @@
+//! Tests of the host network.
+
 use super::*;
 use crate::fake::FakeHost;
 use proptest::prelude::*;

@@ -86,7 +86,7 @@ pub struct Ownership {
     /// Keys of the registry, below `HKLM`, that were not there before.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub keys: BTreeSet<String>,
-    /// Keys of the registry, below `HKLM`, that are open for writing: owner and access list of before, a security descriptor in hex.
+    /// Keys of the registry, below `HKLM`, that are open for writing: previous owner and access list, a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
     /// Programs that no policy excluded from the antivirus before.
@@ -98,7 +98,7 @@ pub struct Ownership {
     /// Routes that were not there before.
     #[serde(skip_serializing_if = "Routes::is_empty")]
     pub routes: Routes,
-    /// Files of the owner in the place of ours, and the paths where they are kept.
+    /// Files of the owner in place of ours, and the paths where they are kept.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, String>,
     /// Images that were not pinned before, as they are listed, and their ids.
@@ -125,7 +125,7 @@ impl Ownership {
     /// Loads the record, or the copy if the record is gone or damaged. `None` if there is neither.
     ///
     /// # Errors
-    /// When the record or the copy is damaged or cannot be read, and the other one is missing or no better.
+    /// Fails when the record or the copy is damaged or cannot be read, and the other one is missing or no better.
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
         match files::read_json(host, path::OWNED) {
             Ok(Some(owned)) => Ok(Some(owned)),
@@ -137,7 +137,7 @@ impl Ownership {
     /// Writes the record. The copy first: at no time is the only one not whole.
     ///
     /// # Errors
-    /// When the copy or the record cannot be written.
+    /// Fails when the copy or the record cannot be written.
     pub fn save(&self, host: &dyn Host) -> Result<(), HostError> {
         for file in [COPY, path::OWNED] {
             files::write_json(host, file, self, Access::Protected)?;
@@ -145,10 +145,10 @@ impl Ownership {
         Ok(())
     }
 
-    /// Removes the record, when nothing of ours is there any more.
+    /// Removes the record, when nothing of ours is left.
     ///
     /// # Errors
-    /// When the copy or the record cannot be removed.
+    /// Fails when the copy or the record cannot be removed.
     pub fn forget(host: &dyn Host) -> Result<(), HostError> {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
@@ -157,8 +157,8 @@ impl Ownership {
     /// What a cleanup could not remove is not a record of what is ours now: WMCO may have had the host since.
     ///
     /// # Errors
-    /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of
-    /// WMCO's, from which more would be taken away than we have put there.
+    /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be mistaken for one of WMCO's, from which
+    /// more would be taken away than we have put there.
     pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
         match Self::load(host)? {
             Some(left) if left.is_only_left() => {
@@ -183,7 +183,7 @@ impl Ownership {
     /// Changes the record. The caller holds the [`crate::lock`].
     ///
     /// # Errors
-    /// When [`Ownership::load_or_adopt`] fails, or the record cannot be written.
+    /// Fails when [`Ownership::load_or_adopt`] fails, or the record cannot be written.
     pub fn update(host: &dyn Host, change: impl FnOnce(&mut Self)) -> Result<(), HostError> {
         let mut owned = Self::load_or_adopt(host)?;
         change(&mut owned);
@@ -230,7 +230,7 @@ impl Ownership {
     /// `C:\k` and `C:\k\wicd` are never claimed: the operator makes and removes them.
     ///
     /// # Errors
-    /// When a directory cannot be inspected.
+    /// Fails when a directory cannot be inspected.
     pub fn claim_parents(&mut self, host: &dyn Host, path: &str) -> Result<(), HostError> {
         let mut above = files::parent(path);
         while let Some(directory) = above {
@@ -246,7 +246,7 @@ impl Ownership {
     /// Claims a directory with all that will be in it, unless it is there already.
     ///
     /// # Errors
-    /// When a directory cannot be inspected.
+    /// Fails when a directory cannot be inspected.
     pub fn claim_tree(&mut self, host: &dyn Host, directory: &str) -> Result<(), HostError> {
         if !files::exists(host, directory)? {
             self.trees.insert(directory.to_string());
@@ -258,7 +258,7 @@ impl Ownership {
     /// Claims a variable whose value is about to become `value`.
     ///
     /// # Errors
-    /// When the variable cannot be read.
+    /// Fails when the variable cannot be read.
     pub fn claim_env_var(&mut self, host: &dyn Host, name: &str, value: Option<&str>) -> Result<(), HostError> {
         let current = host.env_var(name)?;
         if current.as_deref() != value && !self.env_vars.contains_key(name) {

@@ -14,7 +14,7 @@ pub struct Process {
     pub program: String,
 }
 
-/// Programs that outlive the process that has started them, with what they start: containers go on when containerd ends.
+/// Programs that outlive the process that has started them, with what they start: containers continue when containerd ends.
 const INDEPENDENT: [&str; 1] = ["containerd-shim-runhcs-v1.exe"];
 
 /// Processes that a family has started, directly or not, and that are not in it yet.
@@ -108,7 +108,7 @@ mod tests {
             ("the runner has ended", vec![kubelet(6, 5, 21)], vec![6]),
             ("another process has its id now", vec![kubelet(6, 5, 21), process(5, 1, 30)], vec![6]),
             ("the second one has a runner", vec![kubelet(6, 5, 21), process(7, 1, 40), kubelet(8, 7, 41)], vec![6]),
-            ("started by a person", vec![process(9, 0, 2), kubelet(6, 9, 21)], vec![]),
+            ("started by a user", vec![process(9, 0, 2), kubelet(6, 9, 21)], vec![]),
             ("nothing is known of the parent", vec![process(5, 1, 0), kubelet(6, 5, 21)], vec![]),
             ("another program", vec![named(process(6, 5, 21), "notepad.exe")], vec![]),
             ("its own parent", vec![kubelet(6, 6, 21)], vec![6]),

@@ -9,7 +9,7 @@ use std::time::Duration;
 const RESOLVE: Duration = Duration::from_secs(10);
 /// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Largest number of addresses of a name that are tried.
+/// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 4;
 
 /// Returns why no connection to `https://host:port` can be made, if none can. Nothing is sent.

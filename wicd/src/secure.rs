@@ -4,9 +4,8 @@
 //! another place, or belong to a user, who may then change its access list at any time, before we come to it. Such a
 //! one is refused, with what to do. One that belongs to an administrator is given to all of them, with all that is below it.
 //!
-//! Directories above ours (`C:\var`, `C:\var\log`) are not ours alone. Who may rename one, or what is in it, can put another one in
-//! the place of ours. So one of a user is refused too, and in the others users may no longer change the directory itself.
-//! What they may do with what is below it stays.
+//! Directories above ours (`C:\var`, `C:\var\log`) are not ours alone. Who may rename one, or what is in it, can put another one in place of ours. So
+//! one of a user is refused too, and in the others users may no longer change the directory itself. What they may do with what is below it stays.
 
 use api::host::{Desired, path};
 
@@ -43,7 +42,7 @@ fn above(directory: &str) -> Vec<&str> {
 /// Makes or takes over `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
 ///
 /// # Errors
-/// When [`check_root`] refuses one of them, or it cannot be made or taken over.
+/// Fails when [`check_root`] refuses one of them, or it cannot be made or taken over.
 pub fn root(host: &dyn Host) -> Result<(), HostError> {
     // Before anything is taken over: `C:\k\wicd` of a user in a `C:\k` of an administrator would be taken over with it.
     check_root(host)?;
@@ -54,17 +53,17 @@ pub fn root(host: &dyn Host) -> Result<(), HostError> {
 /// Refuses a `C:\k` that cannot be trusted. Changes nothing.
 ///
 /// # Errors
-/// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also
-/// when it cannot be inspected.
+/// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot
+/// be inspected.
 pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory, Guard::Private).map(drop))
 }
 
-/// Lets only administrators read what the operator sends from now on. That no other user can write there was so before.
+/// Restricts reading of what the operator sends to administrators. Other users could not write there before either.
 ///
 /// # Errors
-/// When the operator's directory there is a link, is a file, or belongs to a user who may not be an administrator. Also when it
-/// cannot be inspected or taken over.
+/// Fails when the operator's directory there is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot be
+/// inspected or taken over.
 pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     if host.place(&host.path(path::LAUNCH)?)?.is_some() {
         own(host, path::LAUNCH)?;
@@ -75,7 +74,7 @@ pub fn launch(host: &dyn Host) -> Result<(), HostError> {
 /// Makes or takes over the directories for programs, state and logs, before anything is in them.
 ///
 /// # Errors
-/// When [`check_state`] refuses one of them, or it cannot be made, taken over or protected.
+/// Fails when [`check_state`] refuses one of them, or it cannot be made, taken over or protected.
 pub fn state<'a>(
     host: &dyn Host,
     desired: &Desired,
@@ -109,8 +108,8 @@ pub fn state<'a>(
 /// Refuses what [`state`] would refuse. Changes nothing.
 ///
 /// # Errors
-/// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an
-/// administrator, [`HostError::Link`] for a link above it. Also when it cannot be inspected.
+/// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an administrator,
+/// [`HostError::Link`] for a link above it. Also fails when it cannot be inspected.
 pub fn check_state<'a>(
     host: &dyn Host,
     desired: &'a Desired,

@@ -1,3 +1,5 @@
+//! Tests of the protection of the operator's directories.
+
 use super::*;
 use crate::access::{AccessList, Entry};
 use crate::fake::FakeHost;

@@ -32,7 +32,7 @@ pub struct Answer {
     /// PEM certificate requests, after `apply`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<CertificateKind, String>,
-    /// Warnings for people: problems that did not stop the request.
+    /// Warnings for users: problems that did not stop the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Images of the request that the host does not have, after `pull`.
@@ -48,7 +48,7 @@ pub enum Outcome {
     Done,
     /// Done, and the host must be restarted before it takes full effect.
     RebootRequired {
-        /// Why.
+        /// Reason, in a sentence.
         why: String,
     },
     /// Failed.
@@ -83,7 +83,7 @@ pub struct HostState {
     /// Certificates on the host: kind and end of validity, Unix seconds. kubelet's is the newest of first and rotated.
     #[serde(default)]
     pub certificates: BTreeMap<CertificateKind, i64>,
-    /// Why the host must be restarted before it can be a node. Absent if it need not.
+    /// Reason why the host must be restarted before it can be a node. Absent if it need not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_required: Option<String>,
     /// Services with names that the operator uses, but that it did not install, for example a kubelet of another
@@ -93,13 +93,13 @@ pub struct HostState {
     /// Services of container runtimes and node agents of others that are not disabled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub container_runtimes: Vec<String>,
-    /// Why the host cannot reach the API server of the request. Absent if it can.
+    /// Reason why the host cannot reach the API server of the request. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
     /// Ports of the request on which a program listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_in_use: Vec<u16>,
-    /// Why Windows itself waits for a restart. This and what follows are only in answers to requests for facts.
+    /// Causes for which Windows itself waits for a restart. This and what follows are only in answers to requests for facts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart_causes: BTreeSet<RestartCause>,
     /// Program that checks files for malware.

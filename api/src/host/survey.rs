@@ -1,4 +1,4 @@
-//! Report of a host beside its own state: what waits, checks or runs on it that is not the operator's. Untrusted until checked.
+//! Report on a host besides its own state: what waits, checks or runs on it that is not the operator's. Untrusted until checked.
 
 use serde::{Deserialize, Serialize};
 

@@ -15,7 +15,7 @@ pub struct WindowsInstanceStatus {
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Summary of the host's state in one word, for people.
+    /// Summary of the host's state in one word, for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
     /// Conditions of the instance.
@@ -129,7 +129,7 @@ pub struct PrePulled {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub requested: Vec<String>,
-    /// Those of them that were on the host, and pinned, at the last attempt.
+    /// Images of the last attempt that were on the host, and pinned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub images: Vec<String>,
@@ -153,7 +153,7 @@ pub struct KeyRefusal {
     pub last_time: Time,
 }
 
-/// Summary of a host's state in one word, for people and field selectors. The operator bases no decision on it.
+/// Summary of a host's state in one word, for users and field selectors. The operator bases no decision on it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waits for its turn.
@@ -177,7 +177,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Phases, all of them.
+    /// All phases.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Joining,

@@ -57,7 +57,7 @@ pub struct ImageMirror {
     pub pull: Option<MirrorPull>,
 }
 
-/// Pulls that mirrors serve. All if not set: of every image. Digest: of images that are named by digest.
+/// Pulls that mirrors serve. All (default): of every image. Digest: of images that are named by digest.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MirrorPull {
     /// Pulls of every image.

@@ -17,7 +17,7 @@ pub struct Drain {
     /// Reaction to a drain that exceeds `timeoutSeconds`. Defaults to Wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Grace period in seconds for every evicted pod. Each pod's own if not set.
+    /// Grace period in seconds for every evicted pod. Defaults to each pod's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub grace_period_seconds: Option<i32>,
@@ -33,9 +33,8 @@ pub struct Drain {
     pub pod_rules: Option<Vec<PodRule>>,
 }
 
-/// Reaction to a drain that exceeds its timeout. Wait if not set: continue to wait, and report it. Abort: abort the
-/// drain, lift the cordon, retry later. Force: delete the remaining pods with their own grace period, without regard to
-/// disruption budgets.
+/// Reaction to a drain that exceeds its timeout. Wait (default): continue to wait, and report it. Abort: abort the drain, lift the cordon, retry
+/// later. Force: delete the remaining pods with their own grace period, without regard to disruption budgets.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnTimeout {
     /// Continue to wait, and report it.

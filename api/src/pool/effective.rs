@@ -69,7 +69,7 @@ impl WindowsNodePoolSpec {
     pub fn pre_pull_images(&self) -> &[String] {
         self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
-    /// Effective values, all of them, for the status.
+    /// All effective values, for the status.
     pub fn effective(&self) -> Effective {
         let (ssh, rollout, drain) = (self.ssh(), self.rollout(), self.drain());
         let remediation = self.remediation();
@@ -127,7 +127,7 @@ impl Inventory {
     }
 }
 
-/// Longest interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
+/// Maximum interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
 const WEEK: Duration = Duration::from_hours(7 * 24);
 
 impl GitSource {

@@ -86,23 +86,23 @@ pub enum MachineGroup {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// URL of the repository: `https://…` or `ssh://…`. Without password and token: they belong in the Secret. A user name only for ssh.
+    /// URL of the repository: `https://…` or `ssh://…`. Without a password or token, which belong in the Secret. Only an ssh URL may have a user
+    /// name.
     #[schemars(length(min = 9, max = 2048))]
     #[x_kube(validation = matches(
         r"^(https://[^@?#\s]+|ssh://([^@:/?#\s]+@)?[^@?#\s]+)$",
         "must begin with https:// or ssh:// and have no password, token, query, fragment or space: put credentials into the Secret of secretRef"
     ))]
     pub url: String,
-    /// Branch, tag, version range or commit. The branch of the server's HEAD if not set.
+    /// Branch, tag, version range or commit. Defaults to the branch of the server's HEAD.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<GitRef>,
-    /// File or directory in the repository with the hosts. The whole repository if not set.
+    /// File or directory in the repository with the hosts. Defaults to the whole repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
     pub path: Option<String>,
-    /// Seconds between two fetches; each is up to 5 % earlier or later, so that not all pools fetch at once. 300 if not
-    /// set.
+    /// Seconds between two fetches; each is up to 5 % earlier or later, so that not all pools fetch at once. Defaults to 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604_800))]
     pub interval_seconds: Option<i32>,
@@ -139,10 +139,10 @@ pub struct GitRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub semver: Option<String>,
-    /// Commit, as its whole id.
+    /// Full commit hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
-    #[x_kube(validation = matches("^([0-9a-f]{40}|[0-9a-f]{64})$", "must be a whole commit id: 40 or 64 digits and letters a to f"))]
+    #[x_kube(validation = matches("^([0-9a-f]{40}|[0-9a-f]{64})$", "must be a full commit hash: 40 or 64 digits and letters a to f"))]
     pub commit: Option<String>,
 }
 
@@ -190,7 +190,7 @@ pub struct SourceRef {
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = matches(OBJECT_NAME_PATTERN, OBJECT_NAME_RULE))]
     pub namespace: String,
-    /// File or directory in the artifact with the hosts. The whole artifact if not set.
+    /// File or directory in the artifact with the hosts. Defaults to the whole artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
@@ -216,12 +216,10 @@ pub enum SourceKind {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
-    /// Number of hosts that one change of the list may remove, or a percentage of the present hosts, rounded down but
-    /// at least one. If more would leave, none leaves until the annotation `approve-removal` of the pool names the
-    /// number or the revision. If not set, it is `10%` for `git` and `sourceRef`; for `hosts` and `configMapRef`, a change
-    /// that removes at least three hosts, and half of them or more, waits for the annotation. With any value, a
-    /// missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes
-    /// its host.
+    /// Number of hosts that one change of the list may remove, or a percentage of the existing hosts, rounded down but at least one. If more would
+    /// leave, none leaves until the annotation `approve-removal` of the pool names the number or the revision. If not set, it is `10%` for `git` and
+    /// `sourceRef`; for `hosts` and `configMapRef`, a change that removes at least three hosts, and half of them or more, waits for the annotation.
+    /// With any value, a missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_removals: Option<IntOrPercent>,
 }

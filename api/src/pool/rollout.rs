@@ -78,15 +78,15 @@ pub struct Rollout {
     /// Begin no new operation on any host. Operations in progress are completed. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// Time until which the operator begins no new operation on any host, as with `paused`. The pool goes on by itself
-    /// at that time. A time that has passed has no effect. `paused: true` has no end, whatever the time is.
+    /// Time until which the operator begins no new operation on any host, as with `paused`. The pool continues by itself at that time. A time that
+    /// has passed has no effect. `paused: true` has no end, whatever the time is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = after_epoch())]
     pub paused_until: Option<Time>,
 }
 
-/// Order of nodes. Zone if not set: zone after zone by the Node's label `topology.kubernetes.io/zone`, in each zone the
-/// least healthy nodes first. Name: by name.
+/// Order of nodes. Zone (default): zone after zone by the Node's label `topology.kubernetes.io/zone`, in each zone the least healthy nodes first.
+/// Name: by name.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Order {
     /// Zone after zone.
@@ -101,7 +101,7 @@ pub enum Order {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("has(self.pauseSeconds) != (has(self.approval) && self.approval)", "a step has either pauseSeconds or approval: true"))]
 pub struct RolloutStep {
-    /// Nodes changed at the end of this step, including those of the steps before: a number, or a percentage of the pool.
+    /// Nodes changed at the end of this step, including those of the previous steps: a number, or a percentage of the pool.
     pub nodes: IntOrPercent,
     /// Seconds to wait after the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,8 +149,8 @@ pub struct FailurePolicy {
     pub action: Option<FailureAction>,
 }
 
-/// Reaction when the change of too many nodes failed. Pause if not set: change no further node. Rollback: return the
-/// changed nodes to their previous version. Continue: change the remaining nodes.
+/// Reaction when the change of too many nodes failed. Pause (default): change no further node. Rollback: return the changed nodes to their previous
+/// version. Continue: change the remaining nodes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailureAction {
     /// Change no further node.
@@ -176,13 +176,13 @@ pub struct Remediation {
     /// Number or percentage of nodes that are not Ready above which the operator assumes a common cause and repairs none. Defaults to 20%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unhealthy: Option<IntOrPercent>,
-    /// Reaction to files, services and variables on a host that another process or person changed. Defaults to Heal.
+    /// Reaction to files, services and variables on a host that another process or user changed. Defaults to Heal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
 }
 
-/// Reaction to a node that has not been Ready for long. Reconfigure if not set: restore the configuration of the host
-/// and restart its services. Reboot: the same, and restart the host. None: only report it.
+/// Reaction to a node that has not been Ready for long. Reconfigure (default): restore the configuration of the host and restart its services.
+/// Reboot: the same, and restart the host. None: only report it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RemediationType {
     /// Only report it.
@@ -194,8 +194,7 @@ pub enum RemediationType {
     Reboot,
 }
 
-/// Reaction to drift, a change on a host that the operator did not make. Heal if not set: restore it and report it.
-/// Report: only report it.
+/// Reaction to drift, a change on a host that the operator did not make. Heal (default): restore it and report it. Report: only report it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Drift {
     /// Restore it and report it.

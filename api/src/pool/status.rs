@@ -27,8 +27,7 @@ pub struct WindowsNodePoolStatus {
     /// Number of entries of the inventory that the operator refuses. The inventory lists `hosts` and `refusedHosts` together.
     #[serde(default)]
     pub refused_hosts: i32,
-    /// Number of hosts that are no longer listed and stay until a person confirms their removal: what the annotation `approve-removal`
-    /// must say.
+    /// Number of hosts that are no longer listed and stay until a user confirms their removal: what the annotation `approve-removal` must say.
     #[serde(default)]
     pub removals_to_confirm: i32,
     /// The first entries that the operator refuses, in the order of the inventory. The command `plan` lists all.

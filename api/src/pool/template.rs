@@ -15,16 +15,16 @@ const RESERVED: (&str, &str) = (
     "must have no other keys than cpu, memory and ephemeral-storage",
 );
 
-/// A limit refuses a size of memory, with which no pod would fit on the node.
+/// Limits of CPUs: they refuse a memory size, with which no pod would fit on the node.
 const CPU: (&str, &str) = (
     "!('cpu' in self) || (type(self['cpu']) == int ? self['cpu'] >= 0 && self['cpu'] < 1000 : isQuantity(self['cpu']) && !quantity(self['cpu']).isLessThan(quantity('0')) && quantity(self['cpu']).isLessThan(quantity('1k')))",
-    "must have as cpu a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
+    "cpu must be a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
 );
 
-/// Sizes that are none, or plausible: `2048m` is two bytes, and not what its writer meant.
+/// Sizes that are 0 or plausible: `2048m` is two bytes, a mistake.
 const SIZES: (&str, &str) = (
     "self.all(k, k == 'cpu' || (type(self[k]) == int ? self[k] == 0 || self[k] >= 1024 : isQuantity(self[k]) && (quantity(self[k]).compareTo(quantity('0')) == 0 || !quantity(self[k]).isLessThan(quantity('1Ki')))))",
-    "must have as memory and ephemeral-storage 0 or a quantity of at least 1Ki, for example 2Gi",
+    "memory and ephemeral-storage must be 0 or a quantity of at least 1Ki, for example 2Gi",
 );
 
 /// Keys of [`EvictionThresholds`].
@@ -33,22 +33,22 @@ const SIGNALS: (&str, &str) = (
     "must have no other keys than memory.available, nodefs.available and imagefs.available",
 );
 
-/// A plausible size.
+/// Size of at least 1Ki: a smaller one is a mistake.
 const POSITIVE_SIZE: (&str, &str) = (
     "type(self) == int ? self >= 1024 : isQuantity(self) && !quantity(self).isLessThan(quantity('1Ki'))",
     "must be a quantity of at least 1Ki, for example 50Mi",
 );
 
-/// A plausible size that kubelet reads as a number of bytes. It does not start with `1.5Gi`.
+/// Size of a log: kubelet reads whole bytes, and does not start with `1.5Gi`.
 const LOG_SIZE: (&str, &str) = (
     "type(self) == int ? self >= 1024 : isQuantity(self) && quantity(self).isInteger() && !quantity(self).isLessThan(quantity('1Ki'))",
     "must be a quantity of at least 1Ki without a fraction, for example 50Mi",
 );
 
-/// kubelet does not start with a threshold of 0, and reads 0% as none.
+/// Values of [`EvictionThresholds`]: kubelet does not start with 0, and reads 0% as no threshold.
 const THRESHOLDS: (&str, &str) = (
     "self.all(k, type(self[k]) == int ? self[k] >= 1024 : self[k].matches('^[0-9]{1,2}%$') || isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('1Ki')))",
-    "must have as each threshold a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
+    "each threshold must be a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
 );
 
 /// Metadata and settings of the nodes.
@@ -87,8 +87,7 @@ pub struct TemplateMetadata {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateSpec {
-    /// Taints of the nodes, which the operator maintains in place. `os=Windows:NoSchedule` if not set; an empty list
-    /// means none.
+    /// Taints of the nodes, which the operator maintains in place. Defaults to `os=Windows:NoSchedule`; an empty list means none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
@@ -102,11 +101,10 @@ pub struct TemplateSpec {
     /// Rotation and level of the logs of the services on the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
-    /// Use of the cluster's pull secret on the nodes, with which kubelet and containerd log in to image registries. All of it if
-    /// not set.
+    /// Use of the cluster's pull secret on the nodes, with which kubelet and containerd log in to image registries. Defaults to all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
-    /// Proxy of the hosts of this pool, if it is not the cluster's. Without a field the hosts have no proxy. As in the cluster if not set.
+    /// Proxy of the hosts of this pool, if it is not the cluster's. Without a field the hosts have no proxy. Defaults to the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxySettings>,
     /// PEM certificates that the hosts of this pool trust machine-wide, in addition to the cluster's.
@@ -138,8 +136,7 @@ pub struct GmsaSettings {
         "must be names of accounts without a domain and without $ at the end: at most 15 letters, digits, -, _ and ."
     ))]
     pub accounts: Option<Vec<String>>,
-    /// Plugin of Container Credential Guard, with which hosts in no domain retrieve passwords. It comes from the payload. No plugin
-    /// if not set.
+    /// Plugin of Container Credential Guard, with which hosts in no domain retrieve passwords. It comes from the payload. Defaults to no plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<CredentialPlugin>,
 }
@@ -168,7 +165,7 @@ pub struct CredentialPlugin {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries has no meaning with mode Ignore")
+    validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries must not be set with mode Ignore")
 )]
 pub struct ClusterPullSecret {
     /// Use: hosts get logins. Ignore: hosts get none, for pulls or for mirrors. Defaults to Use.
@@ -214,8 +211,8 @@ pub struct KubeletSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_pods: Option<i32>,
-    /// Resources reserved for Windows and all processes outside pods. Windows has no out-of-memory killer: without a
-    /// reservation the system runs out of memory. `cpu: 500m`, `memory: 2Gi` and `ephemeral-storage: 1Gi`, each if not set.
+    /// Resources reserved for Windows and all processes outside pods. Windows has no out-of-memory killer: without a reservation the system runs out
+    /// of memory. Defaults to `cpu: 500m`, `memory: 2Gi` and `ephemeral-storage: 1Gi`, each by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
     #[x_kube(validation = RESERVED, validation = CPU, validation = SIZES)]
@@ -225,8 +222,8 @@ pub struct KubeletSettings {
     #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
     #[x_kube(validation = RESERVED, validation = CPU, validation = SIZES)]
     pub kube_reserved: Option<Reserved>,
-    /// Thresholds at which kubelet evicts pods at once: free memory, free space on the disk with volumes and logs of pods, and free space
-    /// on the disk with images. `memory.available: 500Mi`, `nodefs.available: 10%` and `imagefs.available: 15%`, each if not set.
+    /// Thresholds at which kubelet evicts pods at once: free memory, free space on the disk with volumes and logs of pods, and free space on the disk
+    /// with images. Defaults to `memory.available: 500Mi`, `nodefs.available: 10%` and `imagefs.available: 15%`, each by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 3, "x-kubernetes-map-type" = "granular"))]
     #[x_kube(validation = SIGNALS, validation = THRESHOLDS)]
@@ -247,9 +244,9 @@ pub struct KubeletSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
     pub container_log_max_files: Option<i32>,
-    /// Program that initialises the nodes of this pool, if that differs from the cluster: `None` for hosts
-    /// that the cloud does not know, for example in a factory. Their nodes would stay uninitialised otherwise, and a cloud
-    /// controller deletes a Node that is NotReady and whose machine it does not find. As in the cluster if not set.
+    /// Program that initialises the nodes of this pool, if that differs from the cluster: `None` for hosts that the cloud does not know, for example
+    /// in a factory. Their nodes would stay uninitialised otherwise, and a cloud controller deletes a Node that is NotReady and whose machine it does
+    /// not find. Defaults to the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
     /// Time for which kubelet delays a shutdown of the host so that pods end.
@@ -279,7 +276,7 @@ pub type EvictionThresholds = BTreeMap<String, Quantity>;
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerdSettings {
-    /// Image of the sandbox container of each pod. The image that the payload names if not set.
+    /// Image of the sandbox container of each pod. Defaults to the image that the payload names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     #[x_kube(validation = matches(
@@ -301,7 +298,7 @@ pub struct LogRotation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = POSITIVE_SIZE)]
     pub max_size: Option<Quantity>,
-    /// Seconds after which a rotated log is deleted. 604800 (a week) if not set.
+    /// Seconds after which a rotated log is deleted. Defaults to 604800 (a week).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 3600, max = 315_360_000))]
     pub max_age_seconds: Option<i32>,
@@ -310,7 +307,7 @@ pub struct LogRotation {
     pub level: Option<LogLevel>,
 }
 
-/// Level of the logs of kubelet, kube-proxy, csi-proxy, windows_exporter and hybrid-overlay-node. Info if not set: the usual messages. Debug: all
+/// Level of the logs of kubelet, kube-proxy, csi-proxy, windows_exporter and hybrid-overlay-node. Info (default): the usual messages. Debug: all
 /// details. A change restarts these services, and drains nodes that run hybrid-overlay-node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogLevel {

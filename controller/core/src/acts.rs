@@ -15,9 +15,10 @@ use kube::ResourceExt;
 /// Annotations of a pool that are acts.
 pub const OF_POOL: &[&str] = &[key::APPROVE, key::APPROVE_REMOVAL, key::ACCEPT_LOST_SETTINGS, key::VOID_EPOCH];
 
-/// Longest value that is recorded, in bytes. A longer value is no act that the operator knows, and is in force as long as the annotation is there.
+/// Maximum length of a value that is recorded, in bytes. A longer value is no act that the operator knows, and is in force as long as the annotation
+/// is there.
 const MOST_VALUE: usize = 1024;
-/// Longest name of a field manager.
+/// Maximum length of a name of a field manager.
 const MOST_NAME: usize = 128;
 
 /// Annotation without the group, as the status has it.

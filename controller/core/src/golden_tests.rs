@@ -37,7 +37,7 @@ fn assert_golden(name: &str, about: &str, value: &Value) {
     );
 }
 
-/// A service in a form that people compare: one line for each argument.
+/// A service in a form that users compare: one line for each argument.
 fn shown(service: &Service) -> Value {
     let command: Vec<&str> = service.path.split(' ').collect();
     let mut shown = serde_json::to_value(service).unwrap();

@@ -1,8 +1,7 @@
 //! YAML and JSON that others may write, as a tree that knows its lines. Pure.
 //!
-//! Aliases and merge keys are resolved here, and what they make of a text counts against the same limit as what stands in it: a
-//! few lines of nested aliases must not fill the memory. All YAML of others is read here, or at least [measured](check) before
-//! another parser reads it.
+//! Aliases and merge keys are resolved here, and what they make of a text counts against the same limit as its text: a few lines of nested aliases
+//! must not fill the memory. All YAML of others is read here, or at least [measured](check) before another parser reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,3 +1,5 @@
+//! Tests of the YAML reader.
+
 use std::fmt::Write as _;
 
 use proptest::prelude::*;

@@ -114,7 +114,7 @@ mod tests {
             (120_000, 0, None),
             (120_000, -5, None),
             (i64::MIN, 1, None),
-            // Rounded down to a minute it is no number any more.
+            // Rounded down to a minute it is no longer a number.
             (i64::MIN + 1, 1, None),
             (i64::MAX, 1, None),
         ] {

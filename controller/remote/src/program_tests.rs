@@ -1,3 +1,5 @@
+//! Tests of the program that the operator starts on a host.
+
 use sha2::{Digest as _, Sha256};
 
 use super::*;
@@ -76,7 +78,7 @@ async fn a_partial_program_is_gone_on_with_only_if_it_is_ours() {
     assert!(sent < bed.wicd.size, "{sent}");
     bed.assert_right();
 
-    // The beginning is not sent again when an upload goes on, so it can be anything.
+    // The beginning is not sent again when an upload continues, so it can be anything.
     for tampered in [vec![0x90; most], vec![0x90; bed.content.len()], vec![0x90; bed.content.len() + 1]] {
         std::fs::remove_file(bed.path("")).unwrap();
         bed.put(".partial", &tampered);

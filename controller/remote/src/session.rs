@@ -96,7 +96,7 @@ impl Session {
     /// names the files of requests and answers on the host.
     ///
     /// # Errors
-    /// When the host cannot be reached, shows another host key than `target` trusts, or refuses its keys.
+    /// Fails when the host cannot be reached, shows another host key than `target` trusts, or refuses its keys.
     pub async fn open(
         operator: &Arc<Operator>,
         target: &Target,
@@ -174,7 +174,7 @@ impl Session {
         self.speaks = Some(whom);
     }
 
-    /// Has wicd do something. An answer that wicd failed is an error.
+    /// Makes wicd do something. An answer that wicd failed is an error.
     ///
     /// # Errors
     /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
@@ -204,7 +204,7 @@ impl Session {
         };
         let json = serde_json::to_vec(&request).map_err(|_| RemoteError::BadAnswer { verb: verb.as_str() })?;
         let answer_path = host::answer_path(&self.operation, verb);
-        // An answer of an earlier attempt must not be taken for this one's.
+        // An answer of an earlier attempt must not be mistaken for this one's.
         self.connection.remove(&answer_path).await?;
         self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
         self.operator.traffic.sent.inc_by(json.len() as u64);
@@ -239,26 +239,26 @@ impl Session {
         Ok(self.connection.read(path, MAX_ANSWER).await?)
     }
 
-    /// Has the host report its facts.
+    /// Makes the host report its facts.
     ///
     /// # Errors
-    /// When [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
+    /// Fails when [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
     pub async fn look(&self, files: &[File]) -> Result<HostState, RemoteError> {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
 
-    /// Has the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
+    /// Makes the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
     ///
     /// # Errors
-    /// As [`Session::look`].
+    /// Fails as [`Session::look`] does.
     pub async fn facts(&self, body: host::Facts) -> Result<HostState, RemoteError> {
         self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
 
-    /// Has the host collect support data, and returns its answer and the archive, which is removed from the host.
+    /// Makes the host collect support data, and returns its answer and the archive, which is removed from the host.
     ///
     /// # Errors
-    /// When [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
+    /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
     pub async fn support(&self, body: host::Support) -> Result<(Answer, Vec<u8>), RemoteError> {
         let path = host::support_path(&self.operation);
         let collected = async {
@@ -275,9 +275,9 @@ impl Session {
     /// are not sent again.
     ///
     /// # Errors
-    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file
-    /// of the payload is damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the
-    /// answer has no state. Also when [`Session::ask`] fails.
+    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file of the payload is
+    /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the answer has no state. Also fails when
+    /// [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
         let mut archive = Archive::new(&self.operator.payload, &missing)?;

@@ -20,7 +20,7 @@ const WINDOW: u32 = 23;
 pub struct Unpacked {
     /// Names, with `/` between their parts, and contents of the files.
     pub files: Vec<(String, Vec<u8>)>,
-    /// Entries that were left out, and the reasons. Fit for people.
+    /// Entries that were left out, and the reasons. Safe to show to users.
     pub refused: Vec<String>,
 }
 

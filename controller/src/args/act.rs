@@ -1,11 +1,11 @@
-//! Arguments of the commands that change what people may change.
+//! Arguments of the commands that change what users may change.
 
 use api::Time;
 use clap::Subcommand;
 
 use super::Output;
 
-/// Exit status of all of them.
+/// Exit status of all commands that change something.
 const EXIT: &str = "Exit status:\n  0  done, or nothing is to be done\n  1  an error, or it is refused";
 
 /// Object that is changed.
@@ -21,7 +21,7 @@ pub enum Act {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Approve what waits for a person: the version that a rollout leads to, or the removal of hosts. Asks first.
+    /// Approve what waits for a user: the version that a rollout leads to, or the removal of hosts. Asks first.
     #[command(after_help = EXIT)]
     Approve {
         /// Name of the pool.
@@ -46,7 +46,7 @@ pub enum Act {
         /// Pool or host.
         #[command(flatten)]
         what: PoolOrHost,
-        /// Time when the pause of a pool ends by itself, for example `2027-01-15T06:00:00Z`. Until `resume` if not set.
+        /// Time when the pause of a pool ends by itself, for example `2027-01-15T06:00:00Z`. Defaults to a pause until `resume`.
         #[arg(long, value_name = "TIME", conflicts_with = "host")]
         until: Option<Time>,
         /// Output format.
@@ -76,7 +76,7 @@ pub enum Act {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Trust the host key that a host showed in place of the one that was expected. Asks first.
+    /// Trust the host key that a host showed in place of the expected one. Asks first.
     #[command(after_help = EXIT)]
     TrustHostKey {
         /// Name of the host.
@@ -146,7 +146,7 @@ fn object_name(text: &str) -> Result<String, String> {
 
 fn fingerprint(text: &str) -> Result<String, String> {
     let is_whole = crate::args::host_key_policy::is_fingerprint(text);
-    if is_whole { Ok(text.to_owned()) } else { Err("it is not a whole fingerprint: SHA256: and 43 characters".into()) }
+    if is_whole { Ok(text.to_owned()) } else { Err("it is not a full fingerprint: SHA256: and 43 characters".into()) }
 }
 
 #[cfg(test)]

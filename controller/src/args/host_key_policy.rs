@@ -15,7 +15,7 @@ pub(crate) struct KnownKeys<'a> {
     pub address: &'a str,
     /// `hostKey` of its entry.
     pub declared: Option<&'a str>,
-    /// The annotation `trust-host-key` of its instance, which a person wrote.
+    /// The annotation `trust-host-key` of its instance, which a user wrote.
     pub allowed: Option<&'a str>,
     /// Key in the status of its instance: one that the host has proven.
     pub pinned: Option<&'a PinnedHostKey>,
@@ -36,12 +36,12 @@ pub(crate) enum HostKeySource {
     FirstUse,
 }
 
-/// Decides which host key is believed: what the inventory declares; what a person allowed for this host alone; with `Strict` what the
-/// known hosts Secret lists; what the host has proven before; what it showed at its first contact; what the legacy operator left on its
-/// Node; and, unless the policy is `Strict`, the first one.
+/// Decides which host key is trusted: what the inventory declares; what a user allowed for this host alone; with `Strict` what the known hosts Secret
+/// lists; what the host has proven before; what it showed at its first contact; what the legacy operator left on its Node; and, unless the policy is
+/// `Strict`, the first one.
 ///
 /// # Errors
-/// When the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
+/// Fails when the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
 pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
     let unusable =
         |place: String| move |error: HostKeyError| HostKeyProblem::Unusable { place, error: error.to_string() };
@@ -103,7 +103,7 @@ pub(crate) fn is_fingerprint(text: &str) -> bool {
     fingerprint_of(text).is_some_and(|whole| whole == text)
 }
 
-/// The fingerprint of what a person trusts, which may be a whole key.
+/// The fingerprint of what a user trusts, which may be a whole key.
 pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     match HostKeyCheck::pinned(trusted).ok()? {
         HostKeyCheck::PinnedFingerprint(fingerprint) => Some(fingerprint),
@@ -112,8 +112,8 @@ pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     }
 }
 
-/// Reports whether the annotation `trust-host-key` has the operator believe the key that a failed log-in names. One for another key changes
-/// nothing, nor does any while the list declares the key.
+/// Reports whether the annotation `trust-host-key` makes the operator trust the key that a failed log-in names. One for another key changes nothing,
+/// nor does any while the list declares the key.
 pub(crate) fn trusts_shown_key(allowed: Option<&str>, declared: Option<&str>, message: &str) -> bool {
     let allowed = allowed.filter(|_| declared.is_none()).and_then(fingerprint_of);
     allowed.is_some_and(|allowed| shown_key(message) == Some(allowed.as_str()))

@@ -39,7 +39,7 @@ fn of_variable(container: &str, variable: &Value) -> Option<String> {
     (!is_setting).then(|| format!("{container}: {name} sets nothing"))
 }
 
-/// The operations of a kustomization, those that are commented out included: people use them as they are.
+/// The operations of a kustomization, those that are commented out included: users use them as they are.
 fn patches(kustomization: &Value) -> Vec<Value> {
     let patches = kustomization["patches"].as_array().into_iter().flatten();
     let operations = |text: &str| {

@@ -32,7 +32,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Operator that turns Windows hosts into nodes. People run `kubectl windows-node-pools`.
+/// Operator that turns Windows hosts into nodes. Users run `kubectl windows-node-pools`.
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
 pub struct Operator {
@@ -63,10 +63,10 @@ pub enum OperatorCommand {
 /// Cluster of a command. Commands that need none ignore it.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// Kubeconfig. `KUBECONFIG`, `~/.kube/config` or the service account of the pod if not set.
+    /// Kubeconfig. Defaults to `KUBECONFIG`, `~/.kube/config` or the service account of the pod.
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Its current context if not set.
+    /// Context of the kubeconfig. Defaults to its current context.
     #[arg(long, global = true, value_name = "CONTEXT")]
     pub context: Option<String>,
     /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself takes no notice.
@@ -116,7 +116,7 @@ pub enum Command {
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, no operator that works, or a pool that is Degraded or not Ready\n  2  work is in progress"
     )]
     Status(Status),
-    /// Show pools, their hosts and what waits for a person on a page in the browser, with your own rights, as they change. Nothing is changed.
+    /// Show pools, their hosts and what waits for a user on a page in the browser, with your own rights, as they change. Nothing is changed.
     #[command(after_help = "Exit status:\n  0  interrupted\n  1  an error")]
     Ui(Ui),
     /// Commands that change something.
@@ -139,7 +139,7 @@ pub enum Command {
     Version(Version),
 }
 
-/// The commands that people run, with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
+/// The commands that users run, with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
 pub fn client() -> clap::Command {
     let cli = Cli::command();
     let is_setting = |id: &clap::Id| Run::command().get_arguments().any(|arg| arg.get_id() == id);
@@ -255,11 +255,12 @@ pub struct Run {
     /// Platform of the cluster, which decides what hosts get for a cloud. If not set: detected on OpenShift, otherwise `none`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_PLATFORM", value_enum)]
     pub platform: Option<PlatformArg>,
-    /// Directory on hosts with the programs of CNI, for example `C:\opt\cni\bin`, where Calico and Flannel put theirs. `C:\k\cni` if not set. Only with
-    /// `--network external`.
+    /// Directory on hosts with the programs of CNI, for example `C:\opt\cni\bin`, where Calico and Flannel put theirs. Defaults to `C:\k\cni`. Only
+    /// with `--network external`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_BIN_DIR")]
     pub cni_bin_dir: Option<String>,
-    /// Directory on hosts with the configuration of CNI, for example `C:\etc\cni\net.d`. `C:\k\cni\config` if not set. Only with `--network external`.
+    /// Directory on hosts with the configuration of CNI, for example `C:\etc\cni\net.d`. Defaults to `C:\k\cni\config`. Only with
+    /// `--network external`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_CONF_DIR")]
     pub cni_conf_dir: Option<String>,
     /// A cloud controller manager initialises the cluster's nodes: kubelet runs with `--cloud-provider=external`.
@@ -297,7 +298,7 @@ pub struct Run {
     /// Delay before the first retry of a failed host; doubles with each further failure. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "10s")]
     pub backoff_base: Duration,
-    /// Longest delay before a retry of a failed host. For tests.
+    /// Maximum delay before a retry of a failed host. For tests.
     #[arg(long, hide = true, value_parser = duration, default_value = "10m")]
     pub backoff_max: Duration,
     /// Timeout from the start of a host's services until its node is Ready. For tests.
@@ -361,7 +362,7 @@ pub struct Run {
 /// Arguments of `plan`.
 #[derive(Parser, Clone, Debug)]
 pub struct Plan {
-    /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times. All pools of the cluster if not set.
+    /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times. Defaults to all pools of the cluster.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Vec<PathBuf>,
     /// File `release.json` of a release of the operator, or `-` for standard input: plan what that release does to each node once it is
@@ -398,9 +399,7 @@ pub enum Check {
     #[command(after_help = "Exit status:\n  0  the host can become a node\n  1  an error, or a host that cannot")]
     Host(CheckHost),
     /// Check whether the nodes of the Windows Machine Config Operator (WMCO) can be taken over.
-    #[command(
-        after_help = "Exit status:\n  0  nothing stands in the way; warnings do not count\n  1  an error, or something that stands in the way"
-    )]
+    #[command(after_help = "Exit status:\n  0  no obstacle; warnings do not count\n  1  an error, or an obstacle")]
     Takeover(Box<CheckTakeover>),
 }
 
@@ -443,7 +442,7 @@ pub struct Login {
     /// User, an administrator of the host.
     #[arg(long, default_value = "Administrator")]
     pub user: String,
-    /// Any of the host's keys: its fingerprint, as `SHA256:...`, or the key as in a known_hosts file. Any key if not set.
+    /// Any of the host's keys: its fingerprint, as `SHA256:...`, or the key as in a known_hosts file. Defaults to any key.
     #[arg(long, value_name = "FINGERPRINT")]
     pub host_key: Option<String>,
 }
@@ -476,7 +475,7 @@ pub struct CheckHost {
 /// Arguments of `status`.
 #[derive(Parser, Clone, Debug)]
 pub struct Status {
-    /// Names of pools. All if there is none.
+    /// Names of pools. Defaults to all.
     #[arg(value_name = "POOL")]
     pub pools: Vec<String>,
     /// Print the tree again whenever a pool or a host changes, until you interrupt it.
@@ -496,7 +495,7 @@ pub struct Status {
 /// Arguments of `ui`.
 #[derive(Parser, Clone, Debug)]
 pub struct Ui {
-    /// Port on 127.0.0.1. A free one if not set.
+    /// Port on 127.0.0.1. Defaults to a free port.
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
     /// Namespace of the operator, whose Lease says whether it works.
@@ -513,17 +512,17 @@ pub struct Gather {
     /// Namespace of the operator.
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,
-    /// Age of the oldest lines of pods' logs, for example 24h. All lines if not set.
+    /// Age of the oldest lines of pods' logs, for example 24h. Defaults to all lines.
     #[arg(long, env = "MUST_GATHER_SINCE", value_name = "DURATION")]
     pub since: Option<String>,
-    /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Goes before --since.
+    /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Takes precedence over --since.
     #[arg(long, env = "MUST_GATHER_SINCE_TIME", value_name = "TIME")]
     pub since_time: Option<String>,
-    /// Also ask hosts over SSH: all, or those of these names. Only hosts whose host key the operator has pinned, or a person declared.
+    /// Hosts to ask over SSH, too: all, or those of these names. Only hosts whose host key the operator has pinned, or a user declared.
     #[arg(long, value_name = "NAME,…", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     pub hosts: Option<String>,
-    /// File with the private key for hosts, in OpenSSH or PEM form and without a passphrase. The Secrets of the operator if not set, which you
-    /// must then be allowed to get.
+    /// File with the private key for hosts, in OpenSSH or PEM form and without a passphrase. Defaults to the Secrets of the operator, which you must
+    /// then be allowed to get.
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
     /// The `wicd.exe` that hosts get to collect.
@@ -534,7 +533,7 @@ pub struct Gather {
 /// Output format.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Table or text for people.
+    /// Table or text for users.
     Table,
     /// JSON.
     Json,
@@ -545,7 +544,7 @@ pub enum Output {
 /// Output format of `status`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusOutput {
-    /// Table or text for people.
+    /// Table or text for users.
     Table,
     /// Table with each host, its address and its version.
     Wide,
@@ -580,7 +579,7 @@ pub struct MachineSet {
     /// image on Nutanix.
     #[arg(long)]
     pub image: String,
-    /// MachineSet of Linux workers to begin with, for example one in the zone that is wanted. The first by name if not set.
+    /// MachineSet of Linux workers to begin with, for example one in the zone that is wanted. Defaults to the first by name.
     #[arg(long)]
     pub from: Option<String>,
     /// Number of Machines.
@@ -603,9 +602,9 @@ pub struct CheckFiles {
 /// Format of the log.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One JSON object a line.
+    /// A JSON object on each line.
     Json,
-    /// Table or text for people.
+    /// Table or text for users.
     Text,
 }
 
@@ -621,7 +620,7 @@ pub enum NetworkArg {
 /// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
 ///
 /// # Errors
-/// When it is none, or longer than a year.
+/// Fails when it is none, or longer than a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
@@ -641,7 +640,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is longer than a year"))
 }
 
-/// Number of which none would be no limit but a standstill.
+/// Number that must be at least 1: zero would stop all work.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("0 lets nothing begin: set at least 1".into()),
@@ -662,7 +661,7 @@ fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one write.
+/// Maximum duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one write.
 pub(crate) const MAX_LEASE_DURATION: Duration = Duration::from_mins(10);
 
 /// Duration of a Lease: other operators wait for it.

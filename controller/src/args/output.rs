@@ -13,7 +13,7 @@ const GAP: usize = 3;
 /// Prints a text. Who reads only the first lines, as `head` does, has what it wants.
 ///
 /// # Errors
-/// When standard output cannot be written.
+/// Fails when standard output cannot be written.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -25,7 +25,7 @@ pub fn print(text: &str) -> io::Result<()> {
 /// Answer in the format that is asked for: the table, or the value for machines.
 ///
 /// # Errors
-/// When the value cannot be written.
+/// Fails when the value cannot be written.
 pub fn answer(format: Output, value: &impl Serialize, table: impl FnOnce() -> String) -> anyhow::Result<String> {
     Ok(match format {
         Output::Table => table(),
@@ -45,10 +45,10 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Says what will happen, and asks a person on the terminal whether it may, unless `yes` says so already.
+/// Says what will happen, and asks a user on the terminal whether it may, unless `yes` says so already.
 ///
 /// # Errors
-/// When standard input is no terminal, or the answer is not yes.
+/// Fails when standard input is no terminal, or the answer is not yes.
 pub fn ask(yes: bool, danger: &str) -> anyhow::Result<()> {
     eprintln!("{danger}");
     if yes {

@@ -40,7 +40,7 @@ pub enum Copy {
 /// Copies, and prints what it has copied.
 ///
 /// # Errors
-/// When a file cannot be read or written, and when the payload is not good.
+/// Fails when a file cannot be read or written, and when the payload is not good.
 pub fn run(what: &Copy) -> Result<ExitCode> {
     let text = match what {
         Copy::Program { to } => format!("copied the program to {}\n", program(to)?.display()),

@@ -1,3 +1,5 @@
+//! Tests of the command line and the environment.
+
 use super::*;
 
 #[test]

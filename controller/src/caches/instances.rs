@@ -65,7 +65,7 @@ impl Instances {
     /// Waits until the cache has all that there is, and the index, too.
     ///
     /// # Errors
-    /// When the watch ends before.
+    /// Fails when the watch ends before.
     pub(crate) async fn wait_until_ready(&self) -> Result<(), WriterDropped> {
         self.store.wait_until_ready().await?;
         // The event that has filled the cache may not have come by here yet.

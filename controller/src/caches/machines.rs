@@ -105,7 +105,7 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
-    /// Returns the MachineHealthCheck that replaces the Machine `<namespace>/<name>` in the present state of its Node.
+    /// Returns the MachineHealthCheck that replaces the Machine `<namespace>/<name>` in the current state of its Node.
     pub(crate) fn health_check(&self, machine: &str, node: Option<&Node>) -> Option<String> {
         let (namespace, name) = machine.split_once('/')?;
         self.groups().into_iter().find_map(|group| {
@@ -166,7 +166,7 @@ pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 Err(error) => return Err(error),
             };
-            // Of a kind that is being deleted none can be made any more: its objects go with it, and say nothing of their hosts.
+            // No object of a kind that is being deleted can be made: its objects go with it, and say nothing about their hosts.
             let is_served =
                 |plural: &str| resources.iter().any(|r| r.name == plural && r.verbs.iter().any(|v| v == "create"));
             if ["machines", "machinesets"].iter().all(|p| is_served(p)) {

@@ -1,7 +1,7 @@
 //! Objects that this operator cannot read, for example because a newer operator wrote them before it was replaced by this one.
 //!
-//! Such an object is in no cache. A pool with an instance that is not seen must not be worked on: its budget would be counted without that
-//! host, and the host would be taken for a new one.
+//! Such an object is in no cache. A pool with an instance that is not seen must not be worked on: its budget would be counted without that host, and
+//! the host would be mistaken for a new one.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -80,7 +80,7 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
-/// Returns the changes that differ from what listeners have seen, and objects that are gone. `differs` gets the seen object and the present one.
+/// Returns the changes that differ from what listeners have seen, and objects that are gone. `differs` gets the seen object and the current one.
 pub(crate) fn news<K>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
@@ -93,7 +93,7 @@ where
     changes.filter(move |object| future::ready(is_news(&mut seen, &store, object, differs))).boxed()
 }
 
-/// Reports whether listeners have not seen an object of the cluster in its present state.
+/// Reports whether listeners have not seen an object of the cluster in its current state.
 fn is_news<K>(
     seen: &mut HashMap<String, Arc<K>>,
     store: &Store<K>,
@@ -138,8 +138,8 @@ where
 }
 
 /// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each after the
-/// cache has it. An object that is not wanted any more is gone for both. `config` says which objects are watched, and how. Managed fields are not
-/// kept, because they are never read.
+/// cache has it. An object that is no longer wanted is gone for both. `config` says which objects are watched, and how. Managed fields are not kept,
+/// because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub(crate) fn readable<K>(
@@ -157,8 +157,8 @@ where
     fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
 
-/// Caches the objects that `api` shows, each as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that could be
-/// unreadable.
+/// Caches the objects that `api` shows, each as `adjust` leaves it, and otherwise like [`readable`]. For kinds whose fields that are read are always
+/// readable.
 pub(crate) fn cache<K>(
     api: Api<K>,
     kind: K::DynamicType,
@@ -230,7 +230,7 @@ where
     })
 }
 
-/// Watches one object: its present state and each change; `None` while there is none. After a failure the watch restarts.
+/// Watches one object: its current state and each change; `None` while there is none. After a failure the watch restarts.
 pub(crate) fn object<K>(
     api: Api<K>,
     name: &str,
@@ -269,7 +269,7 @@ impl WatchError {
         matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// Returns the API server's refusal, if it will be repeated. A connection that broke says nothing of the object.
+    /// Returns the API server's refusal, if it will be repeated. A connection that broke says nothing about the object.
     pub(crate) fn refusal(&self) -> Option<String> {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
         match &self.0 {
@@ -285,7 +285,7 @@ impl WatchError {
     }
 }
 
-/// Fills a cache once with the present objects.
+/// Fills a cache once with the current objects.
 pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,

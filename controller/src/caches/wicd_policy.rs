@@ -212,7 +212,7 @@ fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPo
     };
     let shipped = canonical(shipped.spec.clone().unwrap_or_default());
     let seen = canonical(seen.spec.clone().unwrap_or_default());
-    // Those first that a person would change.
+    // Those first that a user would change.
     for (what, same) in [
         ("spec.failurePolicy", shipped.failure_policy == seen.failure_policy),
         ("spec.matchConditions", shipped.match_conditions == seen.match_conditions),

@@ -1,3 +1,5 @@
+//! Tests of the check of admission policies.
+
 use serde_json::json;
 
 use super::*;

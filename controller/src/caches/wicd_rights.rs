@@ -64,7 +64,7 @@ impl WicdRights {
         Self { standing: watch::channel(standing).0, others: Mutex::default() }
     }
 
-    /// Returns rights of which nothing is known yet, so that nothing is issued.
+    /// Returns the rights before they are known: nothing is issued.
     pub(crate) fn unknown() -> Self {
         Self::new(Standing::NotRead)
     }

@@ -1,4 +1,4 @@
-//! View of the cluster that this process has: its watches, its writes of status, and its clock beside that of the API server.
+//! View of the cluster that this process has: its watches, its writes of status, and its clock compared with the API server's.
 //!
 //! Every answer passes through the client, so that it is observed there. What a watch showed last is no state of the cluster once the watch does not
 //! begin again: nothing new begins on it.
@@ -112,7 +112,7 @@ impl Blindness {
     }
 }
 
-/// Differences by which a clock was ahead of that of the API server, of the newest answers.
+/// Differences between a clock and the API server's, from the newest answers.
 #[derive(Debug, Default)]
 struct Skews(VecDeque<SignedDuration>);
 
@@ -135,7 +135,7 @@ impl Skews {
 #[derive(Debug, Default)]
 pub(crate) struct Sight {
     failing: Mutex<BTreeMap<Need, Failing>>,
-    /// Clock of the machine, beside that of the API server.
+    /// Clock of the machine, compared with the API server's.
     machine: Mutex<Skews>,
     /// Clock by which the operator decides.
     own: Mutex<Skews>,

@@ -96,7 +96,7 @@ pub fn is_completion(program: Option<&OsStr>) -> bool {
 /// Prints the completions of the last word, as kubectl expects them.
 ///
 /// # Errors
-/// When it cannot be printed.
+/// Fails when it cannot be printed.
 pub fn complete(words: impl Iterator<Item = OsString>) -> std::io::Result<()> {
     let words: Vec<OsString> = words.collect();
     output::print(&candidates(&words))

@@ -1,4 +1,5 @@
-//! CRDs that the API server has, beside those of this release. Fields that an older one lacks, the API server drops from what is written, or refuses.
+//! CRDs that the API server has, compared with those of this release. Fields that an older one lacks, the API server drops from what is written, or
+//! refuses.
 
 use api::Reason;
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ pub(crate) enum CrdFault {
     #[error("the CustomResourceDefinition {0} is missing")]
     Missing(String),
     /// CRD of another origin.
-    #[error("the CustomResourceDefinition {0} has another scope or kind: it is not of this operator")]
+    #[error("the CustomResourceDefinition {0} has another scope or kind, so it does not belong to this operator")]
     Conflict(String),
     /// CRD whose objects are stored in a version of another release.
     #[error(

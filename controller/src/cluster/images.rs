@@ -149,7 +149,9 @@ impl Images {
             for entry in spec[field].as_array().into_iter().flatten() {
                 match Entry::deserialize(entry) {
                     Ok(read) => self.mirrors.push(read.rule(&origin, tags)),
-                    Err(error) => self.left_out.push(format!("{origin}: an entry of {field} cannot be read: {error}")),
+                    Err(error) => self.left_out.push(format!(
+                        "{origin}: an entry of {field} is left out, because it cannot be read: {error}; correct it"
+                    )),
                 }
             }
         }
@@ -165,7 +167,7 @@ impl Images {
         match text.and_then(parse) {
             Ok((pull_secret, unusable)) => {
                 self.pull_secret = pull_secret;
-                let sentence = |r: String| format!("{name}: the entry {r:?} is no login of a registry and is left out");
+                let sentence = |r: String| format!("{name}: the entry {r:?} is not a registry login and is left out");
                 self.left_out.extend(unusable.into_iter().map(sentence));
             }
             Err(error) => self.unusable.push(Unusable {

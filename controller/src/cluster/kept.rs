@@ -22,7 +22,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match api.get_opt(KEPT_FACTS).await {
         Ok(secret) => secret,
-        // The Role is of an older release, or a person's.
+        // The Role is of an older release, or a user's.
         Err(kube::Error::Api(status)) if status.code == 403 => None,
         Err(error) => return Err(failed("the facts that were in force")(error)),
     };
@@ -69,7 +69,7 @@ pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, s
         Ok(_) => *stored = text,
         Err(error) => tracing::warn!(
             error = crate::runtime::errors::said(&error),
-            "failed to store the facts in force as the Secret {namespace}/{KEPT_FACTS}; it is tried again"
+            "failed to store the facts in force as the Secret {namespace}/{KEPT_FACTS}; the operator retries"
         ),
     }
 }

@@ -131,7 +131,9 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, Strin
         (Some(_), Some(_)) => None,
         _ => Some((
             Reason::ApiServerTooOld,
-            format!("the API server reports the unreadable version {major:?}.{minor:?}"),
+            format!(
+                "the API server reports the version {major:?}.{minor:?}, which cannot be read; check which server answers at its URL"
+            ),
         )),
     }
 }
@@ -195,7 +197,7 @@ fn pod_network(
         Some(port) if !is_hybrid => Err(ClusterError::Invalid {
             what: "the VXLAN port",
             value: port.to_string(),
-            problem: "the pods' network is another component's; remove the setting, or set --network ovn-hybrid",
+            problem: "another component provides the pods' network; remove the setting, or set --network ovn-hybrid",
         }),
         own if is_hybrid => Ok(Network::OvnHybrid { vxlan_port: own.or(of_cluster) }),
         _ => Ok(Network::External),

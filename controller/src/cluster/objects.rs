@@ -47,7 +47,7 @@ pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable
     const KEY: &str = "ca-bundle.crt";
     let unusable = |problem: String| Unusable {
         fact: Fact::TrustedCa,
-        problem: format!("ConfigMap {namespace}/{TRUSTED_CA}: {problem}; correct it or take it away"),
+        problem: format!("ConfigMap {namespace}/{TRUSTED_CA}: {problem}; correct or remove it"),
         is_missing: false,
     };
     let pem = texts::of_config_map(map, KEY).map_err(|error| unusable(format!("{KEY} cannot be read: {error}")))?;

@@ -1,4 +1,4 @@
-//! Tests of an operator that finds objects broken, or does not find them any more, when it starts.
+//! Tests of an operator that finds objects broken, or no longer finds them, when it starts.
 
 use clap::Parser as _;
 use kube::{Config, api::DeleteParams};
@@ -194,7 +194,7 @@ async fn what_is_taken_away_on_purpose_and_what_is_new_is_followed() {
     assert_eq!(world.start().await.held, [""; 0], "there was none");
 }
 
-/// Hosts would otherwise go on without TLS, or without logins, for as long as the API server has a fault.
+/// Hosts would otherwise continue without TLS, or without logins, for as long as the API server has a fault.
 #[tokio::test]
 async fn a_read_that_fails_is_no_answer() {
     for name in [api::names::EXPORTER_CERTIFICATE, "pull-secret", api::names::KEPT_FACTS] {
@@ -299,7 +299,7 @@ fn the_proxy_of_openshift() {
         ),
     ] {
         assert_eq!(of_cluster(&json!({"status": status})), expected, "{about}");
-        // What a person has asked for is not what the cluster has.
+        // What a user has asked for is not what the cluster has.
         assert_eq!(of_cluster(&json!({"spec": status})), None, "{about}");
     }
 }

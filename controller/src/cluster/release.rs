@@ -68,7 +68,7 @@ impl Release {
     /// Returns the release with facts as they were found. `kept` are the facts that were in force last.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Fails as [`Self::load`] does.
     pub(crate) fn begin(kept: Option<&Kept>, found: Found, args: &Run) -> Result<Self, ReleaseError> {
         let cluster = settled(kept, found);
         match (Self::load(cluster.clone(), args), cluster.next_minor) {
@@ -92,10 +92,10 @@ impl Release {
         Ok(release)
     }
 
-    /// Returns another release, of which only the manifests are here.
+    /// Returns another release, from its manifests alone.
     ///
     /// # Errors
-    /// When the services of hosts cannot be rendered with them.
+    /// Fails when the services of hosts cannot be rendered with them.
     pub(crate) fn announced(cluster: Cluster, args: &Run, file: &ReleaseFile) -> Result<Self, ReleaseError> {
         let wicd = Wicd { path: PathBuf::new(), sha256: file.wicd.clone(), size: 0 };
         let release = Self { cluster, payload: Payload::announced(file.payloads()), wicd, settings: settings(args)? };
@@ -134,7 +134,7 @@ const SHOWN_PROBLEMS: usize = 5;
 /// Reason and message that every pool reports.
 pub(crate) type Warning = (Reason, String);
 
-/// Release with the present facts of the cluster.
+/// Release with the current facts of the cluster.
 pub(crate) struct CurrentRelease {
     release: RwLock<Arc<Release>>,
     fault: RwLock<Option<Warning>>,
@@ -202,7 +202,7 @@ impl CurrentRelease {
             }
             Err(error) => {
                 let message = format!(
-                    "the facts of the cluster as they are now cannot be used, and those before stay in force: {error}"
+                    "the current facts of the cluster cannot be used, and the earlier ones stay in force: {error}"
                 );
                 (false, Some((error.reason(), message)))
             }

@@ -1,3 +1,5 @@
+//! Tests of a release whose cluster facts change.
+
 use api::Reason;
 use testbed::payload::{Entry, LEVEL_FAST, write};
 use wnp_core::render::{Fact, Unusable, fixtures};

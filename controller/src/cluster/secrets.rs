@@ -136,8 +136,8 @@ impl Secrets {
         Ok(key)
     }
 
-    /// Reads the available private keys, in order. Errors of the others are returned beside them, unless none is available: then the first problem is
-    /// the error.
+    /// Reads the available private keys, in order. Errors of the others are returned as well, unless none is available: then the first problem is the
+    /// error.
     pub(crate) async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
         let (mut keys, mut problems) = (Vec::new(), Vec::new());
         for reference in from {

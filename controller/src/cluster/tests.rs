@@ -1,3 +1,5 @@
+//! Tests of the detection of cluster facts.
+
 use serde_json::json;
 
 use super::*;

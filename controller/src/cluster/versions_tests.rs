@@ -1,3 +1,5 @@
+//! Tests of stored versions: read, replaced and collected.
+
 use api::TemplateSpec;
 use serde_json::{Value, json};
 
@@ -67,7 +69,7 @@ async fn what_somebody_else_has_written_is_not_used() {
     assert_eq!(bed.versions.get(&bed.version).await.unwrap(), None);
     assert_eq!(bed.deletes(), [json!("forged")]);
 
-    // Who only changes the annotation, which "immutable" allows, is not believed either.
+    // Who only changes the annotation, which "immutable" allows, is not accepted either.
     let bed = Bed::new();
     let mut other = bed.right.clone();
     other["metadata"]["annotations"][api::names::key::RENDERED] = json!("{}");

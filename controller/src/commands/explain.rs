@@ -1,4 +1,4 @@
-//! Command `explain`: from a node back to where it was asked for.
+//! Command `explain`: from a node back to the entry and the commit that list it.
 
 use anyhow::{Context as _, bail};
 use api::{
@@ -17,8 +17,7 @@ use crate::{
 /// Prints the chain from a node to the commit.
 ///
 /// # Errors
-/// When there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a
-/// host of this name.
+/// Fails when there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a host of this name.
 pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     let client = api_server::client(cluster).await?;
     let name = args.host.to_ascii_lowercase();
@@ -60,7 +59,7 @@ fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Optio
     }
     chain.push((
         "pool",
-        pool.map_or_else(|| format!("{}, which does not exist any more", spec.pool_ref.name), ResourceExt::name_any),
+        pool.map_or_else(|| format!("{}, which no longer exists", spec.pool_ref.name), ResourceExt::name_any),
     ));
     match &spec.origin {
         None => chain.push(("listed in", "the pool's own inventory.hosts".into())),
@@ -203,9 +202,6 @@ not used   main@sha1:0c; see the pool's condition InventorySynced
         }
         let own = WindowsInstance::new("w", WindowsInstanceSpec::default());
         let said = super::text(&chain(&own, None, None));
-        assert!(
-            said.contains("the pool's own inventory.hosts") && said.contains("which does not exist any more"),
-            "{said}"
-        );
+        assert!(said.contains("the pool's own inventory.hosts") && said.contains("which no longer exists"), "{said}");
     }
 }

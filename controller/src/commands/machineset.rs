@@ -34,7 +34,7 @@ const CAPACITY_TAINTS: &str = "capacity.cluster-autoscaler.kubernetes.io/taints"
 const NETBIOS: usize = 15;
 /// Characters that the Machine API adds to the name of a MachineSet for a Machine: a dash and five more.
 const SUFFIX: usize = 6;
-/// Maximum length of a MachineSet name of which the names of its Machines are labels of DNS.
+/// Maximum length of a MachineSet name whose Machine names are DNS labels.
 const DNS_LABEL: usize = 63 - SUFFIX;
 
 /// Reason for which no MachineSet can be made, with its remedy.
@@ -47,7 +47,7 @@ enum Refusal {
     #[error("the cluster has no MachineSet of Linux workers with the name {name:?}; it has {known}")]
     NoSuchWorker { name: String, known: String },
     #[error(
-        "the MachineSet {name} is of the kind {kind:?}, for which this command has no form: write it by hand (examples/machines)"
+        "the MachineSet {name} is of the kind {kind:?}, which this command does not support: write it by hand (examples/machines)"
     )]
     UnknownKind { name: String, kind: String },
     #[error(

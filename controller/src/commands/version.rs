@@ -27,7 +27,7 @@ struct Versions {
 /// Prints the versions.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it refuses a request or does not answer, or no operator is installed.
+/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or no operator is installed.
 pub async fn run(args: &Version, cluster: &args::Cluster) -> anyhow::Result<()> {
     let operator_version = if args.client { None } else { Some(operator(&args.namespace, cluster).await) };
     let (operator_version, error) = match operator_version.transpose() {

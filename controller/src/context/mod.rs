@@ -54,7 +54,7 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
-/// Time from when a request is sent until its answer begins, with all repetitions: an API server that is gone must not hold all places for ever.
+/// Time from when a request is sent until its answer begins, with all repetitions: an API server that is gone must not hold all places forever.
 const ANSWER: Duration = Duration::from_secs(75);
 /// Time until the next bytes of an answer. A watch, which may be silent, ends after 290 s.
 const SILENCE: Duration = Duration::from_secs(295);
@@ -126,7 +126,7 @@ impl Cluster {
     /// Returns what hosts get from this operator in this cluster.
     ///
     /// # Errors
-    /// Fails if there is nothing to give, or the cluster cannot be made out.
+    /// Fails if there is nothing to give, or the cluster cannot be identified.
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::begin(kept.as_ref(), found, args)
@@ -135,7 +135,7 @@ impl Cluster {
     /// Returns what hosts would get in this cluster from another release.
     ///
     /// # Errors
-    /// Fails if the release cannot be rendered, or the cluster cannot be made out.
+    /// Fails if the release cannot be rendered, or the cluster cannot be identified.
     pub(crate) async fn announced(&self, args: &Run, file: &ReleaseFile) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::announced(settled(kept.as_ref(), found), args, file)
@@ -191,7 +191,7 @@ pub(crate) struct Process {
     pub looks_once: bool,
 }
 
-/// This cluster, as controllers reach it.
+/// The operator's own cluster, as controllers reach it.
 pub(crate) struct ThisCluster {
     /// Clients and configuration of the cluster.
     reached: Cluster,
@@ -252,7 +252,7 @@ pub(crate) struct Wicd {
     pub issuing: Issuing,
     /// Notification of the certificate approver that other verdicts are possible.
     pub judge_again: Arc<Notify>,
-    /// Certificate requests of nodes that are left to people.
+    /// Certificate requests of nodes that are left to users.
     pub left_to_people: LeftToPeople,
 }
 
@@ -262,7 +262,7 @@ pub(crate) struct Base {
     pub process: Process,
     /// Events.
     pub events: Events,
-    /// This cluster.
+    /// The operator's own cluster.
     pub cluster: ThisCluster,
     /// Caches of what is watched in the cluster.
     pub caches: Caches,

@@ -1,4 +1,4 @@
-//! Controller that carries out the verdicts.
+//! Controller that approves and denies certificate requests, as the verdicts say.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -41,11 +41,11 @@ pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 const AGAIN: Duration = Duration::from_mins(1);
 /// Time after which a request is evaluated again that the API server could not answer for.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of requests that the controller has in hand: no limit. Beyond a limit, it would take them in no order, and one that is always
+/// Maximum number of requests that the controller handles at once: no limit. Beyond a limit, it would take them in no order, and one that is always
 /// passed over would wait until its host gives up.
 const UNLIMITED: u16 = 0;
-/// Requests that are decided at a time, in the order in which they came. Each takes two requests to the API server, of which the client sends few at
-/// a time: more at once would only hold up everything else.
+/// Requests that are decided at a time, in the order in which they came. Each takes two requests to the API server, and the client sends few at a
+/// time: more at once would only hold up everything else.
 const DECISIONS: usize = 128;
 /// Objects of a page of the list. They may have a megabyte each.
 const PAGE: u32 = 50;
@@ -53,7 +53,7 @@ const PAGE: u32 = 50;
 /// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
 ///
 /// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
-/// - `revise` returns what becomes of a verdict under the circumstances, which may forbid an approval or a denial.
+/// - `revise` returns the verdict to carry out: the circumstances may forbid an approval or a denial.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
 ///   for another cause.
 /// - `own` names the operator's own requests. Those that this process is issuing are approved where they are issued; those that a process left when
@@ -168,7 +168,7 @@ fn error_policy<T>(csr: Arc<CertificateSigningRequest>, error: &kube::Error, _: 
 }
 
 impl<H: Hosts> Approver<H> {
-    /// Takes an event of the watch into the index.
+    /// Adds an event of the watch to the index.
     fn observe(&self, event: &Event<CertificateSigningRequest>) {
         self.with_index(|index, claims| match event {
             Event::Init | Event::InitApply(_) => {}
@@ -280,7 +280,7 @@ impl<H: Hosts> Approver<H> {
         let result = with(&mut index, &|node| self.hosts.lookup(node));
         self.report_left(&mut index);
         for name in index.firsts.drain(..) {
-            // Only at the end nothing listens any more.
+            // At the end nothing listens.
             let _ = self.first.unbounded_send(name);
         }
         result
@@ -303,7 +303,7 @@ pub(super) async fn confirm_and_decide<H: Hosts>(
         confirmed.insert(node, claim);
     }
     let claims = |node: &str| confirmed.get(node).cloned().unwrap_or_else(|| hosts.lookup(node));
-    // Which of several is first was decided before.
+    // The first of several was chosen before.
     let verdict = revise(verdict(csr, request, &claims, &Outstanding::default(), operator_user));
     decide(api, csr, &verdict).await.map(|_| verdict)
 }

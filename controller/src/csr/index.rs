@@ -67,7 +67,7 @@ impl Index {
         self.read.retain(|name, _| names.contains(name));
     }
 
-    /// Takes the present state of requests into the index.
+    /// Adds the current state of requests to the index.
     pub(super) fn observe<'a>(
         &mut self,
         csrs: impl IntoIterator<Item = &'a CertificateSigningRequest> + Clone,

@@ -1,3 +1,5 @@
+//! Tests of the index of open requests.
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 

@@ -122,7 +122,7 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
     user.filter(|user| !user.is_empty()).ok_or(CsrError::Identity(None))
 }
 
-/// Has the request that a host sent over SSH issued, and returns the certificate and its chain as PEM.
+/// Gets a certificate for the request that a host sent over SSH, and returns the certificate and its chain as PEM.
 ///
 /// The request is judged like any other before it is posted. While it is in `issuing`, the approver of this process leaves it alone. A repetition
 /// with the same request leads to the same object and certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
@@ -172,7 +172,7 @@ pub async fn request_and_sign(
                 issuing.decided(approved.uid().unwrap_or_default(), std::time::Instant::now());
                 approved
             }
-            // A person, or the approver of this operator to whom it was an orphan, got there first.
+            // A user, or the approver of this operator to whom it was an orphan, got there first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
                 // What is approved is what was judged: another object of that name may ask for anything.

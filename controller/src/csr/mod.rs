@@ -83,6 +83,6 @@ pub trait Hosts: Send + Sync + 'static {
     /// the Node does not belong to the host.
     ///
     /// # Errors
-    /// When the API server refuses a request or does not answer.
+    /// Fails when the API server refuses a request or does not answer.
     fn confirm(&self, node: &str, kind: Option<Kind>) -> impl Future<Output = kube::Result<Option<Claim>>> + Send;
 }

@@ -9,8 +9,8 @@ use wnp_core::csr::{Place, is_decided, is_finished, place};
 use super::Kind;
 
 /// Maximum requests of one host for one kind of certificate that are judged at a time. A host that was taken over may make any number, and each costs
-/// the check of a signature. Each kind has its own limit: serving requests that wait for a user, of which a kubelet makes a new one every quarter of
-/// an hour, must not hold up the renewal of the identity of the host.
+/// the check of a signature. Each kind has its own limit: serving requests that wait for a user, which a kubelet repeats every quarter of an hour,
+/// must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
 /// Maximum requests of another requester that are judged at a time. It may ask for many hosts.
 const MAX_OF_OTHERS: usize = 1000;
@@ -27,7 +27,7 @@ type Source = (String, Option<Kind>);
 pub(super) struct OpenRequests(BTreeMap<Source, BTreeSet<Place>>);
 
 impl OpenRequests {
-    /// Takes the present state of a request into the index.
+    /// Adds the current state of a request to the index.
     pub(super) fn observe(&mut self, csr: &CertificateSigningRequest) {
         if is_decided(csr) {
             self.forget(csr);

@@ -30,7 +30,7 @@ impl Renewals {
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
         self.ends.lock().insert(node.clone(), end);
-        // Where nothing listens any more, there is nothing to store it in.
+        // Where nothing listens, there is nothing to store it in.
         let _ = self.sender.send(node);
     }
 
@@ -39,7 +39,7 @@ impl Renewals {
         self.ends.lock().get(node).copied()
     }
 
-    /// Streams the names of nodes of which something was noted. The first caller gets them.
+    /// Streams the names of nodes with new notes. The first caller gets them.
     pub fn nodes(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {
@@ -49,7 +49,7 @@ impl Renewals {
     }
 }
 
-/// Returns the node of which an approved request renews the certificate of wicd, and the end of that certificate.
+/// Returns the node whose wicd certificate an approved request renews, and the end of that certificate.
 fn renewal(request: &CertificateSigningRequest, now: Timestamp) -> Option<(String, Timestamp)> {
     let node = request.spec.username.as_deref()?.strip_prefix(REQUESTER)?;
     let life = SignedDuration::from_secs(request.spec.expiration_seconds?.into());

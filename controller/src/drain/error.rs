@@ -1,3 +1,5 @@
+//! Errors of a drain.
+
 use api::Reason;
 use std::time::Duration;
 
@@ -42,7 +44,7 @@ pub(crate) enum DrainError {
         message: String,
     },
     /// The Node was deleted, or deleted and made again, since the caller read it.
-    #[error("node {node} does not exist any more, or was replaced by another of the same name; read it again")]
+    #[error("node {node} no longer exists, or was replaced by another of the same name; read it again")]
     NodeGone {
         /// The Node's name.
         node: String,

@@ -48,7 +48,7 @@ pub(crate) struct Drain<'a> {
     pub may_cordon: bool,
     /// Time when the drain began, as stored.
     pub started: Timestamp,
-    /// Present time.
+    /// Current time.
     pub now: Timestamp,
     /// Time when the node was seen cordoned first, as stored. `None` = when the drain began.
     pub cordoned_at: Option<Timestamp>,

@@ -204,8 +204,7 @@ impl<'a> Pass<'a> {
         Ok(verdicts)
     }
 
-    /// Decides whether the drain is complete when no pod has to leave any more: the
-    /// scheduler must have seen the cordon, and volumes must be detached.
+    /// Decides whether the drain is complete when no pod has to leave: the scheduler must have seen the cordon, and volumes must be detached.
     async fn conclude(&mut self, node: &Node, verdicts: Vec<(Pod, Verdict)>) -> Result<Progress, DrainError> {
         let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
         let settled = elapsed(cordoned_at, self.drain.now);

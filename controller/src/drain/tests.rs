@@ -49,7 +49,7 @@ fn pods(items: &[Value]) -> Value {
     list("PodList", "v1", items, "")
 }
 
-/// Has the API server answer with these VolumeAttachments and no others.
+/// Makes the API server answer with these VolumeAttachments and no others.
 fn attach(api: &FakeApi, items: &[Value]) {
     let all = list("VolumeAttachmentList", "storage.k8s.io/v1", items, "");
     api.forget("GET", ATTACHMENTS).on("GET", ATTACHMENTS, 200, all);

@@ -148,8 +148,8 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Adds an answer. `path` may end in `?key=value&…`: then the answer is only for requests whose query has all of these, and goes before one
-    /// without.
+    /// Adds an answer. `path` may end in `?key=value&…`: then the answer is only for requests whose query has all of these, and takes precedence over
+    /// one without.
     pub(crate) fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
         self.add(method, path, Reply::Json(code, body))
     }

@@ -9,7 +9,7 @@ use api::{Failures, Step};
 
 use super::{
     error::StepError,
-    look,
+    idle_session,
     scope::{Scope, until},
 };
 use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
@@ -17,7 +17,7 @@ use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Interval between lookups of the DNS name of a node's host, which may get another address at any time.
 const NAME_INTERVAL: Duration = Duration::from_mins(1);
-/// Longest wait for the answer to a DNS lookup.
+/// Maximum wait for the answer to a DNS lookup.
 const LOOKUP: Duration = Duration::from_secs(5);
 
 /// Reports whether the entry of the host names another place than the one where the host was proven.
@@ -114,13 +114,13 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
-    let _one_of_few = match look::place(scope) {
+    let _one_of_few = match idle_session::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
     let host = scope.instance.spec.host.clone();
     let place = format!("{} port {}", host.address, host.port);
-    match look::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
+    match idle_session::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
             let key = if known.is_some() { "the host key that its entry declares" } else { "its known host key" };
@@ -148,10 +148,10 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     }
 }
 
-/// Logs in to the host at the address of its entry, and proves that it is the one that is meant.
+/// Logs in to the host at the address of its entry, and proves that it is the expected one.
 pub(super) async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
-    let mut session = look::open(scope, granted).await?;
-    let (identity, _, facts) = look::ask(scope, &mut session, purpose).await?;
+    let mut session = idle_session::open(scope, granted).await?;
+    let (identity, _, facts) = idle_session::ask(scope, &mut session, purpose).await?;
     if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
         scope.status.record().facts = Some(facts);

@@ -1,3 +1,5 @@
+//! Tests of hosts whose address or host key changes in the list.
+
 use std::time::Duration;
 
 use serde_json::json;
@@ -40,7 +42,7 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     drop(taken);
 }
 
-/// An entry that was led to another machine just before it was taken out. Its host is still where it was proven.
+/// Entry whose address was changed to another machine just before it was removed. Its host is still where it was proven.
 #[tokio::test]
 async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
     let bed = Bed::new().await;

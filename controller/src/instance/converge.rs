@@ -50,7 +50,7 @@ struct OpenHost {
     seen: HostSeen,
 }
 
-/// Course of the work: it goes on with a connection or without one, or not in this reconcile.
+/// Course of the work: it continues with a connection or without one, or not in this reconcile.
 type Flow = ControlFlow<Converged, Option<OpenHost>>;
 
 /// Brings the host closer to the target, until the target is reached or a wait is needed. The caller has taken up the operation.
@@ -173,8 +173,8 @@ impl<'a> Convergence<'a> {
             OnHost::Upload => seen.state = upload(scope, session, target, &seen.state, Step::Upload).await?,
             OnHost::Configure => {
                 configure(scope, session, target, seen).await?;
-                // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not
-                // report the version before.
+                // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not report the previous
+                // version.
                 if let Some(node) = &node {
                     sync_node_metadata(scope, node).await?;
                 }
@@ -270,7 +270,7 @@ impl Scope {
     }
 
     /// Reports whether an update that has no place in the budget, because it disturbs nothing, is in place. A restart that the host turns out to need
-    /// waits for its own turn, and until then wicd reports no version: the remaining work goes on without it.
+    /// waits for its own turn, and until then wicd reports no version: the remaining work continues without it.
     fn is_placed_quietly(&self) -> bool {
         let is_placed = |o: &Operation| o.type_ == GrantType::Update && o.applied && !o.rolling_back;
         self.disruption() == Disruption::None && self.status.operation.as_ref().is_some_and(is_placed)

@@ -61,8 +61,8 @@ fn pool_options(scope: &Scope) -> Options {
     options(&scope.pool.spec.drain())
 }
 
-/// Reports whether the operation was granted as one that costs nothing, because the
-/// node took no pods. An operation that has changed the host goes on.
+/// Reports whether the operation was granted as one that costs nothing, because the node took no pods. An operation that has changed the host
+/// continues.
 fn is_without_place(scope: &Scope) -> bool {
     let is_past_return = |o: &Operation| o.is_past_return() || is_deconfiguring(o);
     let Some(operation) = scope.status.operation.as_ref().filter(|o| !is_past_return(o)) else { return false };
@@ -122,8 +122,8 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
     scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Drain", note);
 }
 
-/// Waits until no pod is bound any more to the name of a node whose Node is missing. Such pods run on as long as the host does; the cluster removes
-/// them, or the Node is made again and drained.
+/// Waits until no pod is bound to the name of a node whose Node is missing. Such pods run on as long as the host does; the cluster removes them, or
+/// the Node is made again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = pool_options(scope);
     let name = scope.name();

@@ -81,7 +81,7 @@ pub(crate) enum StepError {
     /// The host cannot be a node.
     #[error("{0}")]
     Unfit(#[from] Faults),
-    /// Another host answered, or the host is not proven to be the one that is meant.
+    /// Another host answered, or the host is not proven to be the expected one.
     #[error("{0}")]
     Identity(#[from] Refusal),
     /// A Node of the host's name belongs to another owner.
@@ -141,7 +141,7 @@ pub(crate) enum StepError {
         /// Time that was waited, in seconds.
         seconds: u64,
     },
-    /// The line of the key that the host takes was not found.
+    /// The line of the key that the host accepts was not found.
     #[error(
         "the host accepts the key {key}, whose line is in none of {files}; add the first key of the list to the file from which its SSH server reads keys"
     )]
@@ -151,7 +151,7 @@ pub(crate) enum StepError {
         /// Files that were searched.
         files: String,
     },
-    /// User data of another operator writes the key that the host takes again at each start.
+    /// User data of another operator writes the accepted key again at each start of the host.
     #[error(
         "the user data of the Machine {machine} is not of this operator and may write the key {key} again at each start of the host: keep that \
          key in the list; to have hosts with the first key, store it in the Secret cloud-private-key and delete the Machine, so that its MachineSet makes another \
@@ -163,7 +163,7 @@ pub(crate) enum StepError {
         /// Fingerprint of the key.
         key: String,
     },
-    /// The host does not take a key that was put beside the one that it takes.
+    /// The host does not accept a new key that was added to the file with the accepted one.
     #[error(
         "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
     )]

@@ -151,7 +151,7 @@ impl World {
     /// Takes the host out, as its pool does.
     pub(super) fn take_out(&self) {
         self.edit(|i| {
-            i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+            i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
             i["spec"]["grant"] = grant("remove-1", GrantType::Remove, &json!({}));
         });
     }
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Lets the operator and the host work until something is so. An operator that crashes is followed by another one.
+    /// Runs the operator and the host until a condition holds. An operator that crashes is followed by another one.
     pub(super) async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         // What there was when the last reconcile asked for no other without a change.
@@ -622,7 +622,7 @@ async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
     }
 }
 
-/// The host could not be reached when it was to be deconfigured, so that the node goes on working.
+/// The host could not be reached when it was to be deconfigured, so that the node continues to work.
 #[tokio::test]
 async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_deconfigured() {
     let (mut world, _) = World::joined().await;

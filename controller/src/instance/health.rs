@@ -1,5 +1,5 @@
-//! Keeps the conditions of a node's host true between operations: a host of which kubelet is not heard any more, or that is back, is tried at once,
-//! and wicd is missed when it reports nothing. The host is not changed.
+//! Keeps the conditions of a node's host true between operations: a host whose kubelet is silent, or that is back, is tried at once, and wicd is
+//! missed when it reports nothing. The host is not changed.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use api::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{address::look_there, error::StepError, look, scope::Scope};
+use super::{address::look_there, error::StepError, idle_session, scope::Scope};
 use crate::runtime::clock;
 use crate::runtime::events::EventReason;
 use wnp_core::{
@@ -23,7 +23,7 @@ use wnp_core::{
     status::instance::{answers_without_kubelet, follow_node, is_untried},
 };
 
-/// Notes what the Node shows of its host. While an operation goes on, its steps say more, unless it waits after a failure.
+/// Notes what the Node shows of its host. While an operation is in progress, its steps say more, unless it waits after a failure.
 pub(super) fn follow(scope: &mut Scope) {
     if scope.status.operation.is_some() && scope.status.failures.is_none() {
         return;
@@ -35,17 +35,17 @@ pub(super) fn follow(scope: &mut Scope) {
     follow_node(scope.status.record(), (is_ready, is_unheard(&node)), &says, generation, clock::now());
 }
 
-/// Tries to reach a host of which it is not known whether it answers. Returns the wait, if no place is free.
+/// Tries to reach a host that may or may not answer. Returns the wait, if no place is free.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
     if !is_untried(&scope.status) {
         return Ok(None);
     }
-    let _one_of_few = match look::place(scope) {
+    let _one_of_few = match idle_session::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();
-    match look::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
+    match idle_session::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) if is_unheard(node) => {
             answers_without_kubelet(scope.status.record(), scope.instance.metadata.generation, clock::now());
         }

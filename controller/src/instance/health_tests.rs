@@ -1,3 +1,5 @@
+//! Tests of the conditions of a host between operations.
+
 use api::{WindowsInstance, conditions::find};
 use serde_json::{Value, json};
 
@@ -41,7 +43,7 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
     find(&status.conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Observations of a host from before its kubelet stopped say nothing of now, nor do those from before its Node was Ready again.
+/// Observations of a host from before its kubelet stopped say nothing about the present, nor do those from before its Node was Ready again.
 #[tokio::test]
 async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
     let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",
@@ -105,7 +107,7 @@ async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
     }
 }
 
-/// An operation that waits after a failure goes on at once when the host is back.
+/// An operation that waits after a failure continues at once when the host is back.
 #[tokio::test]
 async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
     let mut bed = Bed::new().await;

@@ -184,7 +184,7 @@ fn space(files: &[payload::File], state: &HostState) -> u64 {
     missing.map(|f| f.compressed_size + f.size).sum()
 }
 
-/// Returns the wait for a host that restarts, of which errors are expected; only taking too long is an error. Any other error is returned.
+/// Returns the wait for a host that restarts, whose errors are expected; only taking too long is an error. Any other error is returned.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that goes down may take the question with it.
@@ -218,7 +218,7 @@ pub(super) async fn upload(
     Ok(scope.while_shown(session.upload(files, &state.missing)).await??)
 }
 
-/// Refuses a version of which the host lacks files that no payload has: one of an earlier operator, with another payload.
+/// Refuses a version if the host lacks files of it that no payload has: one of an earlier operator, with another payload.
 fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Result<(), StepError> {
     let mut lacking = missing.iter().filter(|file| !payload.has(&file.sha256));
     let Some(first) = lacking.next() else { return Ok(()) };
@@ -231,9 +231,8 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
     })
 }
 
-/// Notes that the host is changed from here on: what has begun is brought to its end. The step that begins next stores that, and is refused if the
-/// grant was revoked in the meantime.
-/// Reports whether the change begins here: an operator that continues it has announced it before.
+/// Notes that the host is changed from here on: what has begun is completed. The step that begins next stores that, and is refused if the grant was
+/// revoked in the meantime. Reports whether the change begins here: an operator that continues it has announced it before.
 fn pass_return(scope: &mut Scope) -> bool {
     scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
 }
@@ -284,7 +283,7 @@ pub(super) async fn configure(
     let digest = host::configs_digest(&configs(scope, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
-        // It reported success; a retry would repeat for ever.
+        // It reported success; a retry would repeat forever.
         return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
     }
     scope.status.record().node_ip = Some(ip).filter(|ip| !ip.is_empty());

@@ -1,4 +1,4 @@
-//! Proves that the host at the other end is the one that is meant, before anything is changed on it.
+//! Proves that the host at the other end is the expected one, before anything is changed on it.
 
 use std::net::IpAddr;
 

@@ -59,7 +59,7 @@ pub(crate) async fn trusted_key(
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let since = machine.and_then(|m| cx.caches.machines.created(m));
     let check = check(cx, source, &host.address, host.port, since).await?;
-    // A host that is a node was seen before: its key is not believed for being the first that is seen now.
+    // A host that is a node was seen before: its key is not accepted for being the first that is seen now.
     if let Some(node) = &node
         && check == HostKeyCheck::TrustOnFirstUse
         && !may_adopt(instance, &pool.spec.ssh(), is_ours(cx, node).await)

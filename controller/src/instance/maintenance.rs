@@ -42,7 +42,7 @@ pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> R
     write(scope, node, Some(state)).await
 }
 
-/// Shows the state in the Node while no operation goes on. Returns true if the state was written, or could not be, as [`show`].
+/// Shows the state in the Node while no operation is in progress. Returns true if the state was written, or could not be, as [`show`].
 pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<bool, StepError> {
     let requests = requested(scope, Some(node));
     let state = idle_state(&requests, is_held(&scope.instance, Some(node)));
@@ -58,7 +58,7 @@ pub(super) async fn withdraw(scope: &Scope, node: &Node) -> Result<(), StepError
 pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
     let requests = requested(scope, Some(node));
     let Some(request) = requests.request else {
-        let why = "a person refuses the maintenance that the host requests";
+        let why = "a user refuses the maintenance that the host requests";
         return requests.refused.then(|| format!("{why} (annotation {}=false)", key::MAINTENANCE));
     };
     let why = match () {

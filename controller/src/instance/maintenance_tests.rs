@@ -73,7 +73,7 @@ async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() 
             text.contains("drained for maintenance since") && text.ends_with(": disk (requested on the Node)"),
             "{text}"
         );
-        // What a person does with the host.
+        // What a user does with the host.
         world.bed.host.reboot();
         withdraw(world, key::MAINTENANCE);
         // Its pool takes nothing back that has begun.
@@ -219,7 +219,7 @@ async fn a_cordon_that_another_client_lifts_comes_back_and_one_that_was_there_st
     drained(&mut world).await;
     withdraw(&world, key::MAINTENANCE);
     world.works_until("it is a node again", |w| operation(w).is_null() && state(w).is_none()).await;
-    assert!(is_cordoned(&world.node().unwrap()), "a person's cordon was lifted");
+    assert!(is_cordoned(&world.node().unwrap()), "a user's cordon was lifted");
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn a_host_that_stays_after_all_is_verified_before_it_is_used() {
         i["spec"]["leaving"] = Value::Null;
         i["spec"]["grant"] = Value::Null;
     });
-    // Its maintenance goes on.
+    // Its maintenance continues.
     world
         .works_until("it stays", |w| {
             assert!(is_cordoned(&w.node().unwrap()), "it is used in its maintenance");

@@ -12,24 +12,24 @@ mod drain;
 mod error;
 #[cfg(test)]
 mod executor_tests;
-mod hand_back;
 mod health;
 mod host_steps;
 mod identity;
+mod idle_session;
 mod join;
 mod login;
-mod look;
 mod maintenance;
 #[cfg(test)]
 mod maintenance_tests;
 mod node_events;
 #[cfg(test)]
 mod node_events_tests;
+mod node_metadata;
+pub(crate) mod node_ownership;
+mod orphan;
 #[cfg(test)]
 mod other_operator_tests;
-pub(crate) mod own;
 mod own_status;
-mod poolless;
 mod pull;
 mod register;
 mod remove;
@@ -42,7 +42,7 @@ pub(crate) mod test_bed;
 mod update;
 #[cfg(test)]
 mod version_tests;
-mod wanted;
+mod without_pool;
 #[cfg(test)]
 mod writes_tests;
 
@@ -90,7 +90,7 @@ use wnp_core::{
 /// Time after which an instance is reconciled again when the API server fails.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Longest time after which an instance is reconciled again whose state is found to be out of date.
+/// Maximum time after which an instance is reconciled again whose state is found to be out of date.
 const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
 /// Interval at which a host that leaves with its Machine checks whether the Machine is deleted.
@@ -127,10 +127,10 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
     if !cx.writes.instances.is_caught_up(cached) {
         return Ok(Action::await_change());
     }
-    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
-    // takes that away.
+    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a user takes that
+    // away.
     let Some(pool) = cx.pool_of(cached) else {
-        return Box::pin(poolless::reconcile(cached, cx)).await;
+        return Box::pin(without_pool::reconcile(cached, cx)).await;
     };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
     Box::pin(work(&mut scope)).await
@@ -214,7 +214,7 @@ fn undecided_for(scope: &Scope) -> Option<Duration> {
     scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
-/// Observes a host without a grant, and what may be in its way.
+/// Observes a host without a grant, and its obstacles.
 fn idle(scope: &Scope) -> Idle {
     let node = scope.cx.node(&scope.name());
     Idle {
@@ -227,7 +227,7 @@ fn idle(scope: &Scope) -> Idle {
     }
 }
 
-/// Works on a host that is to leave. Until its turn has come, the host stays the node that it is.
+/// Works on a host that must leave. Until its turn has come, the host stays the node that it is.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| !scope.has_used(g));
     scope.forget_failures_before_leaving();
@@ -364,7 +364,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
 /// Keeps the desired metadata in the Node of a node without an operation, and reports
 /// its health. Returns the time until the next reconcile without a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    // A person may request another attempt of a failed version.
+    // A user may request another attempt of a failed version.
     let _ = scope.retry_after();
     let name = scope.name();
     if let Some(end) = scope.cx.wicd.renewals.end(&name) {
@@ -411,7 +411,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
             }
         }
     }
-    // In mode Plan, too: a client that waits must not take an old state for the present one.
+    // In mode Plan, too: a client that waits must not take an old state for the current one.
     is_outdated |= maintenance::show_idle(scope, &node).await?;
     if let Some(waits) = maintenance::waits(scope, &node) {
         says = format!("{says}; {waits}");
@@ -423,7 +423,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();
     if ready && scope.up_to_date() && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
-        // What could not be done is not wanted any more.
+        // What could not be done is no longer wanted.
         scope.status.record().failures = None;
     }
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
@@ -456,7 +456,7 @@ fn report_idle_node(scope: &mut Scope, node: &Node, says: &str) {
     report_node(scope, &Situation::Node { ready: node::ready(node).0, says: &says, up_to_date });
 }
 
-/// Message about a node: that of kubelet, and what is known beside it.
+/// Message about a node: that of kubelet, and what else is known.
 fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
     let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));

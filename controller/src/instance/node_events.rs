@@ -1,5 +1,5 @@
-//! Events on the Node: what the owner of a node feels of an operation, and the cause. `kubectl describe node` shows them to a user who has
-//! never heard of instances and pools.
+//! Events on the Node: effects of an operation that a node's owner notices, and the cause. `kubectl describe node` shows them to a user who has never
+//! heard of instances and pools.
 
 use api::{GrantType, Operation, WindowsInstance};
 use k8s_openapi::api::core::v1::Node;

@@ -1,4 +1,4 @@
-//! Output of `kubectl describe node` for each operation that a node feels: its owner may never have heard of instances and pools.
+//! Output of `kubectl describe node` for each operation that affects a node: its owner may never have heard of instances and pools.
 
 use api::GrantType;
 use serde_json::{Value, json};
@@ -134,7 +134,7 @@ async fn nothing_is_reported_before_the_operator_is_logged_in() {
 /// A drain may be aborted, as when the maintenance window closes: pods were moved, and the node is as it was before.
 #[tokio::test]
 async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
-    for (hold, cause) in [(false, "pool p has taken the permission back"), (true, "hold=true holds the host")] {
+    for (hold, cause) in [(false, "pool p has revoked the grant"), (true, "hold=true holds the host")] {
         let (mut world, _) = World::joined().await;
         world.run_pod("cart");
         let eviction = "/api/v1/namespaces/shop/pods/cart/eviction";

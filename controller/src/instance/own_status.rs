@@ -54,7 +54,7 @@ impl OwnStatus {
         &mut self.desired
     }
 
-    /// Goes on with the operation that is stored under this grant's ID and type, or begins this one.
+    /// Continues with the operation that is stored under this grant's ID and type, or begins this one.
     pub(super) fn begin(&mut self, operation: Operation) {
         let is_same = |o: &Operation| o.id == operation.id && o.type_ == operation.type_;
         let stored = self.desired.operation.take().filter(is_same);

@@ -1,5 +1,5 @@
-//! Has a host pull and pin the images of its pool's `provisioning.prePullImages`, one in each reconcile: between two of them a change of its
-//! grant counts. It may end anywhere. What may be pinned is stored before the host is asked, and a repeated request finds what is there.
+//! Makes a host pull and pin the images of its pool's `provisioning.prePullImages`, one in each reconcile: between two of them a change of its grant
+//! counts. It may end anywhere. What may be pinned is stored before the host is asked, and a repeated request finds what is there.
 
 use std::time::Duration;
 

@@ -17,8 +17,8 @@ use serde_json::json;
 use super::{
     error::StepError,
     login::{self, login},
+    node_metadata::wanted_node,
     scope::{REGISTER_QUIET, Scope},
-    wanted::wanted_node,
 };
 use crate::runtime::{clock, errors::is_refused};
 use wnp_core::{
@@ -68,7 +68,7 @@ pub(super) async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wa
     }
     let limit = scope.cx.process.args.register_timeout;
     if scope.in_step() > limit {
-        // A watch that is behind says nothing of the host: the change that is waited for may have come long ago.
+        // A watch that is behind says nothing about the host: the change that is waited for may have come long ago.
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
         let there = nodes.get_opt(&scope.name()).await.map_err(StepError::api("get the Node"))?;
         if there.and_then(|n| n.resource_version()) != node.and_then(ResourceExt::resource_version) {

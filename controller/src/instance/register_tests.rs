@@ -1,3 +1,5 @@
+//! Tests of the registration of a Node, and of its failures.
+
 use serde_json::json;
 
 use super::super::test_bed::{Bed, NODE};

@@ -1,4 +1,4 @@
-//! Takes a host out: carries out the steps that [`operation::remove`](wnp_core::operation::remove) chooses.
+//! Removes a host: carries out the steps that [`operation::remove`](wnp_core::operation::remove) chooses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,11 +20,11 @@ use super::{
     address::verify_before_removal,
     drain::{cordon, left_behind, pass, take_cordon},
     error::StepError,
-    hand_back::hand_back,
     identity::prove,
     login::{self, login},
     maintenance, node_events,
-    own::Found,
+    node_ownership::Found,
+    orphan::hand_back,
     scope::Scope,
 };
 use crate::{
@@ -42,8 +42,8 @@ use wnp_core::{
     },
 };
 
-/// Shortest time for which a node stays one after it was marked as leaving: a host that was taken out by mistake, or stands in the next object that
-/// is applied, has time to come back.
+/// Shortest time for which a node stays one after it was marked as leaving: a host that was taken out by mistake, or is in the next object that is
+/// applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Interval of checks of a Node that finalizers keep.
@@ -131,7 +131,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Takes up the removal. What an interrupted change has done to the host stays on record, in case that the host is to stay after all.
+/// Begins the removal. What an interrupted change has done to the host stays on record, in case the host stays after all.
 fn take_up(scope: &mut Scope, grant: &Grant) {
     let interrupted = scope.status.operation.clone().filter(|o| o.id != grant.id && is_half_changed(o));
     let operation = scope.start_operation(grant, Step::Cordon);
@@ -147,7 +147,7 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
     }
 }
 
-/// Restarts the clock of the drain: pods came after it, because a user has lifted the cordon, and get the time that any drain has.
+/// Restarts the timeout of the drain: pods arrived after it, because a user has lifted the cordon, and get the time that any drain has.
 fn drain_anew(scope: &mut Scope) {
     if let Some(drain) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         drain.start_time = clock::now().into();
@@ -165,7 +165,7 @@ pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
     scope.instance.is_deleting().then(|| removal.as_grant())
 }
 
-/// Time for which a node that was marked only just now stays one yet.
+/// Remaining time before a newly marked node may be taken out.
 fn settles(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
     let age = age(leaving.since.known()?, clock::now());
@@ -187,7 +187,7 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
 
-/// Undoes the steps of a removal that was revoked, or whose grant was. What a change before had done to the host is brought to its end.
+/// Undoes the steps of a removal that was revoked, or whose grant was revoked. What an earlier change did to the host is completed.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
@@ -225,9 +225,9 @@ pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Lets the host go as it is: nothing is drained, and nothing on the host is touched. Of what had begun, only our cordon is lifted.
+/// Releases the host as it is: nothing is drained, and nothing on the host is touched. If an operation had begun, only its cordon is lifted.
 pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    // A node that takes pods again must not be taken for a drained one.
+    // A node that takes pods again must not be mistaken for a drained one.
     if let Some(node) = scope.find_node().await?.node() {
         maintenance::withdraw(scope, &node).await?;
     }
@@ -256,8 +256,8 @@ fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
     instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
 }
 
-/// Deletes the instance, unless it is being deleted, if its present state requires it: from here on, the removal cannot
-/// be revoked. The finalizer keeps it until the rest is done.
+/// Deletes the instance, unless it is being deleted, if its current state requires it: from here on, the removal cannot be revoked. The finalizer
+/// keeps it until the rest is done.
 async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
     if scope.instance.is_deleting() {
         return Ok(());
@@ -337,7 +337,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
         delete_node(scope, &node).await?;
     }
     delete(scope, WindowsInstance::is_leaving).await?;
-    let note = "its Machine does not exist any more, and neither does the host";
+    let note = "its Machine no longer exists, and neither does the host";
     scope.count_operation(true);
     scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
     finish(scope).await
@@ -371,7 +371,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     finish(scope).await
 }
 
-/// Writes the host down in the pool's status, where it stays until the host joins again, be it in another pool.
+/// Records the host in the pool's status, where it stays until the host joins again, in this pool or another.
 async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
     let host = UncleanHost {
         name: scope.name(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::names::{UNKNOWN_VERSION, key};
 use kube::ResourceExt;
 
-use super::{error::StepError, look, scope::Scope};
+use super::{error::StepError, idle_session, scope::Scope};
 use crate::runtime::events::EventReason;
 use wnp_core::{
     node::{owner::Whose, reference},
@@ -28,24 +28,24 @@ pub(super) fn is_lost(scope: &Scope) -> bool {
 /// The host's own report is not the proof: the author of a list can give a hostile host the name of any Node. The Node itself must belong to the
 /// host that was reached, before the host gets anything.
 pub(super) async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    let _one_of_few = match look::place(scope) {
+    let _one_of_few = match idle_session::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();
-    look::in_time(&address, ask(scope)).await?;
+    idle_session::in_time(&address, ask(scope)).await?;
     scope.save().await?;
     Ok(None)
 }
 
 async fn ask(scope: &mut Scope) -> Result<(), StepError> {
-    let mut session = look::open(scope, false).await?;
+    let mut session = idle_session::open(scope, false).await?;
     let (node, whose) = scope.ask_for_node(Some(session.connection().peer_address())).await?;
     if let Whose::Others(why) = whose {
         session.close().await;
         return Err(StepError::NodeUnproven { name: scope.name(), why });
     }
-    let (identity, state, facts) = look::ask(scope, &mut session, Purpose::Remove).await?;
+    let (identity, state, facts) = idle_session::ask(scope, &mut session, Purpose::Remove).await?;
     // A node of another operator has no record of this one on its host: its Node is enough, which the host was reached at.
     let version = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty()).cloned();
     let version = version.or_else(|| state.marker.as_ref().map(|m| m.version.clone()));

@@ -1,3 +1,5 @@
+//! Tests of hosts whose status was lost.
+
 use api::{
     GrantType,
     host::{Marker, path},
@@ -11,7 +13,7 @@ use super::super::{
 use super::*;
 use crate::runtime::ssh_slots::Place;
 
-/// A host that says that it is the node, and an instance that is to leave, of which nothing is stored.
+/// A host that says that it is the node, and a leaving instance without a stored status.
 async fn bed() -> (Bed, Value, Value) {
     let bed = Bed::new().await;
     let marker =
@@ -20,7 +22,7 @@ async fn bed() -> (Bed, Value, Value) {
     std::fs::create_dir_all(state.parent().unwrap()).unwrap();
     std::fs::write(state, serde_json::to_vec(&marker).unwrap()).unwrap();
     let grant = json!({"id": "g-1", "type": GrantType::Remove.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
-    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
     (bed, json!({"leaving": leaving, "grant": grant}), json!({}))
 }
 
@@ -104,7 +106,7 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
     assert_eq!(scope.status.node_ref.as_ref().map(|n| n.uid.as_str()), Some("n-1"));
 }
 
-/// The grant was given to hosts of which it was not known that they are Ready nodes.
+/// The grant was given to hosts that were not known to be Ready nodes.
 #[tokio::test]
 async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
     let (mut bed, spec, status) = bed().await;

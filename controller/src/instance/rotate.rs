@@ -1,9 +1,9 @@
-//! Gives a host the first key of its list in the place of the one that it takes: puts the new one beside the old one, logs in
-//! with it alone, and only then takes the old one out. Nothing but lines of our own keys is changed, and it may end anywhere:
-//! the host takes at least one of them at any time.
+//! Gives a host the first key of its list in place of the one that it takes: puts the new one beside the old one, logs in with it alone, and only
+//! then takes the old one out. Nothing but lines of our own keys is changed, and it may end anywhere: the host takes at least one of them at any
+//! time.
 //!
-//! User data of another operator puts the key that it carries in the place of all others at each start of its machine. Such a host keeps
-//! its key, or its next start would lock the operator out.
+//! User data of another operator puts the key that it carries in place of all others at each start of its machine. Such a host keeps its key, or its
+//! next start would lock the operator out.
 
 use std::sync::Arc;
 

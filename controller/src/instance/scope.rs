@@ -36,7 +36,7 @@ use wnp_core::{
     status::instance::{Situation, describe, reached},
 };
 
-/// Longest wait after an error that users correct elsewhere, as in credentials: they then watch the pool, so that a long wait has no benefit.
+/// Maximum wait after an error that users correct elsewhere, as in credentials: they then watch the pool, so that a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Time after which the status reports what a Node that comes up waits for. Such a Node takes moments for each of its steps, and each change before
@@ -257,7 +257,7 @@ impl Scope {
         self.save().await
     }
 
-    /// Does `work` of the step that is announced. If it lasts, the step is stored meanwhile, so that people see what goes on.
+    /// Does `work` of the step that is announced. If it lasts, the step is stored meanwhile, so that users see the progress.
     pub(super) fn while_shown<'a, T: Send + 'a>(
         &'a mut self,
         work: impl Future<Output = T> + Send + 'a,
@@ -268,7 +268,7 @@ impl Scope {
             if let Ok(done) = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await {
                 return Ok(done);
             }
-            // Both go on: a request of the work that is not polled would keep the place that this one may wait for.
+            // Both continue: a request of the work that is not polled would keep the place that this one may wait for.
             match future::select(pin!(self.save()), work).await {
                 Either::Left((saved, work)) => {
                     saved?;
@@ -330,7 +330,7 @@ impl Scope {
         self.step_began = Some(std::time::Instant::now());
     }
 
-    /// Time for which the current step has been going on, by the stored clock.
+    /// Duration of the current step, by the stored clock.
     pub(super) fn in_step(&self) -> std::time::Duration {
         let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
         since.map_or(std::time::Duration::ZERO, |t| {
@@ -378,7 +378,7 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Notes that the host refuses every key of its list, if it does. The host might take a key that cannot be had now.
+    /// Notes that the host refuses every key of its list, if it does. The host might take a key that is not available now.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.record().key_refusal.take();
@@ -398,7 +398,7 @@ impl Scope {
         let now = clock::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
-            // A correction by a person elsewhere is detected soon.
+            // A correction by a user elsewhere is detected soon.
             StepError::Secret(_) | StepError::Rights(_) => {
                 CREDENTIALS_BACKOFF_MAX.min(self.cx.process.args.backoff_max)
             }
@@ -438,7 +438,7 @@ impl Scope {
         }
         self.note_refusal(error).await;
         let leaving = self.removes();
-        // A node that could not be sent something, or whose host is found unfit to be changed, goes on as it is.
+        // A node that could not be sent something, or whose host is found unfit to be changed, continues as it is.
         let is_quiet = self.status.operation.as_ref().is_some_and(|o| match o.type_ {
             GrantType::Stage => true,
             GrantType::Update | GrantType::Reboot | GrantType::Maintenance => !o.is_past_return() && o.drain.is_none(),
@@ -513,7 +513,7 @@ impl Scope {
         if self.is_retry_open() && !self.awaits_repair() {
             self.take_retry();
             self.report_needless_retry();
-            // What a person asks for is tried even if it has failed for good.
+            // What a user asks for is tried even if it has failed for good.
             self.status.record().failed_version = None;
             self.retry_now();
             if let Some(failures) = &mut self.status.record().address_failures {
@@ -564,7 +564,7 @@ impl Scope {
         until(failures, self.cx.process.args.backoff_max)
     }
 
-    /// Has the next attempt made at once.
+    /// Schedules the next attempt at once.
     pub(super) fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.record().failures {
             failures.next_retry_time = None;

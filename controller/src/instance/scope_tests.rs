@@ -1,3 +1,5 @@
+//! Tests of the status of an instance that is being worked on.
+
 use serde_json::{Value, json};
 
 use super::super::test_bed::{Bed, INSTANCE};
@@ -11,7 +13,7 @@ fn grant(id: &str) -> Value {
 #[tokio::test]
 async fn nothing_begins_for_a_removal_that_was_taken_back() {
     let bed = Bed::new().await;
-    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
     let marked = json!({"leaving": leaving, "grant": grant("g-1")});
     let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     for (about, step, metadata, spec, goes_on) in [
@@ -19,7 +21,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         ("the mark was taken away", "Cordon", json!({}), json!({"grant": grant("g-1")}), false),
         ("the grant was taken away", "Drain", json!({}), json!({"leaving": leaving}), false),
         ("it has another grant", "Drain", json!({}), json!({"leaving": leaving, "grant": grant("g-2")}), false),
-        ("a person deletes it, and its turn was taken back", "Drain", deleted.clone(), json!({}), false),
+        ("a user deletes it, and its turn was taken back", "Drain", deleted.clone(), json!({}), false),
         ("it is being deleted in its turn", "Drain", deleted.clone(), json!({"grant": grant("g-1")}), true),
         ("it is being deconfigured", "Deconfigure", deleted, json!({}), true),
     ] {
@@ -62,7 +64,7 @@ async fn nothing_is_stored_of_an_instance_that_is_gone() {
     assert_eq!(bed.api.calls("PATCH", &patch).len(), 1, "it was not tried");
 }
 
-/// Most steps go over several reconciles.
+/// Steps mostly take several reconciles.
 #[tokio::test]
 async fn a_step_lasts_as_long_as_it_lasts() {
     let bed = Bed::new().await;

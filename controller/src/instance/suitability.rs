@@ -1,5 +1,5 @@
-//! Reports about the host of an instance beside the operation: whether it can be a node,
-//! what makes it a worse one, and whether it can use the accounts of its pool.
+//! Reports about the host of an instance, independent of the operation: whether it can be a node, its warnings, and whether it can use the accounts
+//! of its pool.
 
 use api::{
     Reason,

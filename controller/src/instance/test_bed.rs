@@ -1,4 +1,4 @@
-//! One host to work on, for tests: simulated, and an API server that answers from a script beside it.
+//! One host to work on, for tests: simulated, and an API server that answers from a script.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,6 +1,5 @@
-//! Changes a node: gives it another version, restarts its host, or puts it right, by the steps that
-//! [`operation::update`](wnp_core::operation::update) and [`operation::join`](wnp_core::operation::join) choose. A version that fails permanently
-//! is rolled back.
+//! Changes a node: gives it another version, restarts its host, or repairs it, by the steps that [`operation::update`](wnp_core::operation::update)
+//! and [`operation::join`](wnp_core::operation::join) choose. A version that fails permanently is rolled back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +13,7 @@ use super::{
     error::StepError,
     host_steps::look_and_stage,
     maintenance, node_events,
-    own::Found,
+    node_ownership::Found,
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
@@ -142,7 +141,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Reports whether a maintenance is not requested any more, and nothing has been done on the host for it. Its pool is about to take the grant back.
+/// Reports whether a maintenance is no longer requested, and nothing has been done on the host for it. Its pool is about to take the grant back.
 async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepError> {
     if grant.type_ != GrantType::Maintenance || is_past_return(scope) {
         return Ok(false);
@@ -236,7 +235,7 @@ fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| cordoned_by(node) == Some(o.id.as_str()))
 }
 
-/// Has the pods moved away first of a host that has to be restarted.
+/// Moves the pods away first from a host that has to be restarted.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.disruption() == Disruption::None {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
@@ -251,7 +250,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Names all services for a repair of which it is not known which service does not work.
+/// Names all services for a repair whose broken service is unknown.
 fn name_services(scope: &mut Scope, target: &Target) {
     if let Some(operation) = &mut scope.status.record().operation
         && operation.type_ == GrantType::Repair
@@ -293,7 +292,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.record().previous_version = scope.status.record().current_version.replace(target.version.clone());
     }
-    // A new certificate for the version that it follows says nothing of one that failed.
+    // A new certificate for the version that it follows says nothing about one that failed.
     let is_renewal =
         operation.from_version == operation.to_version && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
@@ -322,7 +321,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
     if reason == EventReason::Updated && !was_drained {
-        // That its services are restarted was reported on the Node when it began, and otherwise its owner feels nothing.
+        // That its services are restarted was reported on the Node when it began, and otherwise its owner notices nothing.
         scope.cx.events.say(&*scope.instance, reason, operation.type_.as_str(), &note);
     } else {
         node_events::say(scope, reason, operation.type_.as_str(), &note);
@@ -426,7 +425,7 @@ fn revoked_because(scope: &Scope) -> String {
             format!("the maintenance window has closed{}", opens.unwrap_or_default())
         }
         Err(error) => error.to_string(),
-        Ok(_) => format!("pool {pool} has taken the permission back, as it wants no change of the node now"),
+        Ok(_) => format!("pool {pool} has revoked the grant, because it no longer wants to change the node"),
     }
 }
 

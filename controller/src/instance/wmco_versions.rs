@@ -20,7 +20,7 @@ use wnp_core::{
     rollout::lost_settings::{Loss, images, losses, node_manager, unaccepted},
 };
 
-/// Versions of the legacy operator that hosts follow, and what people accept to lose.
+/// Versions of the legacy operator that hosts follow, and what users accept to lose.
 pub(crate) struct WmcoVersions {
     /// Stored versions by name; `None` for one that is not stored, and an error in words for one that cannot be read.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
@@ -33,7 +33,7 @@ pub(crate) struct WmcoVersions {
 }
 
 impl WmcoVersions {
-    /// Reads these versions.
+    /// Reads the versions.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = acts::in_force(pool, key::ACCEPT_LOST_SETTINGS).map(str::to_owned);
         let cluster = &cx.hosts.release.get().cluster;

@@ -1,4 +1,4 @@
-//! Lists that are files, of Git or of Flux: entries with where they stand, or what is wrong in words. Pure.
+//! Lists that are files, of Git or of Flux: entries with their locations, or the faults in words. Pure.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
     (entry.file.clone(), name.clone())
 }
 
-/// Entries of files with where they stand.
+/// Entries of files with their locations.
 pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
     let place = |entry: hosts::Entry| {
         let commit = changes.get(&called(&entry)).cloned();
@@ -38,7 +38,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
     entries.into_iter().map(place).collect()
 }
 
-/// Error for a revision of which something is wrong, and nothing is used.
+/// Error for a faulty revision, of which nothing is used.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let said = |f: &Finding| match (f.file.is_empty(), f.line) {
         (true, _) => f.message.clone(),

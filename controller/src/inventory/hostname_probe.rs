@@ -45,7 +45,7 @@ const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
 /// Time without use after which a DNS answer is dropped.
 const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// Probe of hosts for their names: what is under way, and what has come of it and is not stored yet.
+/// Probe of hosts for their names: probes in progress, and results that are not stored yet.
 #[derive(Clone, Default)]
 pub(crate) struct HostnameProbe(Arc<Mutex<State>>);
 
@@ -151,7 +151,7 @@ impl HostnameProbe {
         }
     }
 
-    /// Has hosts asked that are due, in the background; the pool is woken when there is something new. Returns the time until the next is due.
+    /// Asks the hosts that are due, in the background; the pool is woken when there is something new. Returns the time until the next is due.
     pub(crate) fn ask(
         &self,
         pool: &Arc<WindowsNodePool>,
@@ -269,7 +269,7 @@ impl HostnameProbe {
 }
 
 impl State {
-    /// Forgets the places of a pool that are not listed any more.
+    /// Forgets the places of a pool that are no longer listed.
     fn keep(&mut self, pool: &str, places: &BTreeSet<Place>) {
         let stays = |key: &Key| key.0 != pool || places.contains(&key.1);
         self.asked.retain(|key, _| stays(key));

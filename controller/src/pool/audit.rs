@@ -17,12 +17,12 @@ pub(super) enum HostEvent {
     Dismissed {
         /// Reason why the host leaves.
         why: String,
-        /// Revision of the list that does not have the host any more.
+        /// Revision of the list that no longer has the host.
         revision: Option<String>,
     },
     /// The host was to leave, and stays.
     Returned,
-    /// The host goes over to another pool.
+    /// The host moves to another pool.
     Moved {
         /// Name of the other pool.
         to: String,
@@ -81,7 +81,7 @@ const LOCATED: usize = 5;
 /// Hosts that the note of an event names.
 const NAMED: usize = 20;
 
-/// The note about new hosts, of which there is one at least.
+/// Note about new hosts, at least one.
 fn admitted(instances: &[WindowsInstance]) -> String {
     let named = instances.iter().take(NAMED).enumerate().map(|(n, instance)| match &instance.spec.origin {
         Some(origin) if n < LOCATED => format!("{} ({})", instance.name_any(), place(origin)),

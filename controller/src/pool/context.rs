@@ -24,7 +24,7 @@ impl PoolContext {
         Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, at_start }
     }
 
-    /// Warning that every pool reports beside its own state.
+    /// Warning that every pool reports in addition to its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
         let release = &self.hosts.release;
         let of_facts = release.fault().or_else(|| release.waits()).or_else(|| release.problems());

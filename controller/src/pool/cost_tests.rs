@@ -11,7 +11,7 @@ use crate::instance::test_bed::Bed;
 /// Hosts of the pool.
 const HOSTS: usize = 10;
 
-/// Number of instances that a reconcile of the pool is given, with so many hosts of another pool beside it.
+/// Number of instances that a reconcile of the pool is given, next to another pool with so many hosts.
 async fn instances_read(others: usize) -> usize {
     let mut bed = Bed::with_objects().await;
     let address = |n: usize| format!("10.0.{}.{}", n / 250, n % 250);

@@ -1,8 +1,7 @@
-//! Time of the reconcile of a pool.
+//! Debouncer of pool reconciles.
 //!
-//! Changes that arrive together are reconciled together, because a fleet that joins would keep its pool busy otherwise:
-//! a reconcile waits until nothing has changed for a while. Unlike kube's own debounce it does not wait for ever: in a
-//! large pool there is always something that changes.
+//! Changes that arrive together are reconciled together, because a fleet that joins would keep its pool busy otherwise: a reconcile waits until
+//! nothing has changed for a while. Unlike kube's own debounce it does not wait forever: in a large pool there is always something that changes.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Time without a change before a pool is reconciled.
 const QUIET: Duration = Duration::from_millis(50);
-/// Longest time for which a look is put off. A place in the budget is free for as long as this, until the next host gets it.
+/// Maximum delay of a reconcile. A place in the budget is free for as long as this, until the next host gets it.
 const LONGEST: Duration = Duration::from_millis(400);
 
 /// Time of the last change of each pool.
@@ -25,7 +24,7 @@ impl Debouncer {
         if let Some(last) = changes.get_mut(pool) {
             *last = now;
         } else {
-            // Those of pools that are gone are of no use any more.
+            // Entries of pools that are gone are no longer of use.
             changes.retain(|_, last| *last + QUIET > now);
             changes.insert(pool.to_owned(), now);
         }

@@ -51,7 +51,7 @@ pub(super) struct DesiredState {
 }
 
 impl DesiredState {
-    /// Renders the template of a pool, and finds out where its nodes stand.
+    /// Renders the template of a pool, and finds out which versions its nodes follow.
     pub(super) async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
@@ -142,7 +142,7 @@ impl DesiredState {
         })
     }
 
-    /// Desired state of a pool that is being deleted: it wants nothing of its hosts any more, and what it wanted may mean nothing.
+    /// Desired state of a pool that is being deleted: it no longer wants anything of its hosts, and what it wanted may mean nothing.
     fn of_nothing(before: Option<&RolloutStatus>, wmco_versions: WmcoVersions, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
@@ -171,8 +171,8 @@ impl DesiredState {
         }
     }
 
-    /// The version that hosts join with: the one that is in force, unless this operator has not got its files any more. `open` says
-    /// whether changes may begin now.
+    /// The version that hosts join with: the one that is in force, unless this operator no longer has its files. `open` says whether changes may
+    /// begin now.
     pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
         let has =
@@ -186,7 +186,7 @@ impl DesiredState {
         }
     }
 
-    /// Reports whether there is a version that hosts may join with: not one that has failed here, where the files of the one before are gone.
+    /// Reports whether there is a version that hosts may join with: not one that has failed here while the files of the previous one are gone.
     pub(super) fn has_version_for_new_hosts(&self, cx: &Context) -> bool {
         let has_failed = matches!(self.course.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let is_there = |rendered: &Arc<Rendered>| cx.hosts.release.get().has(rendered.files());
@@ -292,7 +292,7 @@ fn has_all(from: &Stored, to: &Rendered) -> bool {
     to.files().iter().all(|f| from.files().iter().any(|had| had.sha256 == f.sha256))
 }
 
-/// Counts the nodes of the pool by where they stand on the way to a version.
+/// Counts the nodes of the pool by their progress towards a version.
 fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
     let mut seen = Seen::default();
     let mut versions: HashMap<String, u32> = HashMap::new();
@@ -304,7 +304,7 @@ fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
             continue;
         }
         let follows = current == version;
-        // A node that a person has cordoned is as good as any other.
+        // A node that a user has cordoned is as good as any other.
         let works = candidate.ready && !candidate.begun;
         seen.total += 1;
         seen.failed += u32::from(candidate.failed);

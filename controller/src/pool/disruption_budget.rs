@@ -23,8 +23,8 @@ struct Taken {
 }
 
 impl GlobalDisruptionBudget {
-    /// Has a pool decide, with what the others leave it. One pool at a time: two that decide at once would each take what is left.
-    /// Returns the decision, and the pools to reconcile because they waited for what this one has given back.
+    /// Runs a pool's decision with what the other pools leave it. One pool at a time: two that decide at once would each take what is left. Returns
+    /// the decision, and the pools to reconcile because they waited for what this one has given back.
     pub(crate) fn decide(
         &self,
         pool: &str,
@@ -41,7 +41,7 @@ impl GlobalDisruptionBudget {
             drop(known);
             let decision = decide(None);
             let mut known = self.0.lock();
-            // A pool that does not share a limit any more leaves its place.
+            // A pool that no longer shares a limit leaves its place.
             let next = if known.remove(pool).is_some() { waiting(&known, pool) } else { Vec::new() };
             return (decision, next);
         };

@@ -60,7 +60,7 @@ pub(super) async fn list(
     list
 }
 
-/// List of a pool whose source is missing: that is no wish to remove anything.
+/// List of a pool whose source is missing: that does not mean that anything must be removed.
 fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError, cx: &PoolContext) -> List {
     let mut list = List::missing(pool, trouble);
     hand_over(&mut list, pool, mine, cx);

@@ -136,7 +136,7 @@ pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Ar
 pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Result<Action, PoolError> {
     let now = clock::now();
     match reconcile_pool(&pool, &cx, now).await {
-        // What a person or a payload has to correct stands in the status.
+        // What a user or a payload has to correct is in the status.
         Err(error) if !matches!(error, PoolError::Api { .. } | PoolError::Version(VersionError::Api { .. })) => {
             store(&pool, refused(&pool, error.reason(), &error.to_string(), &cx), &cx).await?;
             Ok(Action::requeue(REFUSED_RETRY))
@@ -242,7 +242,7 @@ async fn report_plan(
     Ok(seen.timers(pool, &Decision::default(), cx, now).action(now))
 }
 
-/// Warning of a pool beside its own state: requests of its nodes that are left to people, and faults of the operator and the cluster.
+/// Warning of a pool in addition to its own state: requests of its nodes that are left to users, and faults of the operator and the cluster.
 fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
     let is_of_pool = |node: &str| seen.list.hosts.contains_key(node) || seen.mine.iter().any(|i| i.name_any() == node);
     let requests = pending::warning(&cx.wicd.left_to_people.all(), &is_of_pool);
@@ -323,7 +323,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     Ok(Action::await_change())
 }
 
-/// Stores the finalizers of a pool as it was seen. kube's `finalizer` calls a deletion that goes on for hours an error; here it has a status.
+/// Stores the finalizers of a pool as it was seen. kube's `finalizer` calls a deletion that lasts for hours an error; here it has a status.
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});

@@ -204,7 +204,7 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
             let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
             Some((Reason::HostKeyUnknown, message))
         }
-        // What cannot be read now, perhaps by the person who runs a command, is not refused for that.
+        // What cannot be read now, perhaps by the user who runs a command, is not refused for that.
         Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,
         Err(error) => Some((error.reason(), error.to_string())),
     }

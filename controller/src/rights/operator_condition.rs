@@ -42,8 +42,8 @@ struct Verdict {
 /// Reason of a condition that is `False`.
 const HOSTS_CHANGE: Reason = Reason::Progressing;
 
-/// Returns the condition that a leader that cannot work writes: a report on operations of it, or of a process before it, is not true any more.
-/// `None`: the condition stays.
+/// Returns the condition that a leader that cannot work writes: a report on operations of it, or of a process before it, is no longer true. `None`:
+/// the condition stays.
 fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
     let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
     let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE.as_str();
@@ -100,7 +100,7 @@ fn operation(instance: &WindowsInstance) -> Option<&'static str> {
 /// Text before the time in the message of a condition that is `False`.
 const WRITTEN: &str = " (written at ";
 
-/// Returns the message as it is written: one that holds an upgrade up has a time, by which a user sees that no operator renews it any more.
+/// Returns the message as it is written: one that holds an upgrade up has a time, by which a user sees that no operator renews it.
 fn dated(verdict: &Verdict, now: Timestamp) -> String {
     match verdict.status {
         "False" => format!("{}{WRITTEN}{now:.0}, and again every 5 minutes)", verdict.message),
@@ -222,7 +222,7 @@ mod tests {
             ("joins", "Provision", json!({}), Some("1 joining")),
             ("is updated", "Update", json!({}), Some("1 updating")),
             ("leaves", "Remove", json!({}), Some("1 leaving")),
-            ("is drained for a person, who may take days", "Maintenance", json!({}), None),
+            ("is drained for a user, who may take days", "Maintenance", json!({}), None),
             ("gets files ahead", "Stage", json!({}), None),
             ("is over", "Update", json!({"lastOperation": "g"}), None),
             ("failed, and waits", "Update", failures(json!("2027-01-01T00:00:00Z")), None),
@@ -286,7 +286,7 @@ mod tests {
             ("no list", Some(json!({"type": "Upgradeable"})), false),
             ("that of another client", Some(json!([other])), false),
             ("it allows the upgrade", Some(json!([upgradeable("True", "AsExpected")])), false),
-            ("a person holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
+            ("a user holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
             ("operations were out, or still are", Some(json!([other, upgradeable("False", "Progressing")])), true),
         ] {
             let found = of_unable(conditions.as_ref(), Reason::PayloadInvalid);

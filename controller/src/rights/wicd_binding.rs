@@ -145,7 +145,7 @@ enum Act {
     Nothing,
     /// Delete the binding.
     Delete,
-    /// Make the binding, or put it right.
+    /// Make the binding, or correct it.
     Apply,
 }
 
@@ -180,7 +180,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     let user = match csr::operator_user(&cx.cluster.client).await {
         Ok(user) => user,
         Err(error) => {
-            tracing::warn!(%error, "the operator's user is taken for that of its manifests");
+            tracing::warn!(%error, "the operator's user is assumed to be that of its manifests");
             wicd_policy::default_user(&args.namespace)
         }
     };
@@ -297,7 +297,7 @@ fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
     stream::select_all(all).boxed()
 }
 
-/// Watches one object of the cluster: its present state and each change.
+/// Watches one object of the cluster: its current state and each change.
 fn object<K>(client: &Client, name: &str) -> BoxStream<'static, Observed<K>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,

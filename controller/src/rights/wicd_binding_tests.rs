@@ -1,3 +1,5 @@
+//! Tests of the binding that gives wicd its rights.
+
 use jiff::Timestamp;
 use k8s_openapi::api::rbac::v1::{RoleRef, Subject};
 

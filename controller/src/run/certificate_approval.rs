@@ -19,8 +19,8 @@ use crate::{
 };
 use wnp_core::csr::claims;
 
-/// Revises a verdict by the present state. Beside the legacy operator the certificates of this operator's own nodes are renewed, and requests that
-/// only look wrong from here are left to the other: it approves the requests of its nodes.
+/// Revises a verdict according to the current state. While the legacy operator runs, the certificates of this operator's own nodes are renewed, and
+/// requests that only look wrong from here are left to the other: it approves the requests of its nodes.
 fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) -> csr::Verdict {
     match verdict {
         csr::Verdict::Approve(csr::Kind::WicdClient) => {
@@ -91,7 +91,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     }
 }
 
-/// Has pools report the requests that are left to users, and no longer those that are not.
+/// Makes pools report the requests that are left to users, and no longer those that are not.
 async fn wake_pools(cx: &Base) {
     let mut changes = cx.wicd.left_to_people.changes();
     let mut known = cx.wicd.left_to_people.all();

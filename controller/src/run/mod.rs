@@ -72,7 +72,7 @@ use wnp_core::{
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
-/// Time after which an object whose reconcile is not possible is reconciled again, though nothing of it has changed.
+/// Time after which an object whose reconcile is not possible is reconciled again, though it has not changed.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// Time for operations to end when the process receives a stop signal.
 const GRACE: Duration = Duration::from_secs(20);
@@ -181,7 +181,7 @@ async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics:
     std::future::pending().await
 }
 
-/// Returns the reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing of them.
+/// Returns the reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing about them.
 async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
     if let Some(message) = other_leader(cluster, args).await {
         return Some((other_installation::REASON, message));

@@ -24,7 +24,7 @@ impl Known {
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
-/// Returns the present time.
+/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     let now = Instant::now();
     KNOWN.lock().get_or_insert_with(|| Known { at: now, time: Timestamp::now() }).now(now)

@@ -52,7 +52,7 @@ impl Events {
         self.say_of(object.object_ref(&()), reason, action, note);
     }
 
-    /// The same for a reference.
+    /// Reports an event on the object of a reference, as [`Self::say`] does.
     pub(crate) fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
         let (reason, level) = (reason.as_str(), reason.level());
         let name = regarding.name.clone().unwrap_or_default();
@@ -96,7 +96,7 @@ fn bounded(note: &str) -> &str {
 struct Note {
     text: String,
     at: Instant,
-    /// How often it was to be reported since.
+    /// Number of suppressed reports since then.
     repeated: u64,
 }
 
@@ -108,10 +108,10 @@ struct Said {
 }
 
 impl Said {
-    /// Whether a note is to be reported, and how often it was not since the last time.
+    /// Decides whether a note is reported; returns the number of suppressed reports since the last one.
     fn say(&mut self, subject: Subject, text: &str, now: Instant) -> Option<u64> {
         let is_recent = |note: &Note| now.duration_since(note.at) < SAY_AGAIN_AFTER;
-        // The count of what goes on is kept for the next report of it.
+        // The count of what continues is kept for the next report of it.
         let is_kept = |note: &Note| now.duration_since(note.at) < SAY_AGAIN_AFTER * 2;
         if self.cleaned.is_none_or(|at| now.duration_since(at) >= SAY_AGAIN_AFTER) {
             self.notes.retain(|_, notes| notes.iter().any(is_kept));

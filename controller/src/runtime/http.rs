@@ -61,7 +61,7 @@ impl Phase {
     }
 }
 
-/// Present phase, shared with the probe.
+/// Current phase, shared with the probe.
 #[derive(Clone, Default)]
 pub(crate) struct Readiness(Arc<RwLock<Phase>>);
 

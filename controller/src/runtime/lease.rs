@@ -1,9 +1,9 @@
 //! Leader election over a Lease, with an epoch.
 //!
-//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The
-//! number of transitions is the epoch: it goes up with every new holder, and hosts refuse an older one, so an operator that
-//! was paused and has lost its Lease without knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a
-//! Lease that was deleted, or that of the cluster that a host comes to, is not an old one, an epoch is at least the time.
+//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The number of transitions is
+//! the epoch: it increases with every new holder, and hosts refuse an older one, so an operator that was paused and has lost its Lease without
+//! knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a Lease that was deleted, or that of the cluster that a host comes
+//! to, is not an old one, an epoch is at least the time.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) enum LeaseError {
         name: String,
         /// Resource version that this process has written.
         written: u64,
-        /// Present resource version.
+        /// Current resource version.
         found: u64,
     },
     /// Another process has the Lease.
@@ -40,10 +40,10 @@ pub(crate) enum LeaseError {
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Present holder; empty if the Lease was given back.
+        /// Current holder; empty if the Lease was given back.
         holder: String,
     },
-    /// Deleted Lease: the next process may take it at once.
+    /// The Lease was deleted: another process may take it at once.
     #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
     Deleted {
         /// Name of the Lease.
@@ -100,13 +100,13 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Durat
 /// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// Maximum distance of a number of transitions ahead of the clock: clocks are set back, and holders change.
+/// Maximum lead of the transition count over the clock: clocks are set back, and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
 /// Number of Lease durations for which a process that cannot work leaves a free one to others.
 const PATIENCE: u32 = 2;
 
 /// Returns the number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
-/// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
+/// have reached is not accepted: hosts would remember it, and no operator could ever have a newer epoch.
 fn newer(transitions: i32, now: Timestamp) -> i32 {
     let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
     let clock = i32::try_from(clock).unwrap_or(i32::MAX);
@@ -216,7 +216,7 @@ impl Election {
         }
     }
 
-    /// Renews the Lease until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
+    /// Renews the Lease until that is impossible. The caller drops this future when it stops, and calls [`Self::release`].
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Leases that are deleted, and API servers that answer nothing or with errors, end the lead for what they are.
+    /// Leases that are deleted, and API servers that answer nothing or with errors, end the lead with the right cause.
     #[tokio::test]
     async fn what_ends_the_lead_is_named() {
         let api = FakeApi::new();

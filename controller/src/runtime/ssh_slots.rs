@@ -1,4 +1,4 @@
-//! Places for work of which only so much is done at a time, so shared that one pool cannot have them all.
+//! Slots for work that is limited in number, shared so that one pool cannot take them all.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,8 +32,8 @@ struct State {
 pub(crate) enum Share {
     /// At most this many places.
     AtMost(usize),
-    /// This many places for each one that is free, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each
-    /// pool gets on whatever the others take.
+    /// Number of places for each free one, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each pool
+    /// makes progress whatever the others take.
     ForEachFree(usize),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// Returns `all` places, of which one pool can take its share.
+    /// Returns `all` places; a pool can take its share of them.
     pub(crate) fn new(all: usize, share: Share) -> Self {
         Self(Arc::new(Shared { all, share, state: Mutex::default() }))
     }

@@ -53,7 +53,7 @@ impl WmcoHostKeys {
     /// Returns the key that was seen at an address since a moment.
     ///
     /// # Errors
-    /// When the ConfigMap or the entry cannot be read: a pin must not be lost.
+    /// Fails when the ConfigMap or the entry cannot be read: a pin must not be lost.
     pub(crate) async fn of(
         &self,
         address: &str,

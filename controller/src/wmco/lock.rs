@@ -32,7 +32,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Time for which no Pod must hold the lock, in durations of the Lease.
 const LEASES: u32 = 4;
-/// Interval of checks without a change, in case that a watch has missed one.
+/// Interval of checks without a change, in case a watch missed one.
 const SLOW: Duration = Duration::from_mins(5);
 /// Label of this operator's Pods. One of them owns no lock, whatever a ConfigMap says.
 const OURS: (&str, &str) = ("app.kubernetes.io/name", api::names::COMPONENT);
@@ -134,7 +134,7 @@ pub(crate) enum Presence {
     )]
     MayReturn,
     /// The presence is not known yet.
-    #[error("failed to see whether another operator runs: {0}")]
+    #[error("failed to check whether another operator runs: {0}")]
     Unknown(String),
 }
 
@@ -187,7 +187,7 @@ impl OtherOperator {
         let seen = match found {
             Ok(found) => found.map_or(Ok(()), Err),
             Err(error) => {
-                tracing::warn!(%error, "failed to see whether another operator runs");
+                tracing::warn!(%error, "failed to check whether another operator runs");
                 if !matches!(&*self.0.borrow(), None | Some(Err(Presence::Unknown(_)))) {
                     return false;
                 }

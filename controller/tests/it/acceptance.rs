@@ -141,7 +141,7 @@ async fn the_whole_life_of_a_simulated_node() -> Result<()> {
     Ok(())
 }
 
-/// Checks of the first hour that a simulated host passes: only Windows, or a person, shows the others whole.
+/// Checks of the first hour that a simulated host passes: only Windows, or a user, shows the others whole.
 const SHOWN_IN_FIRST_HOUR: [&str; 1] = ["check host"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +201,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     ensure!(rows["removal"].0 == "passed" && table.contains("Nothing is left."), "{table}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
 
-    // A person ends it while the host joins.
+    // A user ends it while the host joins.
     child = bed.command(&["--yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     bed.world.eventually("the host joins", &begun).await?;
     signal(&child, "INT").await?;

@@ -107,7 +107,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
 
     for (key, value) in [
         (api::names::key::DESIRED_VERSION, json!("9")),
-        (api::names::key::MAINTENANCE, json!("a person's")),
+        (api::names::key::MAINTENANCE, json!("a user's")),
         (api::names::key::MAINTENANCE_STATE, json!("Drained")),
         (api::names::key::HOLD, json!("true")),
         ("note", json!("me")),
@@ -211,7 +211,7 @@ async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<(
     refused(Api::<WindowsNodePool>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
     refused(Api::<WindowsInstance>::all(wicd).list(&ListParams::default()).await, FORBIDDEN);
 
-    // The operator takes the right away again when nothing is in use any more.
+    // The operator takes the right away again when nothing is in use.
     permit(&BTreeSet::new()).await?;
     eventually(|| async { maps.get("windows-services-1").await.is_err() }).await?;
     refused(maps.get("other").await, FORBIDDEN);
@@ -334,7 +334,7 @@ async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
             refused(result, "labels, owners and finalizers of a WindowsInstance are written by the operator alone");
         }
     }
-    // A person may delete one, also in the foreground, and who may change the policy may let it go.
+    // A user may delete one, also in the foreground, and who may change the policy may let it go.
     bob.delete("inst-meta", &DeleteParams::foreground()).await?;
     refused(merge(&bob, "inst-meta", json!({"metadata": {"finalizers": null}})).await, "finalizers");
     let kept = bob.get("inst-meta").await?.metadata.finalizers.unwrap_or_default();

@@ -120,7 +120,7 @@ async fn rights_with_which_the_operator_could_bind_more_do_not_help_it() -> Resu
 async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     let control_plane = shared().await?;
     let admin = control_plane.client().await?;
-    // As people may who add hosts to the ConfigMap windows-instances.
+    // As users may who add hosts to the ConfigMap windows-instances.
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
     create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-config-maps"}, "rules": rules})).await?;
     let group = "rbac.authorization.k8s.io";
@@ -318,9 +318,9 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
         ("the legacy daemon's", &legacy, CLIENT, client, Some(3600), None),
         ("the legacy daemon's for long", &legacy, CLIENT, client, Some(3601), Some("for an hour at most")),
         ("a kubelet's for serving", &kubelet, SERVING, server, None, None),
-        ("a person's", &admin, CLIENT, client, Some(3600), Some(whose)),
-        ("a person's for a kubelet", &admin, KUBELET, client, Some(3600), Some(whose)),
-        ("a person's for serving", &admin, SERVING, server, Some(3600), Some(whose)),
+        ("a user's", &admin, CLIENT, client, Some(3600), Some(whose)),
+        ("a user's for a kubelet", &admin, KUBELET, client, Some(3600), Some(whose)),
+        ("a user's for serving", &admin, SERVING, server, Some(3600), Some(whose)),
         ("its own for serving", &operator, SERVING, server, Some(3600), Some(whose)),
         ("a kubelet's of another kind", &kubelet, CLIENT, client, Some(3600), Some(whose)),
         ("for another use", &operator, CLIENT, server, Some(3600), Some("no other usages")),
@@ -328,7 +328,7 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
         ("for long", &operator, CLIENT, client, Some(604_801), Some("for a week at most")),
         ("for as long as may be", &operator, CLIENT, client, None, Some("for a week at most")),
     ] {
-        let pem = if what.starts_with("a person's") { &of_person } else { &pem };
+        let pem = if what.starts_with("a user's") { &of_person } else { &pem };
         let spec = json!({
             "request": k8s_openapi::ByteString(pem.clone().into()), "signerName": signer,
             "usages": ["digital signature", usage], "expirationSeconds": seconds,

@@ -113,7 +113,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     let (code, out, error) = plugin.run(COMPLETION, &["pause", ""])?;
     ensure!(code == Some(0) && out == "factory\nyard\n:4\n", "{code:?} {out} {error}");
 
-    // A list that becomes empty removes no host until a person confirms it.
+    // A list that becomes empty removes no host until a user confirms it.
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let empty = Patch::Merge(json!({"spec": {"inventory": {"hosts": []}}}));
     pools.patch(POOL, &PatchParams::default(), &empty).await?;

@@ -34,7 +34,7 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
 
-/// Lets the Windows Machine Config Operator lead.
+/// Makes the Windows Machine Config Operator the leader.
 pub(crate) async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
     legacy_leads_in(control_plane, DEFAULT_NAMESPACE, pod).await
 }
@@ -178,7 +178,7 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
     ensure!(broken.metric("windows_node_pool_leader").await? == 0.0, "it leads");
     world.until("factory", "nothing has changed", is_ready).await?;
 
-    // Alone, it leads to say what is wrong, and is ready: who waits for its rollout must not wait for ever.
+    // Alone, it leads to say what is wrong, and is ready: who waits for its rollout must not wait forever.
     world.stop().await?;
     broken.leads().await?;
     ensure!(says(&broken, "200", "leading").await, "{:?}", broken.get("/readyz").await);

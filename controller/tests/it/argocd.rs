@@ -229,8 +229,8 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     Ok(())
 }
 
-/// Checks that no Node or instance carries Argo CD's mark: Argo CD takes marked objects for a part of the application, and prunes them because
-/// Git does not have them.
+/// Checks that no Node or instance carries Argo CD's mark: Argo CD treats marked objects as part of the application, and prunes them because Git does
+/// not have them.
 async fn nothing_is_tracked(world: &World, hosts: &[SimHost]) -> Result<()> {
     for host in hosts {
         let (name, mut keys) = (host.name(), String::new());

@@ -102,7 +102,7 @@ async fn keys(world: &World) -> Result<()> {
                 kube::Api::namespaced(world.client.clone(), NAMESPACE);
             let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
             store(world, "mine", data).await?;
-            // A person who has corrected an error need not wait.
+            // A user who has corrected an error need not wait.
             world.annotate("keys", key::RETRY, &n.to_string()).await?;
         }
         world
@@ -130,7 +130,7 @@ async fn several_keys(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The first entry for an address goes on; the second one is refused, in one pool and across pools.
+/// The first entry for an address continues; the second one is refused, in one pool and across pools.
 async fn duplicates(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("twice")).await?;
     let double = |name: &str| api::Host { name: name.into(), ..entry(&host) };

@@ -1,5 +1,5 @@
-//! Rotation of the cluster's certificate authorities while nodes run: hosts trust the present ones, and at each stage hosts reach the API server
-//! and the API server reaches kubelet.
+//! Rotation of the cluster's certificate authorities while nodes run: hosts trust the current ones, and at each stage hosts reach the API server and
+//! the API server reaches kubelet.
 
 use std::{fs, time::Duration};
 
@@ -42,7 +42,7 @@ async fn logs_answer(world: &World, stage: CaRotation) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kubelet has renewed its Lease, with its present authorities and certificate.
+/// Waits until the kubelet has renewed its Lease, with its current authorities and certificate.
 async fn heard_of(world: &World) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "kube-node-lease");
     let renewed = || async { leases.get("win-0").await.ok().and_then(|l| l.spec?.renew_time) };

@@ -139,7 +139,7 @@ async fn an_installation_is_checked_with_the_operators_own_rights() -> Result<()
     let (code, rows) = installation(&world, OPERATOR, &["--api-server", "https://127.0.0.1:9"]).await?;
     ensure!(code == Some(0) && wrong(&rows) == [("certificate", "ApiServerUnreachable")].into(), "{code:?} {rows:#?}");
 
-    // What a person sees after a fault: no process leads, and policies are gone.
+    // What a user sees after a fault: no process leads, and policies are gone.
     world.stop().await?;
     let name = "windows-node-pools-services";
     Api::<ValidatingAdmissionPolicy>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;

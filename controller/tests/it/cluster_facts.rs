@@ -235,7 +235,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     world.until(POOL, "it names the mirror", |p| parts.iter().all(|part| named(p).contains(part))).await?;
     ensure!(toml("quay.io").is_empty(), "a mirror that leads nowhere was written");
 
-    // Another password changes the files, and says nothing of itself anywhere else.
+    // Another password changes the files, and says nothing about itself anywhere else.
     let (before, first) = (version(&world).await?, login());
     set_pull_secret(&world, "hunter2").await?;
     until_followed(&world, &before).await?;

@@ -124,12 +124,12 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
             .await?;
     }
 
-    // Taken out, a host is clean and no node any more.
+    // Taken out, a host is clean and no longer a node.
     edit(&world, json!({(first): null, "10.9.9.9": null})).await?;
     world.until_gone(&hosts[0]).await?;
     until_ready(&world, 2).await?;
 
-    // Without the ConfigMap none goes until a person confirms it. The pool stays, because a person has set something in it.
+    // Without the ConfigMap none goes until a user confirms it. The pool stays, because a user has set something in it.
     delete(&world).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     world
@@ -242,7 +242,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
         before.push(world.node(host.name()).await?.context("no Node")?.uid());
     }
 
-    // Handed back: the ConfigMap stays, for the other operator to read, and makes no pool any more.
+    // Handed back: the ConfigMap stays, for the other operator to read, and no longer makes a pool.
     let label = |value: Value| Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: value}}}));
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &label(json!("true"))).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -298,7 +298,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     let is_gone = || async { matches!(pools.get_opt(WINDOWS_INSTANCES).await, Ok(None)) };
     world.eventually("it goes with its source", is_gone).await?;
 
-    // A person's pool of that name with another source belongs to the person alone.
+    // A user's pool of that name with another source belongs to the user alone.
     world.apply(WINDOWS_INSTANCES, &spec(&[])).await?;
     create(&world, &[]).await?;
     let note = world.until_event(WINDOWS_INSTANCES, "PoolTaken").await?;
@@ -308,7 +308,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
     until_pool_is_made(&world).await?;
 
-    // A ConfigMap that a person's pool names and that is not there removes no host, and reports it.
+    // A ConfigMap that a user's pool names and that is not there removes no host, and reports it.
     let inventory = json!({"configMapRef": {"name": "hall-b"}});
     let inventory: Inventory = serde_json::from_value(inventory)?;
     world.apply("hall-b", &WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() }).await?;

@@ -164,7 +164,7 @@ async fn sources() -> Result<()> {
         ("a token", git(json!({"url": "https://git.example.com/hosts?token=secret"})), Refused(url)),
         ("a token for ssh", git(json!({"url": "ssh://git@git.example.com/hosts?secret"})), Refused(url)),
         ("a commit", git(json!({"ref": {"commit": "0123456789abcdef0123456789abcdef01234567"}})), Taken),
-        ("part of a commit", git(json!({"ref": {"commit": "0123456"}})), Refused("must be a whole commit id")),
+        ("part of a commit", git(json!({"ref": {"commit": "0123456"}})), Refused("must be a full commit hash")),
         ("an interval", git(json!({"intervalSeconds": 1})), Taken),
         ("an interval as text", git(json!({"intervalSeconds": "5m"})), Refused("must be of type integer")),
         ("no interval", git(json!({"intervalSeconds": 0})), Refused("greater than or equal to 1")),

@@ -176,7 +176,7 @@ async fn services_of_the_nodes() -> Result<()> {
         (
             "none of some",
             pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})),
-            Refused("registries has no meaning"),
+            Refused("registries must not be set"),
         ),
         ("a proxy", proxy("http://proxy.example.com:3128"), Taken),
         ("no proxy at all", spec(json!({"proxy": {}})), Taken),
@@ -253,7 +253,7 @@ async fn services_of_the_nodes() -> Result<()> {
             add(field, "cpu", cpu, Taken);
         }
         for cpu in [json!(""), json!("-1"), json!(-1), json!("2Gi"), json!(1000), json!("two")] {
-            add(field, "cpu", cpu, Refused("must have as cpu a quantity of CPUs, 0 or more and below 1000"));
+            add(field, "cpu", cpu, Refused("cpu must be a quantity of CPUs, 0 or more and below 1000"));
         }
         for key in ["memory", "ephemeral-storage"] {
             for size in [json!("2Gi"), json!("1.5Gi"), json!("1Ti"), json!("1500M"), json!(1_073_741_824), json!("1e9")]
@@ -261,12 +261,7 @@ async fn services_of_the_nodes() -> Result<()> {
                 add(field, key, size, Taken);
             }
             for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%"), json!("2048m"), json!(512)] {
-                add(
-                    field,
-                    key,
-                    size,
-                    Refused("must have as memory and ephemeral-storage 0 or a quantity of at least 1Ki"),
-                );
+                add(field, key, size, Refused("memory and ephemeral-storage must be 0 or a quantity of at least 1Ki"));
             }
             add(field, key, json!("1".repeat(33)), Refused("Too long"));
         }
@@ -280,7 +275,7 @@ async fn services_of_the_nodes() -> Result<()> {
                 "evictionHard",
                 key,
                 left,
-                Refused("must have as each threshold a quantity of at least 1Ki or a percentage"),
+                Refused("each threshold must be a quantity of at least 1Ki or a percentage"),
             );
         }
     }

@@ -173,7 +173,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         ),
         Post::of(KubeletClient, "a machine bootstraps under a name that a list has", &token, node("csr-dark").pem()),
         Post::of(KubeletClient, "a Linux node bootstraps", &token, node("linux-2").pem()),
-        Post::of(WicdClient, "a person", &alice, Forged::new("alice", &["dev"]).pem()),
+        Post::of(WicdClient, "a user", &alice, Forged::new("alice", &["dev"]).pem()),
         Post::of(
             WicdClient,
             "a plug-in on our host",
@@ -189,7 +189,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let attacks = [
         Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
         Post::of(KubeletClient, "a Linux node renews ours", &linux, win1().pem()),
-        Post::of(KubeletClient, "a person", &alice, win1().pem()),
+        Post::of(KubeletClient, "a user", &alice, win1().pem()),
         Post::of(KubeletClient, "wicd asks for kubelet's", &w1, win1().pem()),
         Post::of(KubeletClient, "token after joining", &token, win1().pem()),
         Post::of(KubeletClient, "token while the host joins", &token, node("csr-new").pem()),

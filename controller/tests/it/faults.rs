@@ -1,4 +1,4 @@
-//! Faults as the user on call sees them: `docs/guide/transcripts/faults.txt` shows the output of kubectl, the metrics, and the command that corrects each.
+//! Faults as an on-call engineer sees them: `docs/guide/transcripts/faults.txt` shows the output of kubectl, the metrics, and the command that corrects each.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The same hosts by each of the five ways in which a pool may name them: the nodes are the same, and the change does not affect them.
+//! Five ways in which a pool may name its hosts: the nodes are the same, and a change from one to the next does not affect them.
 
 use std::collections::BTreeMap;
 

@@ -28,8 +28,8 @@ use crate::statuses::Statuses;
 /// Time limit for anything on a busy machine. It proves nothing; it ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
-/// Arguments of an operator that goes on when the API server restarts, however long a busy machine takes for that. Its Lease is not renewed meanwhile:
-/// with a short one the process would end, and nothing here starts it again, as a kubelet does.
+/// Arguments of an operator that continues when the API server restarts, however long a busy machine takes for that. Its Lease is not renewed
+/// meanwhile: with a short one the process would end, and nothing here starts it again, as a kubelet does.
 pub(crate) const OUTLIVES_API_SERVER: [&str; 2] = ["--lease-duration", "4m"];
 
 /// `wicd.exe` of hosts that only compare its hash.
@@ -61,8 +61,8 @@ impl World {
         Box::pin(Self::installed(control_plane, sim, &entries(b"kubelet"), None, args)).await
     }
 
-    /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than one of which
-    /// hosts only compare the hash.
+    /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than the fake one, whose
+    /// hash alone hosts compare.
     pub(crate) async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,
@@ -105,7 +105,7 @@ impl World {
         Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })
     }
 
-    /// Starts another operator in place of the present one, which is ended if it still runs.
+    /// Starts another operator in place of the current one, which is ended if it still runs.
     pub(crate) async fn new_operator(&mut self) -> Result<()> {
         self.start_operator()?;
         self.operator.leads().await

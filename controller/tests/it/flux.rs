@@ -189,7 +189,7 @@ impl<'a> Scene<'a> {
         self.world.until(&self.pool, &format!("{count} hosts of {revision} are Ready"), all).await
     }
 
-    /// Waits until the pool reports that it refuses something, and how it goes on.
+    /// Waits until the pool reports that it refuses something, and how it continues.
     async fn refuses(&self, about: &str, reason: &str, says: &str, refused: Option<&str>, then: Then) -> Result<()> {
         let told = |p: &WindowsNodePool| {
             let status = pool_status(p);

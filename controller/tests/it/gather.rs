@@ -210,7 +210,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
         "something is left"
     );
 
-    // A person without rights gathers nothing.
+    // A user without rights gathers nothing.
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["gather", "--dest"])
         .arg(folder.path().join("none"))

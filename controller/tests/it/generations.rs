@@ -17,7 +17,7 @@ use crate::{
 
 const POOL: &str = "seen";
 
-/// Waits until each status is about the present generation. With a backoff of an hour, only the change itself brings that about.
+/// Waits until each status is about the current generation. With a backoff of an hour, only the change itself brings that about.
 async fn all_are_seen(world: &World, state: &str) -> Result<()> {
     let (pools, instances) =
         (Api::<WindowsNodePool>::all(world.client.clone()), Api::<WindowsInstance>::all(world.client.clone()));

@@ -155,7 +155,7 @@ async fn a_repository_is_followed() -> Result<()> {
     let success = format!("windows_node_pool_source_last_success_timestamp_seconds{{pool=\"{POOL}\",source=\"git\"}} ");
     ensure!(metrics.contains(&success), "{metrics}");
 
-    // No test waits an hour: a person requests the fetch, or the server reports a push.
+    // No test waits an hour: a user requests the fetch, or the server reports a push.
     let second = origin.commit(LIST, scene.list(3), "A third one");
     scene.annotate(key::RECONCILE_REQUESTED, "now").await?;
     scene.until_ready(3).await?;

@@ -18,7 +18,7 @@ use crate::{
     crd,
 };
 
-/// Most hosts of a pool in the CRD.
+/// Maximum number of hosts of a pool in the CRD.
 const MOST: usize = 1000;
 
 /// API server with the guards in force, and the pools as an administrator changes them.
@@ -62,7 +62,7 @@ impl Guarded {
         self.until("done", &change, false, Result::is_ok).await
     }
 
-    /// Asserts that a change is refused, with this text, once the policies have seen the present pools.
+    /// Asserts that a change is refused, with this text, once the policies have seen the current pools.
     async fn refuses(&self, change: Change, why: &str) -> Result<()> {
         let is_refused = |result: &kube::Result<DynamicObject>| matches!(result, Err(kube::Error::Api(status)) if status.message.contains(why));
         self.until(&format!("refused with {why:?}"), &change, true, is_refused).await?;
@@ -294,7 +294,7 @@ async fn many_hosts_leave_when_their_number_was_announced(guarded: &Guarded) -> 
     guarded.create("few", numbered("few", 0, 3)).await?;
     guarded.list("few", listed("few", 0, 2)).await?;
     guarded.refuses(list("few", vec![]), "2 of 2 hosts").await?;
-    // Others in the place of those that go.
+    // Others in place of those that go.
     guarded.refuses(list("few", listed("fresh", 0, 9)), "2 of 2 hosts").await?;
     // Another source says itself whom it lists, and the operator compares.
     guarded.merge("few", json!({"spec": {"inventory": {"hosts": null, "configMapRef": {"name": "few"}}}})).await?;

@@ -20,14 +20,14 @@ const HOST: &str = "win-1";
 
 /// Commands that show only faults, of which there are none. Runbooks have the same commands where there are some.
 const SHOWS_FAULTS: &[(&str, &str)] =
-    &[("removal.md", "## A drain that does not get on"), ("removal.md", "## A host that cannot be reached")];
+    &[("removal.md", "## A stuck drain"), ("removal.md", "## A host that cannot be reached")];
 
 /// Commands that only show something: each prints a line of the host or of the pool.
 const SHOWS: &[(&str, &str, &str)] = &[
     ("troubleshooting.md", "# Troubleshooting", "Name:         win-1"),
     ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
     ("hosts.md", "## In short", "factory"),
-    ("hosts.md", "## Which host it is", "-"),
+    ("hosts.md", "## Identity of a host", "-"),
     ("gmsa.md", "## The domain of a host", "win-1"),
     ("gmsa.md", "## Check the accounts", "win-1"),
     ("keys.md", "## How to", "condition met"),
@@ -107,7 +107,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
         ensure!(text.contains(part), "{file} has no {part}");
     }
 
-    // A pause by hand, one with an end for all pools, and a node that a person holds.
+    // A pause by hand, one with an end for all pools, and a node that a user holds.
     let is_paused = |status: &'static str, reason: &'static str| {
         move |pool: &api::WindowsNodePool| has(&pool_status(pool).conditions, kind::PAUSED, status, reason)
     };

@@ -326,7 +326,7 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let as_operator = control_plane.kubeconfig_as(&user, &groups)?;
     let failed = check_fails(&as_operator, &options, &["--namespace", NAMESPACE])?;
     ensure!(failed == [Reason::CredentialsUnavailable], "{failed:?}");
-    // A person with a kubeconfig names no namespace.
+    // A user with a kubeconfig names no namespace.
     let failed = check_fails(&control_plane.kubeconfig(), &options, &[])?;
     ensure!(failed == [Reason::CredentialsUnavailable], "{failed:?}");
     // The Windows Machine Config Operator is installed into its own namespace, which was not there.

@@ -234,7 +234,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
         let was = nodes.iter().find(|n| n.name_any() == name).and_then(ResourceExt::uid).context("it was there")?;
         ensure!(node.uid() == Some(was) && !is_cordoned(&node), "{name} is another Node, or cordoned");
     }
-    // A person says which key it is.
+    // A user says which key it is.
     let key = unproven.host_key().fingerprint(russh::keys::HashAlg::Sha256).to_string();
     world.annotate(unproven.name(), key::TRUST_HOST_KEY, &key).await?;
     world.until_joined(unproven.name()).await?;

@@ -80,7 +80,7 @@ async fn a_host_of_a_paused_pool_goes_over_in_two_steps(world: &World) -> Result
     let goes = hosts[1].name();
     let before = world.node(goes).await?.context("no Node")?;
     world.apply("steps-from", &spec_with(&hosts[..1], json!({"rollout": {"paused": true}}))).await?;
-    world.until("steps-from", "does not list it any more", |p| pool_status(p).hosts == 1).await?;
+    world.until("steps-from", "no longer lists it", |p| pool_status(p).hosts == 1).await?;
     let both: Vec<_> = more.iter().chain(&hosts[1..]).cloned().collect();
     world.apply("steps-to", &spec(&both)).await?;
     world.until_instance(goes, "is in the other pool", |i| i.spec.pool_ref.name == "steps-to").await?;

@@ -175,7 +175,7 @@ async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
     let world = &keys.world;
     let hosts = keys.hosts("win", 3).await?;
     let (old, new) = (keys.old.authorized_key(), keys.new.authorized_key());
-    // A file of a person, with an editor of Windows, and in an encoding of Windows.
+    // A file of a user, with an editor of Windows, and in an encoding of Windows.
     let [before, both] = [
         format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {old} of the operator"),
         format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {new} {}\r\n", api::names::COMPONENT),
@@ -225,7 +225,7 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
     keys.until_current("factory").await?;
     let watcher = Watcher::of(&world.client, "factory");
 
-    // A person gives one host the new key by hand, and forgets the others.
+    // A user gives one host the new key by hand, and forgets the others.
     std::fs::write(administrators(&hosts[0]), keys.after())?;
     let new = PrivateKey::from_openssh(&keys.new_pem)?;
     deployment::store_key(&world.control_plane, &new).await?;

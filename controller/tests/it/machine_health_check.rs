@@ -59,7 +59,7 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     let repairs = instance.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Repair);
     ensure!(!repairs && status(&instance).operation.is_none(), "it is being repaired: {:?}", instance.spec.grant);
 
-    // As a person does before maintenance: from now on the node is the operator's to repair.
+    // As a user does before maintenance: from now on the node is the operator's to repair.
     let paused = json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}});
     maker.edit("MachineHealthCheck", "windows", paused).await?;
     world.until_event("covered", "Repaired").await?;

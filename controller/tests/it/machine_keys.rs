@@ -180,7 +180,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
     let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
     edit_pool(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
-    world.until_note("old-0", RESTRICTED, |note| note.contains("admits none of its keys")).await?;
+    world.until_note("old-0", RESTRICTED, |note| note.contains("has none of its keys")).await?;
     maker.set_provider_spec(POOL, json!({"value": {"userDataSecret": {"name": "mine"}}})).await?;
     world.until_note("old-0", RESTRICTED, |note| note.contains("of its own, in the Secret mine")).await?;
     let with_window = json!({"maintenanceWindows": window});
@@ -267,7 +267,7 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;
         maker.runs(host.name()).await?;
     }
-    // Nodes of the legacy operator are there: a person has to say go.
+    // Nodes of the legacy operator are there: a user has to start the takeover.
     ensure!(until_made(&world, POOL).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     set_port(&world, POOL, takes).await?;
     let go = Patch::Merge(json!({"spec": {"mode": "Apply"}}));

@@ -136,7 +136,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
         Ok(())
     };
 
-    // Refused as long as a person holds the node, or refuses what the host requests.
+    // Refused as long as a user holds the node, or refuses what the host requests.
     annotate(&world, name, key::HOLD, json!("true")).await?;
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
     annotate(&world, name, key::HOLD, Value::Null).await?;
@@ -164,7 +164,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     expect(&hosts[0].maintenance(&Action::End { wait: Some(6000) }).await, 0)?;
     until_back(&world, name).await?;
 
-    // A person ends what a host does not end.
+    // A user ends what a host does not end.
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 0)?;
     world.annotate(name, key::MAINTENANCE, "false").await?;
     until_state(&world, name, Some("Held")).await?;
@@ -182,7 +182,7 @@ async fn a_cordon_of_a_person_stays_and_a_host_may_leave_in_its_maintenance() ->
     until_state(&world, kept, Some("Drained")).await?;
     annotate(&world, kept, key::MAINTENANCE, Value::Null).await?;
     until_state(&world, kept, None).await?;
-    ensure!(is_cordoned(&world.node(kept).await?.context("no Node")?), "a person's cordon was lifted");
+    ensure!(is_cordoned(&world.node(kept).await?.context("no Node")?), "a user's cordon was lifted");
     world.edit_node(kept, json!({"spec": {"unschedulable": null}})).await?;
 
     // Paused, nothing begins.

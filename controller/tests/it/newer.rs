@@ -15,7 +15,7 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, pool_status, spec};
 
-/// Lets every enum of a schema accept one more value, as a newer CRD does.
+/// Makes every enum of a schema accept one more value, as a newer CRD does.
 fn widen(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -72,7 +72,7 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
     widen_crd::<WindowsNodePool>(&world).await?;
     widen_crd::<WindowsInstance>(&world).await?;
 
-    // An instance: its pool says so, and goes on when it can be read again.
+    // An instance: its pool says so, and continues when it can be read again.
     let with = |type_: Value| json!({"spec": {"grant": type_}});
     let newer = json!({"id": "n-1", "type": "Newer", "grantedTime": "2026-01-01T00:00:00Z"});
     write::<WindowsInstance>(&world, hosts[0].name(), &with(newer)).await?;

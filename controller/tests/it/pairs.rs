@@ -64,7 +64,7 @@ struct Subject {
     name: String,
     hosts: Vec<SimHost>,
     nodes: BTreeMap<String, Option<String>>,
-    /// Present spec of the pool.
+    /// Current spec of the pool.
     now: Value,
     happened: Vec<Event>,
 }
@@ -223,7 +223,7 @@ impl Subject {
             let status = pool_status(&pool);
             let ready = nodes.items.iter().filter(|node| wnp_core::node::ready(node).0).count();
             let is_seen = status.observed_generation == pool.metadata.generation;
-            // A pool that is being deleted counts no node as its own any more.
+            // A pool that is being deleted no longer counts a node as its own.
             is_seen
                 && (pool.metadata.deletion_timestamp.is_some()
                     || status.ready_nodes <= i32::try_from(ready).unwrap_or(0))

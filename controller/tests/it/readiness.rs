@@ -1,4 +1,4 @@
-//! Clients that wait for a pool, with `kubectl wait` or by kstatus, and go on when all is done and not before.
+//! Clients that wait for a pool, with `kubectl wait` or by kstatus, and continue when all is done and not before.
 
 use std::sync::Mutex;
 
@@ -24,7 +24,7 @@ async fn who_waits_for_a_pool_waits_for_its_end() -> Result<()> {
     Ok(())
 }
 
-/// Lets a pool join, changes it, has a node repaired, and removes one.
+/// Joins a pool, changes it, breaks a node so that it is repaired, and removes one.
 async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailable: Value) -> Result<()> {
     let mut hosts = world.hosts(name, count).await?;
     let pool = |hosts: &[_], pods: i32, downloads: i32| {

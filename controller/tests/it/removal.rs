@@ -68,12 +68,12 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
         .await
 }
 
-/// Observations of a watcher that knows nothing of the operator.
+/// Observations of a watcher that knows nothing about the operator.
 #[derive(Default)]
 struct Observed {
     /// Nodes of the pool `budgeted` that are cordoned now.
     cordoned: std::collections::BTreeSet<String>,
-    /// Most nodes that were cordoned at once.
+    /// Maximum number of nodes that were cordoned at once.
     most_cordoned: usize,
     /// Grace periods of deleted pods.
     graces: Vec<(String, Option<i64>)>,
@@ -134,7 +134,7 @@ async fn hosts_leave() -> Result<()> {
 /// Sizes of the incompressible data in two payload files: one that never changes, and one that does.
 const UNCHANGED: u64 = 4 << 20;
 const CHANGED: u64 = 1 << 20;
-/// Most bytes over a connection beside the payload.
+/// Maximum number of bytes over a connection besides the payload.
 const BESIDE: u64 = 200 << 10;
 
 fn payload(kubelet: Content) -> Vec<Entry> {
@@ -176,7 +176,7 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
         for file in ["Temp/mine.txt", "var/log/mine.log"] {
             let path = host.drive_c().join(file);
             std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
-            std::fs::write(path, "a person's")?;
+            std::fs::write(path, "a user's")?;
         }
     }
     let (observed, watches) = observe(world);
@@ -185,7 +185,7 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
     for host in &hosts[..3] {
         world.until_gone(host).await?;
         for file in ["Temp/mine.txt", "var/log/mine.log"] {
-            ensure!(host.drive_c().join(file).exists(), "a person's {file} was deleted from {}", host.name());
+            ensure!(host.drive_c().join(file).exists(), "a user's {file} was deleted from {}", host.name());
         }
         ensure!(host.stats().connections == 2, "{}: {:?}", host.name(), host.stats());
         world.until_event(host.name(), "Removed").await?;
@@ -371,7 +371,7 @@ async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
         world.until_gone(host).await?;
     }
 
-    // The owner's limit goes before the rule, in both directions.
+    // The owner's limit takes precedence over the rule, in both directions.
     for (limit, is_asked) in [(json!("100%"), false), (json!(1), true)] {
         let removal = json!({"inventory": {"removal": {"maxRemovals": limit}}});
         let with = |hosts: &[SimHost]| -> Result<WindowsNodePoolSpec> {

@@ -86,7 +86,7 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     let one = world.hosts("one", 1).await?;
     let specs = [frail(&few, "Reconfigure"), frail(&many, "Reconfigure"), frail(&one, "Reboot")];
     tokio::try_join!(world.join("few", &specs[0]), world.join("many", &specs[1]), world.join("one", &specs[2]))?;
-    // A person has taken one out of service: nothing is left of the budget.
+    // A user has taken one out of service: nothing is left of the budget.
     world.edit_node(few[4].name(), json!({"spec": {"unschedulable": true}})).await?;
     world.until("few", "the budget is used up", |p| pool_status(p).allowed_disruptions == 0).await?;
     for host in [&many[0], &many[1], &few[0], &one[0]] {
@@ -242,7 +242,7 @@ async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Resu
     Ok(())
 }
 
-/// Other bytes are in the place of the program, or of its beginning: put there by another user, or left by a power cut.
+/// Other bytes are in place of the program, or of its beginning: put there by another user, or left by a power cut.
 async fn a_program_of_other_bytes_is_never_started(world: &World) -> Result<()> {
     let hosts = world.hosts("worn", 2).await?;
     let ours = std::fs::read(&world.options.wicd)?;

@@ -57,7 +57,7 @@ fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSp
     )
 }
 
-/// Creates a workload behind a budget: `replicas` pods of which one may be missing.
+/// Creates a workload behind a budget: `replicas` pods, one of which may be missing.
 pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
@@ -141,18 +141,18 @@ pub(crate) fn node_is_ready(node: &Node) -> bool {
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Observations of a watcher that knows nothing of the operator.
+/// Observations of a watcher that knows nothing about the operator.
 #[derive(Default)]
 pub(crate) struct Observed {
     /// Nodes that are cordoned or not Ready now.
     disrupted: BTreeSet<String>,
-    /// Most nodes that were cordoned or not Ready at once.
+    /// Maximum number of nodes that were cordoned or not Ready at once.
     pub most_disrupted: usize,
     /// Nodes that were ever cordoned or not Ready.
     pub ever_disrupted: BTreeSet<String>,
     /// Nodes that are cordoned now.
     cordoned: BTreeSet<String>,
-    /// Most nodes that were cordoned at once.
+    /// Maximum number of nodes that were cordoned at once.
     pub most_cordoned: usize,
     /// Nodes that were ever cordoned.
     pub ever_cordoned: BTreeSet<String>,
@@ -454,7 +454,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     let version = pool_status(&world.pool(POOL).await?).desired_version;
     ensure!(version.as_ref() == Some(&versions[1]), "{version:?} {versions:?}");
 
-    // A version that a host gave up is tried again when a person asks for it.
+    // A version that a host gave up is tried again when a user asks for it.
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
     let mut gave_up = instances.get(hosts[0].name()).await?.status.context("no status")?;
     gave_up.failed_version = Some(versions[1].clone());

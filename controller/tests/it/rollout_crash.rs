@@ -190,7 +190,7 @@ impl Rollout {
     }
 }
 
-/// Lets a node be changed, and kills the operator at a step of the change.
+/// Changes a node, and kills the operator at a step of the change.
 async fn killed(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
     let at = kill_at(&rollout.world, name, step, release(&rollout.world, name)).await?;
     operation_of(&at)
@@ -231,7 +231,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     set_cordon(&r.world, "sent", Some(&sent.1)).await?;
     revive(&mut r.world).await?;
 
-    // In the middle of the drain: it goes on by the same clock.
+    // In the middle of the drain: it continues by the same clock.
     let at = kill_at(&r.world, "draining", "Drain", release(&r.world, "draining")).await?;
     let start = drain_start(&status(&at)).context("the drain has no start")?;
     let before = epoch(&lease(&r.world).await?);
@@ -281,7 +281,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     Ok(())
 }
 
-/// Lets the host request a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
+/// Makes the host request a restart by itself, as after an update of Windows. Returns the operation at which the operator was killed.
 async fn killed_at_restart(r: &mut Rollout, name: &str) -> Result<String> {
     let host = r.host(name)?;
     let asks = async {
@@ -371,7 +371,7 @@ async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
     Ok(())
 }
 
-/// Status about a host is lost, or older than the host: the node goes on undisturbed.
+/// Status about a host is lost, or older than the host: the node continues undisturbed.
 async fn the_host_is_believed(r: &Rollout) -> Result<()> {
     let world = &r.world;
     for name in ["adopted", "restored"] {

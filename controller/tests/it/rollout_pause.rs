@@ -1,4 +1,4 @@
-//! Pools that are paused until a time, and go on by themselves, in mode Plan, too.
+//! Pools that are paused until a time, and continue by themselves, in mode Plan, too.
 
 use anyhow::{Result, ensure};
 use api::{Mode, Time, WindowsNodePoolSpec, conditions, conditions::kind};

@@ -115,7 +115,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     };
     world.until(POOL, "waits for approval", waits).await?;
 
-    // A person rebuilds a node, and adds one.
+    // A user rebuilds a node, and adds one.
     let nodes: Api<Node> = Api::all(world.client.clone());
     let mut rebuilt = None;
     for host in &hosts[..3] {

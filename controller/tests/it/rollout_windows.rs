@@ -65,7 +65,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     let grant = instance.spec.grant.filter(|g| g.type_ != GrantType::Provision);
     ensure!(grant.is_none(), "{grant:?}");
 
-    // A person opens the other one.
+    // A user opens the other one.
     let open = json!({"schedule": "0 * * * *", "durationSeconds": 3600});
     world.apply("shut", &pool(&shut, 101, &open)).await?;
     until_updated(&world, "shut").await

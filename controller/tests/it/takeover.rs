@@ -332,7 +332,7 @@ async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, le
         })
         .await?;
     let node = world.node(persons.name()).await?.context("no Node")?;
-    ensure!(is_cordoned(&node) && !is_cordoned_by_us(&node), "the cordon of a person was lifted");
+    ensure!(is_cordoned(&node) && !is_cordoned_by_us(&node), "the cordon of a user was lifted");
 
     // Another user in the entry is another user for the legacy operator, too.
     let user =
@@ -383,7 +383,7 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh:
     for host in &legacy.hosts {
         let pod = pods.get(&format!("stays-{}", host.name())).await?;
         ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
-        // The legacy record says nothing of kubelet's settings, so kubelet has to read them again.
+        // The legacy record says nothing about kubelet's settings, so kubelet has to read them again.
         ensure!(legacy.starts_of(host, "kubelet") == 1, "kubelet: {:?}", host.windows().state().starts);
         ensure!(legacy.starts_of(host, "containerd") == 0, "containerd: {:?}", host.windows().state().starts);
     }
@@ -410,7 +410,7 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     config_maps.create(&PostParams::default(), &list).await?;
     world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    // Nodes of the legacy operator are there: a person has to say go.
+    // Nodes of the legacy operator are there: a user has to start the takeover.
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     let set = async |spec: serde_json::Value| {
         let patch = Patch::Merge(json!({"spec": spec}));

@@ -212,14 +212,14 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let of_person = world.pool(WINDOWS_INSTANCES).await?;
     let owners: Vec<&str> = of_person.managed_fields().iter().filter_map(|f| f.manager.as_deref()).collect();
-    ensure!(!owners.contains(&MANAGER_ADAPTER), "the operator has written to a person's pool: {owners:?}");
+    ensure!(!owners.contains(&MANAGER_ADAPTER), "the operator has written to a user's pool: {owners:?}");
     let table = guide.run(&world, "## 4. See what happens").await?;
     for host in &legacy.hosts {
         ensure!(table.contains(&format!("{}: Adopt: it is a node of another operator", host.name())), "{table}");
     }
     is_untouched(&world, &legacy, &before).await?;
 
-    // The person says go in Git. In no window, so that the nodes are adopted and stay as they are.
+    // The user starts the takeover in Git. In no window, so that the nodes are adopted and stay as they are.
     pool["spec"]["mode"] = json!("Apply");
     pools.patch(WINDOWS_INSTANCES, &git, &Patch::Apply(&pool)).await?;
     are_adopted(&world, &legacy).await?;
@@ -257,7 +257,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.until(WINDOWS_INSTANCES, "it still waits", |p| plans_to_adopt(p, 2)).await?;
     is_untouched(&world, &legacy, &before).await?;
 
-    // A person's choice meets no conflict and stays, also after a restart.
+    // A user's choice meets no conflict and stays, also after a restart.
     let go = json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
         "metadata": {"name": WINDOWS_INSTANCES},
         "spec": {"mode": "Apply", "rollout": pool["spec"]["rollout"]}});

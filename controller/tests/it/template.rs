@@ -83,7 +83,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         )
         .await?;
 
-    // A person's change is put right; a status is written only where something differs.
+    // A user's change is corrected; a status is written only where something differs.
     let before = versions(&world, &hosts).await?;
     for attempt in ["x", "y"] {
         let bend = json!({
@@ -92,7 +92,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         });
         for host in &hosts {
             world.edit_node(host.name(), bend.clone()).await?;
-            until_node(&world, host.name(), "the change is put right", is_first).await?;
+            until_node(&world, host.name(), "the change is corrected", is_first).await?;
         }
     }
     let after = versions(&world, &hosts).await?;

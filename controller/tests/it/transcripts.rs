@@ -390,7 +390,7 @@ const CHANGE: [&str; 6] = [
     r#"{"spec":{"template":{"spec":{"containerd":{"maxConcurrentDownloads":6}}}}}"#,
 ];
 
-/// Returns a rollout in which one node goes before the others, in the order of names.
+/// Returns a rollout in which one node precedes the others, in the order of names.
 fn rollout() -> Value {
     json!({"order": "Name", "steps": [{"nodes": 1, "approval": true}]})
 }

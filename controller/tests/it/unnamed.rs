@@ -269,7 +269,7 @@ async fn a_host_whose_node_is_called_otherwise_does_not_become_a_second_one() ->
     ensure!(names == [node], "{names:?}");
     ensure!(world.node(hosts[0].name()).await?.is_none(), "it was joined as a second Node");
 
-    // Neither is it if a person has given it another name.
+    // Neither is it if a user has given it another name.
     let api = Api::<Node>::all(world.client.clone());
     let other = json!({"metadata": {"name": "as-the-cloud-has-it", "labels": {"kubernetes.io/os": "windows", key::BYOH: "true"}}});
     api.create(&PostParams::default(), &serde_json::from_value(other)?).await?;

@@ -101,7 +101,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Waits until the host does not wait any more.
+    /// Waits until the host no longer waits.
     async fn host_goes_on(&self, n: usize) -> Result<()> {
         let goes = || async {
             let instance = self.world.instance(self.host(n)).await;
@@ -116,7 +116,7 @@ impl<'a> Subject<'a> {
         self.world.until(&self.name, &what, |p| says(p, self.cause)).await
     }
 
-    /// Waits until the pool does not wait any more.
+    /// Waits until the pool no longer waits.
     async fn pool_goes_on(&self) -> Result<()> {
         let goes = || async {
             let pool = Api::<WindowsNodePool>::all(self.world.client.clone()).get_opt(&self.name).await;
@@ -169,7 +169,7 @@ fn change(rollout: Value) -> Value {
     json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}, "rollout": rollout})
 }
 
-/// Creates one cause, ends it, and checks that what waited goes on.
+/// Creates one cause, ends it, and checks that what waited continues.
 #[expect(clippy::too_many_lines, reason = "each cause has an arm of its own")]
 async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     let subject = |hosts| Subject::new(world, cause, hosts);

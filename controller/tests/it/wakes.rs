@@ -41,7 +41,7 @@ async fn reports_of_kubelets_wake_no_controller_and_hosts_only_wake_for_what_the
     change(&world, json!({"metadata": {"annotations": {"example.com/owner": "a"}}}), OF_INSTANCES).await
 }
 
-/// Waits until no controller is woken while kubelets report. The work after a change goes on for a moment; a controller that is woken by reports
+/// Waits until no controller is woken while kubelets report. The work after a change continues for a moment; a controller that is woken by reports
 /// never rests.
 async fn rests(world: &World) -> Result<()> {
     let resting = async {

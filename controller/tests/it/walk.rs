@@ -55,7 +55,7 @@ const EXPLAINED: Duration = Duration::from_secs(15);
 /// Time after which a watch has caught up.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
 
-/// Present intent of the users.
+/// Current intent of the users.
 struct Model {
     /// Entries of each pool: name, and number of the host to which the address leads.
     lists: [BTreeMap<String, usize>; 2],
@@ -359,7 +359,7 @@ impl Walk {
     async fn new(seed: u64) -> Result<Self> {
         let termination = Duration::from_millis(100);
         let sim = SimOptions { termination, restart: Duration::from_millis(200), ..SimOptions::default() };
-        // What a person waits for, a walk has no time for.
+        // What a user waits for, a walk has no time for.
         let world = World::new(sim, &["--register-timeout", "60s"]).await?;
         let hosts = world.hosts("w", HOSTS * POOLS.len()).await?;
         let list = |range: std::ops::Range<usize>| range.map(|n| (hosts[n].name().to_owned(), n)).collect();
@@ -483,7 +483,7 @@ impl Walk {
             10 | 11 => {
                 self.explain(host);
                 self.hosts[host].reboot();
-                format!("{} is restarted by a person", self.hosts[host].name())
+                format!("{} is restarted by a user", self.hosts[host].name())
             }
             12 => {
                 self.explain(host);
@@ -538,12 +538,12 @@ impl Walk {
                 if self.rng.random_bool(0.5) {
                     let _ = Api::<Node>::all(self.world.client.clone()).delete(&name, &DeleteParams::default()).await;
                     // Kubernetes deletes the pods of a Node that is gone.
-                    format!("Node {name} is deleted by a person")
+                    format!("Node {name} is deleted by a user")
                 } else {
                     self.seen.lock().unwrap().rebuilt.insert(name.clone());
                     let instances = Api::<WindowsInstance>::all(self.world.client.clone());
                     let _ = instances.delete(&name, &DeleteParams::default()).await;
-                    format!("WindowsInstance {name} is deleted by a person")
+                    format!("WindowsInstance {name} is deleted by a user")
                 }
             }
             _ => {
@@ -563,7 +563,7 @@ impl Walk {
 
     /// Does what the messages of an instance ask for: allows the host key, or gives the host up.
     async fn trust(&self, instance: &WindowsInstance) {
-        // One that leaves is in no list any more: it is known by what runs on it.
+        // One that leaves is no longer in a list: it is known by what runs on it.
         let name = instance.name_any();
         let runs = || self.hosts.iter().position(|h| Look::at(h).node.as_deref() == Some(&name));
         let host = self.model.lists.iter().find_map(|list| list.get(&name).copied()).or_else(runs);

@@ -46,12 +46,12 @@ fn deleted(host: &SimHost, service: &str) -> Result<()> {
     Ok(())
 }
 
-/// Has another program hold kubelet's program, before it is in its place.
+/// Makes another program hold kubelet's program, before it is in its place.
 fn hold(host: &SimHost, by: Held) -> Result<()> {
     Ok(host.windows().hold(r"C:\k\kubelet.exe.new", Some(by))?)
 }
 
-/// Has an antivirus hold wicd while the operator sends it.
+/// Makes an antivirus hold wicd while the operator sends it.
 fn hold_wicd(host: &SimHost) -> Result<()> {
     let path = api::host::launcher_path(&hex::encode(Sha256::digest(crate::fleet::WICD)));
     Ok(host.windows().hold(&format!("{path}.partial"), Some(Held::Denied(3)))?)

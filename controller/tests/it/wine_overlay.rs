@@ -1,6 +1,6 @@
-//! Node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with
-//! the services that such a node has beside kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator
-//! has prepared them; and with all facts from the objects of the cluster, each of which changes while the node runs.
+//! Node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with the services
+//! that such a node has besides kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator has prepared them; and with
+//! all facts from the objects of the cluster, each of which changes while the node runs.
 //!
 //! The test plays OpenShift's part beside the operator: it approves the certificate of hybrid-overlay-node, gives the Node its part
 //! of the pod network, and grants rights to nodes.
@@ -347,7 +347,7 @@ fn the_endpoint(world: &World) -> Result<Value> {
     Ok(endpoints.remove(0))
 }
 
-/// Reports whether an adapter has the endpoint's address. Wine goes on listing a removed adapter, without addresses.
+/// Reports whether an adapter has the endpoint's address. Wine continues to list a removed adapter, without addresses.
 async fn has_adapter(world: &World, endpoint: &Value) -> Result<bool> {
     let address = endpoint["IPAddress"].as_str().context("the endpoint has no address")?;
     Ok(cmd(&world.host, "ipconfig /all").await?.contains(address))

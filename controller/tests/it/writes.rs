@@ -10,8 +10,8 @@ use crate::fleet::{World, is_ready, spec_with};
 
 const POOL: &str = "factory";
 const HOSTS: u32 = 40;
-/// Most writes for a host that joins, and for one that is changed, with its share of common writes. The pool's own status is left out: how often it
-/// is written depends on how long the hosts take, which is chance on a busy machine.
+/// Maximum number of writes for a host that joins, and for one that is changed, with its share of common writes. The pool's own status is left out:
+/// how often it is written depends on how long the hosts take, which is chance on a busy machine.
 const JOIN: u32 = 14;
 const CHANGE: u32 = 9;
 

@@ -65,8 +65,7 @@ impl fmt::Display for Digest {
 }
 
 impl Digest {
-    /// Returns a reader that fails at the end of `inner` if the bytes do not have this digest. Bytes that were read before are not to be used
-    /// until the end has come.
+    /// Returns a reader that fails at the end of `inner` if the bytes do not have this digest. The caller must not use bytes before the end.
     pub fn check<R: Read>(self, inner: R) -> Checked<R> {
         let hasher = match self.algorithm {
             Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),

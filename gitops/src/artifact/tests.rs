@@ -1,3 +1,5 @@
+//! Tests of artifacts that are unpacked, hostile ones among them.
+
 use api::Reason;
 use std::io::Write as _;
 

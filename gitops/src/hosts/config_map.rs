@@ -7,7 +7,7 @@ use regex::Regex;
 use super::quote;
 use wnp_core::inventory::address::is_address;
 
-/// Most characters of a user name, as for a host of a pool.
+/// Maximum number of characters of a user name, as for a host of a pool.
 const MAX_USERNAME: usize = 104;
 
 /// Entry that cannot be used.
@@ -81,7 +81,7 @@ fn is_username(text: &str) -> bool {
     text.chars().count() <= MAX_USERNAME && PATTERN.as_ref().is_some_and(|p| p.is_match(text))
 }
 
-/// Reports whether a ConfigMap is meant as a host list: a file may hold other ConfigMaps too.
+/// Reports whether a ConfigMap is intended as a host list: a file may hold other ConfigMaps too.
 pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_entry = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("username");
     name == Some("windows-instances") || values.any(|v| api::text::decode(v).is_ok_and(|text| is_entry(&text)))

@@ -285,7 +285,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
     base64::engine::general_purpose::STANDARD.decode(text).ok()
 }
 
-/// Most characters of a text in a message.
+/// Maximum number of characters of a text in a message.
 const MOST: usize = 80;
 
 /// Returns a foreign text in quotes, for a message.

@@ -312,7 +312,7 @@ fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// Returns the words of which a value must be one.
+/// Returns the words that a value may be.
 fn words(schema: &Value) -> Vec<&str> {
     let each = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     each.filter_map(|one| one.get("const").and_then(Value::as_str)).collect()

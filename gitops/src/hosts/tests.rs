@@ -1,3 +1,5 @@
+//! Tests of host lists: files that are accepted, and faults with file and line.
+
 use proptest::prelude::*;
 
 use super::*;

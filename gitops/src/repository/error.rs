@@ -8,7 +8,7 @@ use api::{Reason, text};
 use super::AccessError;
 use crate::known_hosts::KnownHostsError;
 
-/// Most characters of a server's words in an error.
+/// Maximum number of characters of a server's words in an error.
 const EXCERPT: usize = 300;
 
 /// Reason why a repository cannot be fetched or read.
@@ -34,7 +34,7 @@ pub enum GitError {
     /// The known hosts cannot be used.
     #[error("{0}")]
     KnownHosts(#[from] KnownHostsError),
-    /// The server's key is not a known one.
+    /// The server's key is not in the known hosts.
     #[error(
         "{host} offers the SSH host key {offered}, which known_hosts does not list for it{}: if it is right, add it there",
         unread(.damaged)
@@ -48,7 +48,7 @@ pub enum GitError {
         offered: String,
     },
     /// The server rejects the credentials.
-    #[error("{host} refuses to log in: {problem}")]
+    #[error("{host} refuses the log-in: {problem}")]
     AuthenticationFailed {
         /// Name of the server or proxy.
         host: String,
@@ -124,7 +124,7 @@ pub enum GitError {
         /// Path from the pool.
         path: String,
     },
-    /// A directory has an entry that could be taken for one of another directory.
+    /// A directory has an entry that could be mistaken for one of another directory.
     #[error("the commit has an entry {}, which is not a valid name for a file of hosts: remove it", text::quote(.path, EXCERPT))]
     NameInvalid {
         /// Path of the entry.
@@ -174,14 +174,14 @@ pub enum GitError {
         /// Name in the tag itself.
         made_for: String,
     },
-    /// Fetched data are not on disk any more, or cannot be read.
+    /// Fetched data are no longer on disk, or cannot be read.
     #[error("the fetched data can no longer be read ({problem}): the operator fetches them again")]
     Damaged {
         /// Known details of the damage.
         problem: String,
     },
     /// The directory on disk cannot be used.
-    #[error("the directory for repositories cannot be used: is it full, or not writable?")]
+    #[error("the directory for repositories cannot be used: check that its volume has space and is writable")]
     Disk(#[source] io::Error),
 }
 

@@ -28,7 +28,7 @@ pub(super) const DEPTH: u32 = 50;
 /// Number of commits that are fetched if the previous commit is not among the first, to determine whether the new one descends from it.
 pub(super) const FAR: u32 = 1000;
 
-/// Most bytes of an object, and most memory for one while a pack is read.
+/// Maximum number of bytes of an object, and maximum memory for one while a pack is read.
 const OBJECT: usize = 64 << 20;
 
 /// Interval at which a reader of a pack checks for cancellation.

@@ -12,13 +12,13 @@ use super::{
 };
 use crate::{File, Limits, hosts::Entry};
 
-/// Most commits at which the inventory is read for changes.
+/// Maximum number of commits at which the inventory is read for changes.
 const READ: usize = 200;
 
-/// Most commits that are visited.
+/// Maximum number of commits that are visited.
 const WALKED: usize = 20_000;
 
-/// Most characters of an author and of a subject in the API.
+/// Maximum number of characters of an author and of a subject in the API.
 const LINE: usize = 512;
 
 /// File, and the host's name, or address if it has no name.

@@ -21,7 +21,7 @@ use super::{Access, AccessError, GitError, Proxy, link::Link, tls, url::origin};
 /// Time limit for a connection. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Most redirects of a request. Renamed and moved repositories redirect once or twice.
+/// Maximum number of redirects of a request. Renamed and moved repositories redirect once or twice.
 const REDIRECTS: usize = 5;
 
 /// Connection to the server of one repository.

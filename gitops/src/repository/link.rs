@@ -1,8 +1,7 @@
 //! Limits of one fetch: time, bytes, and cancellation.
 //!
-//! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a
-//! server that sends nothing, or a byte a second, holds the caller no longer than the time limit, or than a moment
-//! after a stop.
+//! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a server that sends
+//! nothing, or a byte a second, holds the caller until the time limit at most, or a moment after a stop.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,7 +17,7 @@ use super::GitError;
 /// Interval at which a wait checks the time limit and the stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Most bytes that a server may send before any content: they are kept in memory. Half a million names have room.
+/// Maximum number of bytes that a server may send before any content: they are kept in memory. Half a million names have room.
 const GREETING: u64 = 32 << 20;
 
 /// Connection to a server for one fetch.
@@ -30,7 +29,7 @@ pub(super) struct Link<'a> {
     timeout: Duration,
     stop: &'a AtomicBool,
     received: Cell<u64>,
-    /// Most bytes that may be received for now, and the name of these bytes.
+    /// Maximum number of bytes that may be received for now, and the name of these bytes.
     ceiling: Cell<(u64, &'static str)>,
     limit: u64,
     /// First error of the fetch. The error of gix contains less.
@@ -53,7 +52,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Waits for `work`, but no longer than until the time limit or a stop.
+    /// Waits for `work`, until the time limit or a stop at most.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let Some(runtime) = &self.runtime else { return Err(io::ErrorKind::NotConnected.into()) };
         if let Some(over) = self.over() {
@@ -95,7 +94,7 @@ impl<'a> Link<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Adds to the received bytes. Fails above the present limit.
+    /// Adds to the received bytes. Fails above the current limit.
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.received.get().saturating_add(bytes as u64);
         self.received.set(received);
@@ -149,7 +148,7 @@ impl Watch<'_> {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        // Not to wait for a name look-up that goes on.
+        // Not to wait for a name look-up that continues.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -5,13 +5,14 @@ use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKi
 use super::{GitError, error::excerpt};
 use crate::{File, Limits};
 
-/// Most levels of directories. Git's own paths are not as deep.
+/// Maximum number of levels of directories. Git's own paths are not as deep.
 const DEEP: usize = 64;
 
-/// Most entries of all directories below the path. A few bytes can describe very many, as a directory may contain another one many times.
+/// Maximum number of entries of all directories below the path. A few bytes can describe very many, as a directory may contain another one many
+/// times.
 const ENTRIES: usize = 500_000;
 
-/// Most bytes of a directory's list of names.
+/// Maximum number of bytes of a directory's list of names.
 const TREE: u64 = 16 << 20;
 
 /// Beginning of a pointer of Git LFS, which is at most [`LFS_SIZE`] long.
@@ -125,7 +126,7 @@ impl Walk<'_> {
             if entry.mode.is_tree() {
                 self.below(entry.oid.to_owned(), &path, depth + 1)?;
             } else if is_inventory(&name) {
-                // It is shown to people, line by line.
+                // It is shown to users, line by line.
                 if path.chars().any(char::is_control) {
                     return Err(GitError::NameInvalid { path });
                 }

@@ -1,3 +1,5 @@
+//! Tests of references that are resolved to a commit.
+
 use proptest::prelude::*;
 
 use super::*;

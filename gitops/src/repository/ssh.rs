@@ -26,19 +26,19 @@ use crate::known_hosts::{Known, host_name, known_hosts};
 /// Time limit for a connection to one address. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Most bytes that the server may send ahead.
+/// Maximum number of bytes that the server may send ahead.
 const WINDOW: u32 = 2 << 20;
 
-/// Most bytes that are kept of the server's standard error.
+/// Maximum number of bytes that are kept of the server's standard error.
 const SAID: usize = 2048;
 
-/// Key exchanges of FIPS 140 beside the usual ones.
+/// Key exchanges of FIPS 140, in addition to the usual ones.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =
     [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR];
 
-/// Most bytes of an identity, more than any key needs.
+/// Maximum number of bytes of an identity, more than any key needs.
 const IDENTITY: usize = 64 << 10;
 
 /// Connects, logs in, and starts `git-upload-pack` on the server.

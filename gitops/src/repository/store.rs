@@ -14,7 +14,7 @@ use super::GitError;
 /// Most local commits that are reported to a server.
 const HAVES: usize = 256;
 
-/// Most tags of tags that are followed.
+/// Maximum number of tags of tags that are followed.
 const TAGS: usize = 5;
 
 /// File with the commit that was last fetched for each reference.

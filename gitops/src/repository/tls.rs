@@ -28,7 +28,7 @@ pub(super) fn config(access: &Access) -> Result<ClientConfig, GitError> {
 fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, GitError> {
     let mut roots = RootCertStore::empty();
     let Some(pem) = authority else {
-        // Some certificates of a system's bundle may be odd; a server that needs one of those is not believed.
+        // Some certificates of a system's bundle may be odd; a server that needs one of those is not accepted.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };

@@ -1,8 +1,7 @@
 //! OpenPGP signatures, as GnuPG makes them.
 //!
-//! The owner of a key states its uses and its expiry in signatures by the primary key; each of those is verified, with the same demands on
-//! its hash, before it is believed. A revocation counts whatever its reason and its date: the signer chooses the date, and so does
-//! the thief of a key.
+//! The owner of a key states its uses and its expiry in signatures by the primary key; each of those is verified, with the same demands on its hash,
+//! before it counts. A revocation counts whatever its reason and its date: the signer chooses the date, and so does the thief of a key.
 
 use std::time::{Duration, SystemTime};
 

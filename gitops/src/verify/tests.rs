@@ -1,3 +1,5 @@
+//! Tests of signatures of commits and tags.
+
 use std::{fs, path::PathBuf, time::Duration};
 
 use proptest::prelude::*;

@@ -44,7 +44,7 @@ pub fn workspace_root() -> PathBuf {
 /// The folder that keeps builds and downloads between runs: `windows-node-pools` in `$XDG_CACHE_HOME` or `~/.cache`.
 ///
 /// # Errors
-/// When neither `XDG_CACHE_HOME` nor `HOME` is set.
+/// Fails when neither `XDG_CACHE_HOME` nor `HOME` is set.
 pub fn cache_dir() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
         Some(dir) => PathBuf::from(dir),
@@ -79,7 +79,7 @@ pub fn has_target(target: &str) -> bool {
 /// The folder of cargo: `$CARGO_HOME` or `~/.cargo`.
 ///
 /// # Errors
-/// When neither `CARGO_HOME` nor `HOME` is set.
+/// Fails when neither `CARGO_HOME` nor `HOME` is set.
 pub fn cargo_home() -> Result<PathBuf> {
     if let Some(home) = std::env::var_os("CARGO_HOME") {
         return Ok(home.into());
@@ -102,7 +102,7 @@ pub fn forget_caller(cargo: &mut Command) {
 /// where the output of a test that passes is not shown.
 ///
 /// # Errors
-/// Where [`REQUIRE_ALL`] is set.
+/// Fails where [`REQUIRE_ALL`] is set.
 pub fn skip(reason: &str) -> Result<()> {
     let line = skipped(reason, std::env::var(REQUIRE_ALL).ok().as_deref())?;
     let thread = thread::current();
@@ -131,7 +131,7 @@ pub fn exit(result: Result<()>) -> ExitCode {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// When the program does not start, or its exit status is not 0.
+/// Fails when the program does not start, or its exit status is not 0.
 pub fn execute(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
     ensure!(status.success(), "{}: {status}", command.get_program().display());

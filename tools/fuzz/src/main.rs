@@ -44,7 +44,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
 
 fuzz_target!(|data: &[u8]| CHOSEN(data));
 
-/// Fails if a message for people or their terminals is too long, or has characters that would move a cursor.
+/// Fails if a message for users or their terminals is too long, or has characters that would move a cursor.
 fn assert_fit_for_people(message: &str, most: usize) {
     assert!(message.chars().count() <= most, "too long: {message:?}");
     assert!(!message.chars().any(char::is_control), "control characters: {message:?}");

@@ -32,7 +32,7 @@ pub fn support(data: &[u8]) {
     unpacked.refused.iter().for_each(|line| crate::assert_fit_for_people(line, 200));
 }
 
-/// Fuzzes a host's answer, from the bytes to what becomes of them.
+/// Fuzzes a host's answer, from the bytes to their interpretation.
 pub fn answer(data: &[u8]) {
     let Answer { state: Some(state), requests, warnings, .. } = (match facts::parse_answer(data, OPERATION, Verb::Apply)
     {

@@ -88,7 +88,7 @@ pub fn object(data: &[u8]) {
         let length = commit.data.len() + commit.signature.as_ref().map_or(0, Vec::len);
         assert!(length <= data.len(), "more than there was");
         if commit.signature.is_none() && !commit.data.starts_with(b"gpgsig") {
-            // What is signed has no signature any more.
+            // What is signed no longer has a signature.
             let again = split_commit(&commit.data, header);
             assert_eq!(again, commit);
         }

@@ -21,7 +21,7 @@ impl Cluster {
     /// Returns a control plane with `deploy/base` applied and in force: one of an earlier test, brought back to that state, or a new one.
     ///
     /// # Errors
-    /// When there is none to be used again, and none can be started or the operator cannot be installed.
+    /// Fails when there is none to be used again, and none can be started or the operator cannot be installed.
     pub async fn installed() -> Result<Self> {
         loop {
             let free = lock(&FREE).pop();

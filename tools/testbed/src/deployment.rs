@@ -30,7 +30,7 @@ pub const OPERATOR_GROUPS: [&str; 2] =
 /// Installs the CRDs and `deploy/base`, and waits until they are in force.
 ///
 /// # Errors
-/// When the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses something, or it is not in force within a minute.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     let client = control_plane.client().await?;
     for crd in api::crds() {
@@ -44,7 +44,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
 /// Applies a folder of `deploy/`, as kubectl's kustomize renders it.
 ///
 /// # Errors
-/// When kustomize cannot render the folder, or the API server refuses something.
+/// Fails when kustomize cannot render the folder, or the API server refuses something.
 pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
     static RENDERED: Mutex<BTreeMap<String, String>> = Mutex::const_new(BTreeMap::new());
     let mut rendered = RENDERED.lock().await;
@@ -62,7 +62,7 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
 /// Installs the CRDs and the content of the bundle as the Operator Lifecycle Manager does. The bundle holds no policies.
 ///
 /// # Errors
-/// When the API server refuses something.
+/// Fails when the API server refuses something.
 pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     let client = control_plane.client().await?;
     install_monitoring(control_plane).await?;
@@ -105,7 +105,7 @@ fn of_version(version: &Value) -> Vec<Value> {
 /// Installs the kinds of the Prometheus operator, which OpenShift has.
 ///
 /// # Errors
-/// When the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses something, or it is not in force within a minute.
 pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("monitoring.yaml")).await?;
     let client = control_plane.client().await?;
@@ -118,7 +118,7 @@ pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
 /// Installs the kind with which operators report to the Operator Lifecycle Manager whether it may upgrade them.
 ///
 /// # Errors
-/// When the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses something, or it is not in force within a minute.
 pub async fn install_operator_conditions(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("olm.yaml")).await?;
     served(&control_plane.client().await?, "operatorconditions.operators.coreos.com").await
@@ -146,7 +146,7 @@ impl MachineApi {
 /// Installs the CRDs of an API that makes machines, and makes its namespace with the operator's rights in it.
 ///
 /// # Errors
-/// When the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses something, or it is not in force within a minute.
 pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> Result<()> {
     let (file, group) = match api {
         MachineApi::OpenShift => ("machine-api.yaml", "machine.openshift.io"),
@@ -174,7 +174,7 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
 /// Installs the CRDs of OpenShift's kinds that hold facts of the cluster, and the operator's rights in `openshift-config`.
 ///
 /// # Errors
-/// When the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses something, or it is not in force within a minute.
 pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
@@ -201,7 +201,7 @@ pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
 /// Installs the CRDs of the kinds of Flux that have an artifact, and makes its namespace.
 ///
 /// # Errors
-/// When the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses something, or it is not in force within a minute.
 pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("flux.yaml")).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flux-system"}});
@@ -216,7 +216,7 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
 /// Waits until a kind is served. Its condition Established is true a little before.
 ///
 /// # Errors
-/// When the CRD cannot be read, or is not served within a minute.
+/// Fails when the CRD cannot be read, or is not served within a minute.
 pub async fn served(client: &Client, crd: &str) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
@@ -229,8 +229,7 @@ pub async fn served(client: &Client, crd: &str) -> Result<()> {
     eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
-/// Waits until the policies are in force. The API server takes up all that it has, in one go: when the one that was applied last refuses, the
-/// others do.
+/// Waits until the policies are in force. The API server loads all policies at once: when the one that was applied last refuses, the others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let wicd = control_plane.client_as("system:wicd-node:probe", &["system:wicd-nodes", "system:masters"]).await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(wicd);
@@ -251,7 +250,7 @@ pub const PROBES: &str = "testbed:probes";
 /// A client with the operator's own rights, for tests of those rights.
 ///
 /// # Errors
-/// When no certificate can be made.
+/// Fails when no certificate can be made.
 pub async fn operator_client(control_plane: &ControlPlane) -> Result<Client> {
     control_plane.client_as(OPERATOR, &["system:serviceaccounts", PROBES]).await
 }
@@ -267,7 +266,7 @@ pub fn new_key() -> Result<PrivateKey> {
 /// Stores a private key as the Secret that pools use if they name none.
 ///
 /// # Errors
-/// When the API server refuses it.
+/// Fails when the API server refuses it.
 pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result<()> {
     store_key_as(control_plane, api::names::DEFAULT_KEY_SECRET, key).await
 }
@@ -275,7 +274,7 @@ pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result
 /// Stores a private key as a Secret of this name.
 ///
 /// # Errors
-/// When the API server refuses it.
+/// Fails when the API server refuses it.
 pub async fn store_key_as(control_plane: &ControlPlane, name: &str, key: &PrivateKey) -> Result<()> {
     let pem = key.to_openssh(LineEnding::LF)?;
     let secret = json!({
@@ -289,7 +288,7 @@ pub async fn store_key_as(control_plane: &ControlPlane, name: &str, key: &Privat
 /// Asks again and again until the answer is yes.
 ///
 /// # Errors
-/// After a minute.
+/// Fails after a minute.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> F) -> Result<()> {
     within(Duration::from_mins(1), what, ask).await
 }
@@ -297,7 +296,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> 
 /// Asks again and again until the answer is yes.
 ///
 /// # Errors
-/// After `limit`.
+/// Fails after `limit`.
 pub async fn within<F: Future<Output = bool>>(limit: Duration, what: &str, ask: impl Fn() -> F) -> Result<()> {
     let asking = async {
         while !ask().await {

@@ -26,7 +26,7 @@ impl HostNetwork {
     /// Makes a network that no other process uses.
     ///
     /// # Errors
-    /// When all networks are in use, a lock file cannot be opened, or `ip` fails, for example without root.
+    /// Fails when all networks are in use, a lock file cannot be opened, or `ip` fails, for example without root.
     pub fn create() -> Result<Self> {
         let locks = cache_dir()?.join("networks");
         for number in 1..=u8::MAX {

@@ -39,7 +39,7 @@ impl OpenSsh {
     /// Starts a server with further lines of `sshd_config`, which may name files of the server's folder.
     ///
     /// # Errors
-    /// When there is no sshd, or files cannot be written.
+    /// Fails when there is no sshd, or files cannot be written.
     pub fn start(config: impl FnOnce(&Path) -> Result<String>) -> Result<Self> {
         let sshd = find("sshd").context("there is no sshd: run `cargo xtask setup`")?;
         if fs::metadata("/proc/self")?.uid() == 0 {
@@ -105,7 +105,7 @@ impl OpenSsh {
     /// Gives the server another host key from the next connection on, and returns the old one.
     ///
     /// # Errors
-    /// When the key cannot be written.
+    /// Fails when the key cannot be written.
     pub fn set_host_key(&mut self, key: PrivateKey) -> Result<PrivateKey> {
         write_private(&self.dir.join("host_key"), &key)?;
         Ok(std::mem::replace(&mut self.host_key, key))

@@ -46,7 +46,7 @@ pub struct Operator {
 /// progress goes to standard error.
 ///
 /// # Errors
-/// When it cannot be built.
+/// Fails when it cannot be built.
 pub fn build() -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     // Named together with the caller, dependencies have the features that they were built with for it: none is built twice.
@@ -65,7 +65,7 @@ impl Operator {
     /// Starts the operator with the rights of its service account.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Fails when it cannot be started.
     pub fn start(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Self> {
         Self::start_with(control_plane, options, control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?)
     }
@@ -73,7 +73,7 @@ impl Operator {
     /// Starts the operator in another namespace, with the rights of its service account there.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Fails when it cannot be started.
     pub fn start_in(control_plane: &ControlPlane, options: &OperatorOptions, namespace: &str) -> Result<Self> {
         let user = format!("system:serviceaccount:{namespace}:windows-node-pools");
         let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")];
@@ -156,7 +156,7 @@ impl Operator {
     /// Fails if the operator has ended by itself.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// Fails with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         self.daemon.check()
     }
@@ -164,7 +164,7 @@ impl Operator {
     /// Sends the operator a signal, as `TERM` or `STOP`.
     ///
     /// # Errors
-    /// When there is no such signal or process.
+    /// Fails when there is no such signal or process.
     pub fn signal(&self, name: &str) -> Result<()> {
         let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status()?;
         anyhow::ensure!(status.success(), "kill -s {name} failed");
@@ -174,7 +174,7 @@ impl Operator {
     /// Exit status of the operator, if it has ended.
     ///
     /// # Errors
-    /// When that cannot be found out.
+    /// Fails when that cannot be found out.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.daemon.ended()
     }
@@ -187,7 +187,7 @@ impl Operator {
     /// Response at a path of the operator's HTTP server.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// Fails when it does not answer.
     pub async fn get(&self, path: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.address).await?;
         stream
@@ -201,7 +201,7 @@ impl Operator {
     /// The sum of a metric over all its labels, 0 if it is not there.
     ///
     /// # Errors
-    /// When the operator does not answer.
+    /// Fails when the operator does not answer.
     pub async fn metric(&self, name: &str) -> Result<f64> {
         let text = self.get("/metrics").await?;
         let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
@@ -211,7 +211,7 @@ impl Operator {
     /// Waits until the operator leads.
     ///
     /// # Errors
-    /// After a minute.
+    /// Fails after a minute.
     pub async fn leads(&self) -> Result<()> {
         let limit = std::time::Duration::from_mins(1);
         within(limit, "the operator leads", || async {

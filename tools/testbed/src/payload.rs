@@ -96,7 +96,7 @@ impl Entry {
 /// Entries that a Wine host needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
 ///
 /// # Errors
-/// When a program of the test bed cannot be built.
+/// Fails when a program of the test bed cannot be built.
 pub fn hybrid_overlay() -> Result<Vec<Entry>> {
     Ok(vec![
         Entry::with(r"C:\k\containerd\containerd.exe", Content::File(host_containerd()?)).services(&["containerd"]),
@@ -113,7 +113,7 @@ pub fn hybrid_overlay() -> Result<Vec<Entry>> {
 /// Entries that a Wine host needs in addition on Azure.
 ///
 /// # Errors
-/// When a program of the test bed cannot be built.
+/// Fails when a program of the test bed cannot be built.
 pub fn azure() -> Result<Vec<Entry>> {
     let manager = Entry::with(r"C:\k\azure-cloud-node-manager.exe", Content::File(host_node_manager()?));
     Ok(vec![manager.services(&["cloud-node-manager"]).platforms(&["azure"])])
@@ -123,7 +123,7 @@ pub fn azure() -> Result<Vec<Entry>> {
 /// bytes. Compressed files that an earlier payload in `dir` had, and this one has not, are deleted.
 ///
 /// # Errors
-/// When a content cannot be read, `dir` cannot be written, or two entries have the same path or destination.
+/// Fails when a content cannot be read, `dir` cannot be written, or two entries have the same path or destination.
 pub fn write(dir: &Path, entries: &[Entry], level: i32) -> Result<Manifest> {
     write_with(dir, entries, level, &|_| ())
 }

@@ -37,7 +37,7 @@ impl Authority {
     /// Makes a new authority.
     ///
     /// # Errors
-    /// When no key or certificate can be made.
+    /// Fails when no key or certificate can be made.
     pub fn new(name: &str) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = distinguished_name(name, &[])?;
@@ -55,7 +55,7 @@ impl Authority {
     /// A client certificate for a Kubernetes user (common name) in up to two groups (organizations).
     ///
     /// # Errors
-    /// When there are more than two groups, or no key or certificate can be made.
+    /// Fails when there are more than two groups, or no key or certificate can be made.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = distinguished_name(user, groups)?;
@@ -66,7 +66,7 @@ impl Authority {
     /// A client certificate as [`Authority::client`], issued `age` ago and valid for `life`.
     ///
     /// # Errors
-    /// As [`Authority::client`].
+    /// Fails as [`Authority::client`] does.
     pub fn old_client(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = distinguished_name(user, groups)?;
@@ -79,7 +79,7 @@ impl Authority {
     /// A server certificate for addresses and DNS names.
     ///
     /// # Errors
-    /// When a DNS name is not ASCII, or no key or certificate can be made.
+    /// Fails when a DNS name is not ASCII, or no key or certificate can be made.
     pub fn server(&self, name: &str, addresses: &[IpAddr], dns_names: &[&str]) -> Result<Identity> {
         let mut params = CertificateParams::new(dns_names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         params.distinguished_name = distinguished_name(name, &[])?;
@@ -100,7 +100,7 @@ impl Authority {
 /// A key pair for service-account tokens: private and public key in PEM.
 ///
 /// # Errors
-/// When no key can be made.
+/// Fails when no key can be made.
 pub fn token_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))

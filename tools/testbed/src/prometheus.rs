@@ -55,7 +55,7 @@ impl Prometheus {
     /// Starts Prometheus with the groups of a rule file. It has no target yet, and trusts any certificate.
     ///
     /// # Errors
-    /// When it cannot be had or started.
+    /// Fails when it cannot be built or started.
     pub fn start(rules: &Value, token: &str) -> Result<Self> {
         let files = tempfile::tempdir()?;
         let path = |name: &str| -> PathBuf { files.path().join(name) };
@@ -71,7 +71,7 @@ impl Prometheus {
     /// Starts Prometheus for a target that serves without TLS and asks for no token.
     ///
     /// # Errors
-    /// When it cannot be had or started.
+    /// Fails when it cannot be built or started.
     pub fn without_tls(rules: &Value) -> Result<Self> {
         Self::run(tempfile::tempdir()?, rules, json!({"scheme": "http"}))
     }
@@ -101,7 +101,7 @@ impl Prometheus {
     /// Scrapes this target from now on.
     ///
     /// # Errors
-    /// When its files cannot be written.
+    /// Fails when its files cannot be written.
     pub fn target(&self, target: SocketAddr, namespace: &str) -> Result<()> {
         let targets = json!([{"targets": [target.to_string()], "labels": {"namespace": namespace}}]);
         // Prometheus must not read half a file.
@@ -118,7 +118,7 @@ impl Prometheus {
     /// All alerts that fire.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// Fails when it does not answer.
     pub async fn firing(&self) -> Result<Vec<Value>> {
         let alerts = self.get("/api/v1/alerts").await?["data"]["alerts"].take();
         let alerts = alerts.as_array().cloned().unwrap_or_default();
@@ -128,7 +128,7 @@ impl Prometheus {
     /// The samples of a query now.
     ///
     /// # Errors
-    /// When it does not answer, or the query is none.
+    /// Fails when it does not answer, or the query is none.
     pub async fn query(&self, query: &str) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/query?query={}", encoded(query))).await?;
         ensure!(answer["status"] == "success", "{query}: {answer}");
@@ -138,7 +138,7 @@ impl Prometheus {
     /// The series of a query up to now: `points` points after the first one.
     ///
     /// # Errors
-    /// When it does not answer, or the query is none.
+    /// Fails when it does not answer, or the query is none.
     pub async fn range(&self, query: &str, step: Duration, points: u32) -> Result<Vec<Series>> {
         let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
         let span = (step * points).as_secs_f64();

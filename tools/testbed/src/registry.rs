@@ -20,7 +20,7 @@ impl Registry {
     /// Starts a registry.
     ///
     /// # Errors
-    /// When crane cannot be built or started.
+    /// Fails when crane cannot be built or started.
     pub fn start() -> Result<Self> {
         let mut command = Command::new(binaries::crane()?);
         command.args(["registry", "serve", "--address", "127.0.0.1:0"]).env_remove("PORT").stderr(Stdio::piped());

@@ -26,7 +26,7 @@ pub use prefix::Prefix;
 /// Checks that Wine hosts can run on this machine.
 ///
 /// # Errors
-/// When this process is not root, a program is missing, or the machine gives no namespaces. The text says which.
+/// Fails when this process is not root, a program is missing, or the machine gives no namespaces. The text says which.
 pub fn available() -> Result<(), String> {
     if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         return Err("Wine hosts need root, for network namespaces and mounts".to_owned());

@@ -29,7 +29,7 @@ enum Bench {
     Join(join::Args),
     /// A change of the kubelet reaches the nodes of simulated hosts.
     Rollout(rollout::Args),
-    /// The operator's upload beside OpenSSH's sftp and scp, to the same OpenSSH server.
+    /// The operator's upload compared with OpenSSH's sftp and scp, to the same OpenSSH server.
     Upload(upload::Args),
     /// Ready instances that nothing happens to.
     Idle(idle::Args),
@@ -40,7 +40,7 @@ enum Bench {
 /// Open files that this process asks for: a simulated host has a port and connections.
 const FILES: u32 = 8192;
 
-/// Variable with the path of a built operator. With it a benchmark is not built anew for release: a test sees what a benchmark reports, not how fast
+/// Variable with the path of a built operator. With it a benchmark is not built again for release: a test sees what a benchmark reports, not how fast
 /// anything is.
 const GIVEN_OPERATOR: &str = "WNP_BENCH_OPERATOR";
 

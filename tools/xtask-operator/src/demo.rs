@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// End when all nodes are Ready, or when they are not within `--timeout`; the status says which.
     #[arg(long)]
     once: bool,
-    /// How many simulated hosts; 3 beside the 2 under Wine if not given, or 5 without Wine.
+    /// Number of simulated hosts. Defaults to 3 in addition to the 2 under Wine, or to 5 without Wine.
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=500))]
     hosts: Option<u16>,
     /// Only simulated hosts, even where Wine is there.

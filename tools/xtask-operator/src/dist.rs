@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a cluster
-//! without a way out needs, and what the release gives to hosts.
+//! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a disconnected
+//! cluster needs, and what the release gives to hosts.
 
 use std::{
     collections::BTreeSet,
@@ -122,8 +122,8 @@ fn release_file(payload: &Payload, wicd: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The minor versions of the kubelets in the image, which bound the clusters for which the bundle is: those of the payload, and what is said beside it
-/// must be the same.
+/// The minor versions of the kubelets in the image, which bound the clusters for which the bundle is: those of the payload, and other statements must
+/// agree.
 fn kubernetes(said: &[String], payload: Option<&Payload>) -> Result<BTreeSet<u32>> {
     let said = said.iter().map(|version| payload::minor(version)).collect::<Result<BTreeSet<_>>>()?;
     let found = payload.map(Payload::kubelets).unwrap_or_default();

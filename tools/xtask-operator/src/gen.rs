@@ -104,8 +104,8 @@ fn differences(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<Stri
     Ok(wrong)
 }
 
-/// Files that nothing generates any more: all others in folders that hold generated ones alone, and below `deploy/` those that say of themselves
-/// that they are generated.
+/// Files that nothing generates now: all others in folders that hold generated ones alone, and below `deploy/` those that say of themselves that they
+/// are generated.
 fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> {
     let mut strays = Vec::new();
     let below_deploy = files.keys().filter_map(|path| path.rsplit_once('/')).map(|(folder, _)| folder);

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Folder with the audit logs, as tests write them that run with TESTBED_AUDIT_DIR.
     #[arg(long)]
     pub logs: PathBuf,
-    /// Whether only some tests ran: a forbidden request is an error, an unused right is only reported.
+    /// True if only some tests ran: a forbidden request is an error, an unused right is only reported.
     #[arg(long)]
     pub partial: bool,
 }

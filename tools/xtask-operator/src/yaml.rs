@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_yaml::Value;
 
-/// YAML as a person would write it.
+/// YAML as a user would write it.
 pub(crate) fn text(object: &impl Serialize) -> Result<String> {
     let mut value = serde_yaml::to_value(object)?;
     tidy(&mut value);

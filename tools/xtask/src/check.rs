@@ -21,7 +21,8 @@ use crate::{
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
-    /// Run only the steps that build nothing of the operator: format, spelling, links, tracked files, documentation, modules, boundaries and unused dependencies.
+    /// Run only the steps that do not build the operator: format, spelling, links, tracked files, documentation, modules, boundaries and unused
+    /// dependencies.
     #[arg(long)]
     fast: bool,
     /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
@@ -72,8 +73,8 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps of hours. Each repeats for longer what a change must pass, but three: hosts go their way with each version of Kubernetes, programs of other projects judge this one, and images are built twice from
-/// the same sources.
+/// Steps of hours. Each repeats for longer what a change must pass, but three: hosts join and leave with each version of Kubernetes, programs of
+/// other projects judge this one, and images are built twice from the same sources.
 const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
@@ -129,11 +130,11 @@ fn clippy_for_windows() -> Result<()> {
         ));
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])?;
-    // The program of people, whose dependencies take minutes the first time.
+    // The program of users, whose dependencies take minutes the first time.
     cargo(&["check", "--locked", "-p", "controller", "--bin", CLIENT, "--target", WINDOWS_TARGET])
 }
 
-/// Program of people, which is built for Windows too.
+/// Program of users, which is built for Windows too.
 const CLIENT: &str = "kubectl-windows_node_pools";
 
 fn fuzz_targets(seconds: u64) -> Result<()> {
@@ -164,7 +165,7 @@ fn all_tests() -> Result<()> {
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
 }
 
-/// Runs tests, each choice by arguments of cargo. What failed stands at the end, below what the many test binaries say together.
+/// Runs tests, each choice by arguments of cargo. Failures are at the end, below what the many test binaries say together.
 fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     let mut sum = [0; 3];
     let mut failed = Vec::new();

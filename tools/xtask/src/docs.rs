@@ -11,7 +11,7 @@ use crate::tracked;
 
 /// Table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Pages whose commands people type.
+/// Pages whose commands users type.
 const FOLLOWED: [&str; 2] = ["docs/guide/", "docs/runbooks/"];
 /// Words in commands that no test runs as they are: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
 const NOT_RUN: &str =

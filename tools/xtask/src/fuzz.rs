@@ -16,7 +16,7 @@ use devenv::{cache_dir, execute, forget_caller, workspace_root};
 /// Fuzzes the parsers of outside input: all targets, as many at once as there are cores.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long each target runs.
+    /// Seconds for which each target runs.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Runs one target with only the input in this file.
@@ -53,7 +53,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 /// Seconds for one input: one that takes longer is a finding. Debug code on a busy machine is slow.
 const SECONDS_FOR_ONE: u64 = 20;
 const MEGABYTES: u64 = 1024;
-/// Most bytes of a finding that are printed.
+/// Maximum number of bytes of a finding that are printed.
 const SHOWN: usize = 2048;
 
 /// Builds the targets and runs them. A finding is an error.
@@ -148,7 +148,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?)
 }
 
-/// An input for a person to read, and to make a test of.
+/// An input for a user to read, and to make a test of.
 fn shown(input: &[u8]) -> String {
     let shown = &input[..input.len().min(SHOWN)];
     let text = String::from_utf8_lossy(shown);

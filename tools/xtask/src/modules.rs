@@ -1,7 +1,7 @@
 //! `cargo xtask modules`: finds cycles between the modules at the root of each crate, with tsort.
 //!
-//! A module depends on another one if its files name it behind `crate::`. Tests and comments do not count. Cycles further down, and those by way of
-//! what the root re-exports, are not seen.
+//! A module depends on another one if its files name it behind `crate::`. Tests and comments do not count. Cycles further down, and those through
+//! re-exports of the root, are not seen.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

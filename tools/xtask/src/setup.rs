@@ -21,7 +21,7 @@ const OF_DEMO: &[(&str, &str)] = &[
     ("git", "git"),
 ];
 
-/// Programs of the tests and of the image besides.
+/// Programs of the tests and of the image.
 const OF_TESTS: &[(&str, &str)] = &[
     // libFuzzer is C++.
     ("g++", "g++"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Delay before the second restart; the first restart is immediate. Each further restart doubles the delay.
 const FIRST: Duration = Duration::from_secs(10);
-/// Longest delay before a restart.
+/// Maximum delay before a restart.
 const LONGEST: Duration = Duration::from_mins(5);
 /// Running time after which a service counts as healthy again.
 const HEALTHY: Duration = Duration::from_mins(10);

@@ -1,7 +1,7 @@
 //! Drift: changes on a host that do not come from a change of the desired state.
 //!
-//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in
-//! [`SETTLED`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
+//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in [`SETTLED`], because a host
+//! that restarts must neither forget that it left a change alone nor mistake one for its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::operation::SETTLED;
 const SHOWN: Duration = Duration::from_mins(10);
 /// Maximum number of reported entries.
 const MOST: usize = 10;
-/// Longest text of the Node's annotation, in bytes.
+/// Maximum length of a text of the Node's annotation, in bytes.
 const LONGEST: usize = 1024;
 
 /// Content of [`SETTLED`].
@@ -96,8 +96,8 @@ impl Drift {
         self.settled.services = Some(services);
     }
 
-    /// Returns the changed parts of a service: none if the service never was in its present desired state, for example when a variable
-    /// in its command has another value by now.
+    /// Returns the changed parts of a service: none if the service never was in its current desired state, for example when a variable in its command
+    /// has another value by now.
     pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
         let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
         let as_before = |r: &Right| {
@@ -117,7 +117,7 @@ impl Drift {
         self.unsaved |= self.settled.files.insert(path.to_owned(), stamp) != Some(stamp);
     }
 
-    /// Notes the result of a check: items that were put right, and items that were left.
+    /// Notes the result of a check: items that were corrected, and items that were left.
     pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
@@ -126,7 +126,7 @@ impl Drift {
         self.healed(healed, now);
     }
 
-    /// Notes items that were put right.
+    /// Notes items that were corrected.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
             warn!(what, "this was changed on the host; it is restored");
@@ -134,7 +134,7 @@ impl Drift {
         }
     }
 
-    /// Returns drift for the operator: short, sorted, at most ten texts. Entries that are left go before restored ones.
+    /// Returns drift for the operator: short, sorted, at most ten texts. Entries that were left alone come before restored ones.
     pub fn texts(&mut self, now: Duration) -> Vec<String> {
         self.healed.retain(|_, at| now.saturating_sub(*at) < SHOWN);
         let left: BTreeSet<&String> = self.left.values().flatten().collect();
@@ -148,7 +148,7 @@ impl Drift {
     /// Stores the record of what is right, if it has changed.
     ///
     /// # Errors
-    /// When the record cannot be written. The next call tries again.
+    /// Fails when the record cannot be written. The next call tries again.
     pub fn save(&mut self, host: &dyn Host) -> Result<(), HostError> {
         if self.unsaved {
             files::write_json(host, SETTLED, &self.settled, Access::Inherited)?;

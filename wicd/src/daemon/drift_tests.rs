@@ -1,3 +1,5 @@
+//! Tests of drift: which changes of a host are reported.
+
 use super::*;
 use crate::daemon::plan::Prepared;
 use crate::fake::FakeHost;

@@ -17,8 +17,8 @@ use crate::ownership::Ownership;
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// When a variable or the certificate store cannot be read, or the certificates of `desired` are damaged. With `heal`, also
-/// when a variable, the store or a record cannot be written.
+/// Fails when a variable or the certificate store cannot be read, or the certificates of `desired` are damaged. With `heal`, also when a variable,
+/// the store or a record cannot be written.
 pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<String>, HostError> {
     let mut found = BTreeSet::new();
     let services = &desired.services;

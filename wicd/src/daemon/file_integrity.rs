@@ -44,8 +44,8 @@ pub struct FileIntegrity {
 }
 
 impl FileIntegrity {
-    /// Makes one pass: begins a round if one is due, and goes on with it. With `heal`, drift is put right; a file that was never right
-    /// under this desired state always is.
+    /// Makes one pass: begins a round if one is due, and continues with it. With `heal`, drift is corrected; a file that was never right under this
+    /// desired state always is.
     pub fn check(
         &mut self,
         host: &dyn Host,

@@ -1,3 +1,5 @@
+//! Tests of the integrity of payload files.
+
 use super::*;
 use crate::fake::FakeHost;
 use crate::files::Access;

@@ -76,7 +76,7 @@ impl FollowError {
     }
 }
 
-/// Follows the API server for ever.
+/// Follows the API server forever.
 pub async fn follow(
     host: Arc<dyn Host>,
     connect: Arc<dyn Connect>,

@@ -1,3 +1,5 @@
+//! Tests of the service that follows the API server.
+
 use std::sync::atomic::Ordering;
 
 use api::services::Service;
@@ -213,7 +215,7 @@ async fn a_host_joins_follows_and_stops() {
         "the operator reads the same"
     );
 
-    // Contract section 8, item 2: stop means stop. The services go on.
+    // Contract section 8, item 2: stop means stop. The services continue.
     bed.stop.cancel();
     tokio::time::timeout(Duration::from_secs(30), daemon).await.unwrap().unwrap();
     assert_eq!(bed.command(), "kubelet v2");

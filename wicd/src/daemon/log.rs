@@ -31,7 +31,7 @@ impl RotatingFile {
     /// Opens a file for appending. The directory is created.
     ///
     /// # Errors
-    /// When the directory cannot be created, or the file cannot be opened.
+    /// Fails when the directory cannot be created, or the file cannot be opened.
     pub fn open(path: PathBuf, limit: u64, files: u32) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -70,7 +70,7 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
 /// is left out.
 ///
 /// # Errors
-/// When the log itself cannot be opened.
+/// Fails when the log itself cannot be opened.
 pub fn subscriber(info: &Path, limit: u64, files: u32) -> io::Result<impl Subscriber + Send + Sync> {
     let mut layers = vec![layer(RotatingFile::open(info.to_owned(), limit, files)?, Level::INFO)];
     for (extension, level) in SEVERE {

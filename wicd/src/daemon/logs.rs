@@ -1,5 +1,5 @@
-//! Rotation of logs that their services write for ever: those that their command lines name below [`path::LOGS`]. Services
-//! that the log runner runs are left out, as it rotates their logs; wicd rotates its own log, see [`super::log`].
+//! Rotation of logs that their services write forever: those that their command lines name below [`path::LOGS`]. Services that the log runner runs
+//! are left out, as it rotates their logs; wicd rotates its own log, see [`super::log`].
 //!
 //! Go programs open their logs on Windows without `FILE_SHARE_DELETE`: a log that is in use cannot be renamed. It can be read
 //! and truncated, and containerd and klog open theirs for appending, so that what they write next goes to the new beginning.
@@ -56,7 +56,7 @@ pub enum Action {
     Delete(String),
 }
 
-/// Checks the logs every minute, for ever. Without log settings in the desired state, no log is changed.
+/// Checks the logs every minute, forever. Without log settings in the desired state, no log is changed.
 pub async fn keep(host: Arc<dyn Host>) {
     let mut said = BTreeMap::new();
     loop {

@@ -1,3 +1,5 @@
+//! Tests of the rotation of logs.
+
 use super::*;
 use crate::fake::FakeHost;
 use crate::files::Access;

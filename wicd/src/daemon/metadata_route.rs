@@ -47,7 +47,7 @@ pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// When Windows does not list its routes or refuses a change of them, the record of ownership cannot be read or written, or a nearer route is
+/// Fails when Windows does not list its routes or refuses a change of them, the record of ownership cannot be read or written, or a nearer route is
 /// not ours.
 pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     match step(&host.routes()?, address) {

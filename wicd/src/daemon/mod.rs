@@ -61,7 +61,7 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     }
 }
 
-/// Makes passes of the [`Reconciler`], for ever.
+/// Makes passes of the [`Reconciler`], forever.
 async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, report: watch::Sender<Report>) {
     let begin = Instant::now();
     let mut reconciler = Reconciler::new(host);

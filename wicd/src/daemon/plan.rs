@@ -43,8 +43,8 @@ pub enum Prepared {
 }
 
 impl Wanted {
-    /// Returns the configuration for the service manager. The service is started by wicd, not with the host, so that it never starts
-    /// with a configuration that is not wanted any more; while wicd itself is away, the service manager restarts the service.
+    /// Returns the configuration for the service manager. The service is started by wicd, not with the host, so that it never starts with a
+    /// configuration that is no longer wanted; while wicd itself is away, the service manager restarts the service.
     pub fn spec(&self, command: &str) -> ServiceSpec {
         ServiceSpec {
             name: self.name.clone(),

@@ -440,8 +440,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Returns a service as it is, or as wicd wrote it if it reads back as it did right after that write. Writing such a service again does
-    /// not help: it would be stopped, written and started for ever.
+    /// Returns a service as it is, or as wicd wrote it if it reads back as it did right after that write. Writing such a service again does not help:
+    /// it would be stopped, written and started forever.
     fn as_written(&self, mut actual: ServiceInfo) -> ServiceInfo {
         if let Some((spec, read)) = self.odd.get(&actual.name)
             && actual.command == read.command

@@ -1,3 +1,5 @@
+//! Tests of the reconciler of services, variables and certificates.
+
 use super::*;
 use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;
@@ -86,7 +88,7 @@ fn another_vxlan_port_takes_effect() {
     }
 }
 
-/// kube-log-runner alone has ended: the kubelet that it started goes on, and has the port.
+/// kube-log-runner alone has ended: the kubelet that it started continues, and has the port.
 #[test]
 fn what_an_earlier_run_has_left_ends_before_a_service_starts() {
     let mut bed = Bed::new();
@@ -434,7 +436,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     let expected = [(started, json!("10.132.1.2")), (stopped, json!("10.132.1.2")), (started, json!("10.132.1.3"))];
     assert_eq!(*seen_at_start.lock().unwrap(), expected);
 
-    // HNS fails: kube-proxy goes on, and the reason is kept.
+    // HNS fails: kube-proxy continues, and the reason is kept.
     bed.host.state().refused.insert("hns /networks".into());
     for _ in 0..=THOROUGH {
         bed.pass();

@@ -1,7 +1,7 @@
 //! Renews wicd's own certificate in time.
 //!
-//! Key and request are made here and the key never leaves the host. A certificate that has ended cannot ask for a new one:
-//! then the services go on, and the operator brings a new one over SSH.
+//! Key and request are made here and the key never leaves the host. A certificate that has ended cannot ask for a new one: then the services
+//! continue, and the operator brings a new one over SSH.
 
 use api::Reason;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Current {
     }
 }
 
-/// Renews the certificate for ever, and notifies `changed` of every new certificate, from any source.
+/// Renews the certificate forever, and notifies `changed` of every new certificate, from any source.
 pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: watch::Sender<u64>) {
     let (mut next, mut failures, mut told_over) = (0, 0_u32, None);
     loop {

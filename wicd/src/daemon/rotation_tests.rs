@@ -1,3 +1,5 @@
+//! Tests of the renewal of wicd's certificate.
+
 use std::sync::Mutex;
 
 use proptest::prelude::*;

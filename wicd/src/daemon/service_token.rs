@@ -67,7 +67,7 @@ fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
     })
 }
 
-/// Renews tokens for ever. `node` is the Node, if it is known.
+/// Renews tokens forever. `node` is the Node, if it is known.
 pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::Receiver<Option<Value>>) {
     let mut complaint = String::new();
     loop {
@@ -105,7 +105,7 @@ pub struct Due {
 /// Returns the tokens that must be renewed.
 ///
 /// # Errors
-/// When the desired state or a token cannot be read.
+/// Fails when the desired state or a token cannot be read.
 pub fn due(host: &dyn Host, uid: Option<&str>, now: i64) -> Result<Vec<Due>, HostError> {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
@@ -139,7 +139,7 @@ impl Due {
     /// Puts the token where its service reads it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails when it cannot be written.
     pub fn keep(&self, host: &dyn Host, token: &str) -> Result<(), HostError> {
         files::write(host, &self.token.path, token.as_bytes(), Access::Protected)?;
         Ok(())

@@ -7,7 +7,7 @@ use api::Reason;
 use api::services::{HostFact, Service};
 use serde_json::Value;
 
-/// Longest value that is put into a command, in bytes.
+/// Maximum length of a value that is put into a command, in bytes.
 const MAX_VALUE: usize = 1024;
 
 /// Facts that the host knows by itself.

@@ -18,22 +18,22 @@ pub trait ImageStore {
     /// Returns the id of an image, `sha256:…`; `None` if containerd does not have the image.
     ///
     /// # Errors
-    /// When containerd does not answer.
+    /// Fails when containerd does not answer.
     fn find(&self, image: &str) -> Result<Option<String>, ImageError>;
     /// Pulls an image.
     ///
     /// # Errors
-    /// When containerd does not answer in time, or cannot pull it.
+    /// Fails when containerd does not answer in time, or cannot pull it.
     fn pull(&self, image: &str, login: Option<&Login>, limit: Duration) -> Result<(), ImageError>;
     /// Reports whether an image is pinned by its id. kubelet removes no pinned image when the disk is full.
     ///
     /// # Errors
-    /// When containerd does not answer.
+    /// Fails when containerd does not answer.
     fn is_pinned(&self, id: &str) -> Result<bool, ImageError>;
     /// Pins or unpins an image by its id. Unpinning an image that is gone is a success.
     ///
     /// # Errors
-    /// When containerd does not answer, or an image to pin is gone.
+    /// Fails when containerd does not answer, or an image to pin is gone.
     fn set_pinned(&self, id: &str, pinned: bool) -> Result<(), ImageError>;
 }
 
@@ -41,7 +41,7 @@ pub trait ImageStore {
 /// answers there gets logins of registries. Only an administrator can make a pipe that belongs to one.
 ///
 /// # Errors
-/// When `owner` (a SID) may not be an administrator.
+/// Fails when `owner` (a SID) may not be an administrator.
 pub fn check_owner(owner: &str) -> io::Result<()> {
     if is_trusted(owner) {
         return Ok(());

@@ -116,9 +116,8 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     Ok(pending_reboot(host)?.map_or(Outcome::Done, |why| Outcome::RebootRequired { why }))
 }
 
-/// Stops wicd's service where it follows another desired state. It would treat a half-written state as complete, or,
-/// while its Node still names the version before, go back to that. What it keeps goes on running; `start` starts it
-/// again.
+/// Stops wicd's service where it follows another desired state. It would treat a half-written state as complete, or, while its Node still names the
+/// previous version, go back to that. What it keeps continues to run; `start` starts it again.
 fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
     let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
     if follows.as_ref() == Some(&body.desired)
@@ -304,7 +303,7 @@ fn set_variables(
 /// Returns those of these certificates that the host does not trust. The store is listed once: a cluster may want more than a hundred.
 ///
 /// # Errors
-/// When the store cannot be opened.
+/// Fails when the store cannot be opened.
 pub fn untrusted<'a>(host: &dyn Host, wanted: &'a [Vec<u8>]) -> Result<Vec<&'a Vec<u8>>, HostError> {
     if wanted.is_empty() {
         return Ok(Vec::new());

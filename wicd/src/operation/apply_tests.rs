@@ -1,3 +1,5 @@
+//! Tests of `apply`.
+
 use api::host::{Body, CertificateKind, ConfigFile, Feature, Owner};
 use api::services::Service;
 
@@ -203,7 +205,7 @@ fn variables_and_certificates_of_before_come_back() {
     let before = bed.host.state().env.clone();
     bed.join("1");
     assert_eq!(bed.host.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
-    // No proxy any more, and another CA.
+    // No longer a proxy, and another CA.
     let mut next = wanted("1");
     next.desired.services.environment_vars.clear();
     next.desired.services.watched_environment_vars.clear();

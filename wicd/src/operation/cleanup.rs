@@ -162,9 +162,9 @@ fn remove_routes(host: &dyn Host, routes: &Routes) -> Result<(), HostError> {
     routes.made.iter().try_for_each(|route| host.remove_route(route))
 }
 
-/// Moves containerd's state aside as one, and removes it there: what stays of it must not be taken for a store by the next containerd, whose
-/// records would be gone, and whose layers would be there. Where it cannot be moved it stays whole. Returns what is left, which stays on
-/// record for the next cleanup.
+/// Moves containerd's state aside as one, and removes it there: what stays of it must not be mistaken for a store by the next containerd, whose
+/// records would be gone, and whose layers would be there. Where it cannot be moved it stays whole. Returns what is left, which stays on record for
+/// the next cleanup.
 fn remove_containerd_state(host: &dyn Host, owned: &mut Ownership, report: &mut Report) -> BTreeSet<String> {
     let mut left = BTreeSet::new();
     if owned.trees.remove(CONTAINERD_STATE)

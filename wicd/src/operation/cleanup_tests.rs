@@ -1,3 +1,5 @@
+//! Tests of `cleanup`.
+
 use api::host::{Body, Cleanup, ServiceState};
 
 use super::*;
@@ -346,7 +348,7 @@ fn a_host_of_wmco_is_cleaned_by_what_wmco_is_known_to_put_there() {
     assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
 }
 
-/// A change says nothing of the certificates that WMCO has imported: programs on the host need them as before.
+/// A change says nothing about the certificates that WMCO has imported: programs on the host need them as before.
 #[test]
 fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
     let bed = host_of_wmco();

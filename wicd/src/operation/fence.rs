@@ -7,8 +7,8 @@ use super::{EPOCH, Failure, state};
 use crate::files::{self, Access};
 use crate::host::Host;
 
-/// Largest epoch that is believed. Epochs are about as large as the number of seconds since 2020, so that none is larger before 2083. A
-/// larger one comes from a Lease that is damaged, and would lock the host for every operator that comes after it.
+/// Largest epoch that is accepted. Epochs are about as large as the number of seconds since 2020, so that none is larger before 2083. A larger one
+/// comes from a Lease that is damaged, and would lock the host for every operator that comes after it.
 const MAX_EPOCH: i64 = 2_000_000_000;
 
 /// Refuses an operator that has been replaced by another one, and remembers the newest.

@@ -35,7 +35,7 @@ pub use state::{blob, marker, observe};
 /// File with the blobs that the payload in place needs, and the one before it.
 const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
 
-/// Largest request that is read, in bytes: desired state, configuration files and a list of payload files.
+/// Maximum size of a request that is read, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;
 /// File with the newest epoch that was seen, as a decimal number in text, and the id of the cluster that it is of.
 /// Survives cleanup, because an old operator must not come back after that either.
@@ -105,7 +105,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Results of an operation beside its outcome.
+/// Results of an operation besides its outcome.
 #[derive(Default)]
 pub(crate) struct Report {
     requests: BTreeMap<CertificateKind, String>,
@@ -119,8 +119,8 @@ impl Report {
     }
 }
 
-/// Does what `request` asks. Never fails: what goes wrong is in the answer. [`Verb::Reboot`] only looks whether there is
-/// something to do; the restart itself follows in [`serve`], after the answer has been written.
+/// Does what `request` asks. Never fails: what goes wrong is in the answer. [`Verb::Reboot`] only checks whether there is something to do; the
+/// restart itself follows in [`serve`], after the answer has been written.
 pub fn run(host: &dyn Host, request: &Request) -> Answer {
     let mut report = Report::default();
     let outcome = attempt(host, request, &mut report)
@@ -223,8 +223,8 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
 /// The caller turns success into [`api::host::EXIT_ANSWERED`].
 ///
 /// # Errors
-/// When `operation` is not an operation's id, the request cannot be protected or read or is for another verb, the answer cannot
-/// be written, or the host does not restart. An operation that fails is no error: the answer has its outcome.
+/// Fails when `operation` is not an operation's id, the request cannot be protected or read or is for another verb, the answer cannot be written, or
+/// the host does not restart. An operation that fails is no error: the answer has its outcome.
 pub fn serve(host: &dyn Host, verb: Verb, operation: &str) -> Result<(), ServeError> {
     if !api::host::is_operation_id(operation) {
         return Err(ServeError::OperationId(operation.to_string()));

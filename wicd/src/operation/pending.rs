@@ -22,7 +22,7 @@ struct Pending {
 /// Returns why the host must be restarted, if it must and has not been yet.
 ///
 /// # Errors
-/// When a restart is on record and the boot id cannot be read. A record that cannot be read is as good as none.
+/// Fails when a restart is on record and the boot id cannot be read. A record that cannot be read is as good as none.
 pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     let Some((pending, is_over)) = record(host)? else { return Ok(None) };
     Ok((!is_over).then_some(pending.why))
@@ -31,7 +31,7 @@ pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
 /// Returns the same as [`pending_reboot`], and forgets a restart that has happened.
 ///
 /// # Errors
-/// As [`pending_reboot`]. A record that cannot be removed now is no error.
+/// Fails as [`pending_reboot`] does. A record that cannot be removed now is no error.
 pub fn settle_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     let Some((pending, is_over)) = record(host)? else { return Ok(None) };
     if is_over {
@@ -50,7 +50,7 @@ fn record(host: &dyn Host) -> Result<Option<(Pending, bool)>, HostError> {
 /// Remembers that the host must be restarted.
 ///
 /// # Errors
-/// When the boot id cannot be read, or the record cannot be written.
+/// Fails when the boot id cannot be read, or the record cannot be written.
 pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
     let pending = Pending { boot_id: host.boot_id()?, why: why.to_string() };
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)

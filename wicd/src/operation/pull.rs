@@ -15,9 +15,9 @@ use crate::images::{ImageError, ImageStore, logins};
 use crate::lock;
 use crate::ownership::Ownership;
 
-/// Largest number of attempts with different logins, where several fit an image.
+/// Maximum number of attempts with different logins, where several fit an image.
 const MAX_LOGINS: usize = 4;
-/// Longest pull, whatever the request says.
+/// Time limit for a pull, whatever the request says.
 const LONGEST: Duration = Duration::from_hours(6);
 
 impl From<ImageError> for Failure {

@@ -1,3 +1,5 @@
+//! Tests of `pull`.
+
 use api::host::{Body, Cleanup, ConfigFile};
 use base64::Engine;
 

@@ -1,4 +1,4 @@
-//! Check of whether a request is meant for this host, by the host's own record, before anything is changed.
+//! Check whether a request is for this host, by the host's own record, before anything is changed.
 
 use api::Reason;
 use api::host::{Body, Desired, Marker, Owner, Request, path};
@@ -7,7 +7,7 @@ use super::Failure;
 use crate::files;
 use crate::host::{Host, HostError};
 
-/// Refuses a request that is meant for another host.
+/// Refuses a request for another host.
 pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     let machine_id = host.machine_id()?;
     verdict(request, &machine_id, owner(host)?.as_ref())

@@ -1,4 +1,4 @@
-//! `stage`: unpacks payload files into blobs and verifies them. Running services notice nothing of it.
+//! `stage`: unpacks payload files into blobs and verifies them. Running services do not notice it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,7 @@ use crate::host::{Host, HostError};
 
 /// Space that must stay free on `C:` beyond the payload, in bytes.
 const RESERVE: u64 = 256 << 20;
-/// Most memory that a zstd frame may need to be read (128 MiB, as a power of two). Others are refused.
+/// Maximum memory that a zstd frame may need to be read (128 MiB, as a power of two). Others are refused.
 const WINDOW_LOG_MAX: u32 = 27;
 
 /// Content of [`PAYLOADS`].
@@ -158,7 +158,7 @@ fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -
     Ok(())
 }
 
-/// Unpacks one entry, by way of a temporary file.
+/// Unpacks one entry, through a temporary file.
 fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Result<(), Unpack> {
     let place = blob(sha256);
     let temporary = format!("{place}.part");

@@ -1,3 +1,5 @@
+//! Tests of `stage`.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -18,7 +18,7 @@ use crate::ownership::{Ownership, is_tagged};
 
 /// File with the [`Settings`] of the service, beside [`path::DESIRED`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
-/// File with what has been right under the desired state, for [`crate::daemon::drift`].
+/// File with the items that have matched the desired state, for [`crate::daemon::drift`].
 pub const SETTLED: &str = r"C:\k\wicd\settled.json";
 /// Name of the program of the service, in a directory of its own.
 const EXE: &str = "wicd.exe";
@@ -112,8 +112,8 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     remove_beside(host, sha256)
 }
 
-/// Removes what is beside the program of the service: Windows loads libraries from there first, and what lay there before `C:\k` was
-/// taken over may be of any user.
+/// Removes other files from the directory of the service's program: Windows loads libraries from there first, and files from before `C:\k` was taken
+/// over may belong to any user.
 fn remove_beside(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let directory = format!(r"{}\{sha256}", path::WICD);
     for name in files::list(host, &directory)? {
@@ -126,7 +126,7 @@ fn remove_beside(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stops a service. wicd's service starts ours again, and only ours.
+/// Stops a service. wicd's service starts only the operator's services again.
 fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure> {
     for dependent in host.stop_service(name)? {
         if !host.service(&dependent)?.is_some_and(|s| is_tagged(&s)) {
@@ -138,7 +138,7 @@ fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure>
     Ok(())
 }
 
-/// Stops a service if it is ours.
+/// Stops a service if it is the operator's.
 fn stop_ours(host: &dyn Host, name: &str, owned: &Ownership, report: &mut Report) -> Result<(), Failure> {
     if host.service(name)?.is_some_and(|s| owned.is_ours(&s)) { stop(host, name, report) } else { Ok(()) }
 }

@@ -1,3 +1,5 @@
+//! Tests of `start`.
+
 use std::collections::BTreeMap;
 
 use api::host::{Body, CertificateKind};

@@ -1,4 +1,4 @@
-//! Observed state of a host. Looks and changes nothing.
+//! Observed state of a host. Read-only.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::ownership::{Ownership, is_tagged, reserved};
 /// Returns the state of the host, and which blobs of `files` are missing.
 ///
 /// # Errors
-/// When the facts, the services, a certificate or a blob of the host cannot be read. A record of ownership that cannot be read
-/// is as good as none.
+/// Fails when the facts, the services, a certificate or a blob of the host cannot be read. A record of ownership that cannot be read is as good as
+/// none.
 pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, HostError> {
     let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
     let services = host.services()?;

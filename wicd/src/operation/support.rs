@@ -1,7 +1,7 @@
 //! `support`: collects what a user needs who looks for the cause of a fault of the host, in one archive. Changes the host in no other way.
 //!
-//! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts
-//! all that it unpacks. Logs of workloads are not ours to send.
+//! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts all that
+//! it unpacks. Logs of workloads are not sent.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,19 +20,19 @@ use super::{Failure, chain, observe};
 use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
-/// Largest newest end of a log that is collected, in bytes: an hour of kubelet at its usual level.
+/// Maximum size of what is collected of a log, from its end, in bytes: an hour of kubelet at its usual level.
 const MOST_OF_A_LOG: u64 = 2 << 20;
-/// Largest number of logs, rotated ones among them.
+/// Maximum number of logs, rotated ones among them.
 const MOST_LOGS: usize = 200;
-/// Largest number of entries of the index. A directory may have any number of links, and each is an entry.
+/// Maximum number of entries of the index. A directory may have any number of links, and each is an entry.
 const MOST_OF_INDEX: usize = 2000;
-/// Largest size of the events of each query, of which the newest are taken, in bytes.
+/// Maximum size of the events of each query, of which the newest are taken, in bytes.
 const MOST_OF_EVENTS: usize = 8 << 20;
-/// Largest size of all parts together, in bytes: less than the operator unpacks.
+/// Maximum size of all parts together, in bytes: less than the operator unpacks.
 const MOST_OF_ALL: u64 = 48 << 20;
 /// Size that logs leave to the parts of Windows, in bytes: two kinds of events, and the small rest.
 const MOST_OF_WINDOWS: u64 = 20 << 20;
-/// Largest number of events of each query. Windows writes some thousand a day where something repeats.
+/// Maximum number of events of each query. Windows writes some thousand a day where something repeats.
 const MOST_EVENTS: usize = 2000;
 /// Depth of the directories of logs: `C:\var\log\<service>\<file>`, and one more.
 const DEPTH: usize = 3;
@@ -61,7 +61,7 @@ struct Limits {
 
 const LIMITS: Limits = Limits { part: Duration::from_secs(30), all: Duration::from_mins(3) };
 
-/// An archive that grows, and what became of each part.
+/// Growing archive, and the result for each part.
 struct Archive {
     tar: tar::Builder<Encoder<'static, File>>,
     bytes: u64,
@@ -73,7 +73,7 @@ pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Resu
     collect_within(LIMITS, host, operation, asked)
 }
 
-/// Collects support data within these limits. Our own files and logs come first: what Windows does not say costs nothing of them.
+/// Collects support data within these limits. Our own files and logs come first: what Windows does not answer does not displace them.
 fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);
@@ -111,7 +111,7 @@ impl Archive {
         self.tar.append_data(&mut header, name, content)
     }
 
-    /// Adds the index, however full the archive is: without it what is missing is not known.
+    /// Adds the index, however full the archive is: only the index says what is missing.
     fn finish_index(&mut self) -> io::Result<()> {
         let mut index = std::mem::take(&mut self.index);
         if let Some(more) = index.len().checked_sub(MOST_OF_INDEX).filter(|more| *more > 0) {
@@ -144,7 +144,7 @@ fn pretty(value: &impl Serialize) -> Vec<u8> {
 /// A part that Windows is asked for.
 type Part = (String, Box<dyn FnOnce(&dyn Host) -> Result<Vec<u8>, HostError> + Send>);
 
-/// Adds the parts that Windows is asked for. A call that hangs, as those of HNS and of the event log may, costs its own part alone.
+/// Adds the parts that Windows is asked for. A call that hangs, as those of HNS and of the event log may, loses only its own part.
 fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Result<()> {
     let end = Instant::now() + limits.all;
     for (name, call) in parts_of_windows(asked) {
@@ -160,7 +160,7 @@ fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Ar
     Ok(())
 }
 
-/// State of the host, for the answer beside the archive.
+/// State of the host, for the answer that comes with the archive.
 pub(super) fn state(host: &dyn Host) -> Result<HostState, HostError> {
     state_within(LIMITS.part, host)
 }
@@ -305,7 +305,7 @@ struct Log {
     modified: u64,
 }
 
-/// The logs that may be added, those first that say most of a fault that lasts.
+/// The logs that may be added, the most useful first, for a fault that lasts.
 fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
     let mut found = Vec::new();
     find_logs(host, path::LOGS, DEPTH, archive, &mut found);
@@ -328,7 +328,7 @@ fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, ar
 }
 
 /// Orders logs: the newest log of each directory, then the second of each, and so on, so that limits cut old logs, and none of a service because
-/// another writes much. Logs of kubelet and of ours go before the others of their rank. Pure.
+/// another writes much. Logs of kubelet and of the operator come first in their rank. Pure.
 fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
     logs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.file.cmp(&b.file)));
     let mut ranks: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,3 +1,5 @@
+//! Tests of `support`.
+
 use std::collections::BTreeMap;
 
 #[cfg(unix)]

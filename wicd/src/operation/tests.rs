@@ -413,7 +413,7 @@ fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
         antivirus(attempts);
         bed.join("1");
         bed.join("2");
-        // It knows none of the files any more.
+        // It no longer knows any of the files.
         antivirus(attempts);
         let removed = bed.run(Body::Cleanup(Cleanup {}));
         assert_eq!(removed.outcome, Outcome::Done, "{removed:?}");

@@ -79,7 +79,7 @@ impl Dism {
 
 impl Drop for Dism {
     fn drop(&mut self) {
-        // SAFETY: the type is that of the library's documentation; no session is open any more.
+        // SAFETY: the type is that of the library's documentation; no session is open.
         unsafe {
             if let Ok(shutdown) = self.0.function::<Shutdown>(c"DismShutdown") {
                 shutdown();

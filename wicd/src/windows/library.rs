@@ -10,11 +10,11 @@ use windows_sys::Win32::System::LibraryLoader::{
 
 use super::wide::{check, wide};
 
-/// Has Windows look for libraries in its system directory alone from now on, for all callers. Those that the program's
-/// own import table names are loaded by then; beside the program only administrators can put any.
+/// Makes Windows look for libraries in its system directory alone from now on, for all callers. Those that the program's own import table names are
+/// loaded by then; beside the program only administrators can put any.
 ///
 /// # Errors
-/// When Windows refuses the setting.
+/// Fails when Windows refuses the setting.
 pub fn from_system_only() -> io::Result<()> {
     // SAFETY: a call without pointers.
     check(unsafe { SetDefaultDllDirectories(LOAD_LIBRARY_SEARCH_SYSTEM32) })
@@ -27,7 +27,7 @@ impl Library {
     /// Loads a library from the system directory only.
     ///
     /// # Errors
-    /// When `name` has a zero in it, or the system directory has no such library.
+    /// Fails when `name` has a zero in it, or the system directory has no such library.
     pub fn load(name: &str) -> io::Result<Self> {
         let name = wide(name)?;
         // SAFETY: the name ends with a zero.
@@ -38,7 +38,7 @@ impl Library {
     /// A function of the library.
     ///
     /// # Errors
-    /// When the library has no function of this name.
+    /// Fails when the library has no function of this name.
     ///
     /// # Safety
     /// `F` is the function's type: `unsafe extern "system" fn(…) -> …`.

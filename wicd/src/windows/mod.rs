@@ -48,7 +48,7 @@ use crate::host::{
 };
 use crate::images::{self, Containerd, ImageError, ImageStore};
 
-/// Program of containerd's shims, which go on when containerd stops. Those of another containerd on the host are not ours.
+/// Program of containerd's shims, which continue when containerd stops. Those of another containerd on the host are not ours.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 
 /// Pipe on which containerd listens. A pipe that is busy is an error: containerd has many instances of it.

@@ -30,7 +30,7 @@ pub(super) fn list() -> io::Result<Vec<Route>> {
     }
 }
 
-/// Part of a route's metric that its network card has; 0 if Windows does not say.
+/// Part of a route's metric that comes from its network card; 0 if Windows does not report it.
 fn of_interface(index: u32) -> u32 {
     let mut row = MIB_IPINTERFACE_ROW::default();
     // SAFETY: the row is ours; the first call fills it with what is usual.
@@ -63,7 +63,7 @@ pub(super) fn remove(route: &Route) -> io::Result<()> {
     }
 }
 
-/// Row of the table with what makes a route this one to Windows.
+/// Row of the table with the fields by which Windows identifies a route.
 fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     let mut row = MIB_IPFORWARD_ROW2::default();
     // SAFETY: the row is ours; the call fills it with what is usual.

@@ -431,7 +431,7 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
         }
         std::thread::sleep(POLL);
     }
-    // A service may call itself stopped and go on: wait for its process, so that its files can be replaced.
+    // A service may call itself stopped and continue: wait for its process, so that its files can be replaced.
     if let Some(process) = &process
         && config(&service).map_err(failed())?.own_process
         && !process.wait(STOP_LIMIT.saturating_sub(begin.elapsed()).max(POLL)).map_err(failed())?

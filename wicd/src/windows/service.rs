@@ -28,7 +28,7 @@ define_windows_service!(entry, service_main);
 /// Hands the process to the service manager; returns when the service has stopped.
 ///
 /// # Errors
-/// When it was not the service manager that started the process.
+/// Fails when it was not the service manager that started the process.
 pub fn run() -> windows_service::Result<()> {
     service_dispatcher::start(WICD_SERVICE, entry)
 }
@@ -36,7 +36,7 @@ pub fn run() -> windows_service::Result<()> {
 /// Does the work of the service in a process that is started by hand, with the log on standard error; ends with Ctrl-C.
 ///
 /// # Errors
-/// When the asynchronous runtime cannot start.
+/// Fails when the asynchronous runtime cannot start.
 pub fn run_in_foreground() -> std::io::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let stop = CancellationToken::new();
@@ -92,7 +92,7 @@ fn service_main(_arguments: Vec<OsString>) {
     service.set(ServiceState::Stopped, 0, 0);
 }
 
-/// Stops the runtime, and shows the service manager meanwhile that it goes on.
+/// Stops the runtime, and shows the service manager meanwhile that it continues.
 fn stop_runtime(runtime: tokio::runtime::Runtime, service: Status) {
     let done = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
     let theirs = done.clone();

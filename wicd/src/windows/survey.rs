@@ -29,7 +29,7 @@ const ANTIVIRUS_GROUP: &str = "FSFilter Anti-Virus";
 const DEFENDER_FILTER: &str = "WdFilter";
 /// Value of `Start` for a driver that is not loaded.
 const DISABLED: u32 = 4;
-/// Largest number of drivers that are reported.
+/// Maximum number of drivers that are reported.
 const MOST: usize = 32;
 /// Keys of Defender's settings: by policy, and its own.
 const DEFENDER_KEYS: [&str; 2] =

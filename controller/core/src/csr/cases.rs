@@ -1,4 +1,4 @@
-//! Table of certificate requests: which are right, which are wrong, and which are not ours.
+//! Table of certificate requests: which are right, which are wrong, and which are not the operator's.
 
 use k8s_openapi::{
     ByteString,
@@ -163,7 +163,7 @@ const RULES: &[(&str, &str)] = &[
     ("PKCS #10", "BadEncoding"),
 ];
 
-/// Verdict in a word; of a denial, the rule.
+/// Verdict in a word; for a denial, the rule.
 fn reason(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NotOurs => "NotOurs".into(),
@@ -257,7 +257,7 @@ fn wrong_requests_of_ours_are_denied() {
         ("a Linux node renews", node_client("system:node:linux-1", NODES, one()), "WrongRequester"),
         ("host asks for another host", renewal(node("win-2")), "WrongRequester"),
         ("host asks for a Linux node", renewal(node("linux-1")), "UnknownHost"),
-        ("a person", node_client("alice", &["system:authenticated"], one()), "WrongRequester"),
+        ("a user", node_client("alice", &["system:authenticated"], one()), "WrongRequester"),
         ("no user name", node_client("", &[], one()), "WrongRequester"),
         ("wicd asks for kubelet's", node_client(D1, WICDS, one()), "WrongRequester"),
         (
@@ -533,9 +533,9 @@ fn requests_of_others_are_left_alone() {
         ("the same on OpenShift", node_client(OPENSHIFT, &[], node("win-dark"))),
         ("a Linux node bootstraps", node_client(TOKEN, BOOTSTRAP, node("linux-2"))),
         ("a Linux node whose name begins like ours", node_client("system:node:win-1x", NODES, node("win-1x"))),
-        ("a person's client certificate", client_of("alice", &[], Forged::new("alice", &["dev"]))),
+        ("a user's client certificate", client_of("alice", &[], Forged::new("alice", &["dev"]))),
         (
-            "a person's certificate, by an operator who is an administrator",
+            "a user's certificate, by an operator who is an administrator",
             client_of(OPERATOR, &[], Forged::new("alice", &["dev"])),
         ),
         // A network plug-in obtains its certificate with kubelet's identity, and has its own approver.
@@ -600,9 +600,9 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
         ("the certificate of a host of ours", &of_another, own, "Wait", "WrongRequester"),
         ("that of another node", &of_a_third, own, "Wait", "UnknownHost"),
         ("another node asks", &client, "system:node:win-2", "NotOurs", "WrongRequester"),
-        ("a person asks", &client, "alice", "NotOurs", "WrongRequester"),
+        ("a user asks", &client, "alice", "NotOurs", "WrongRequester"),
         ("a bootstrap token asks", &bootstrap, TOKEN, "NotOurs", "WrongRequester"),
-        ("a person asks for its daemon's", &daemon, "alice", "NotOurs", "WrongRequester"),
+        ("a user asks for its daemon's", &daemon, "alice", "NotOurs", "WrongRequester"),
         ("WMCO's account asks for its daemon's", &daemon, LEGACY_DAEMON, "NotOurs", "WrongRequester"),
         ("the operator asks", &client, OPERATOR, "NotOurs", "Wait"),
     ] {
@@ -657,7 +657,7 @@ fn of_several_for_one_host_and_kind_the_oldest_stands() {
     assert_eq!(judge(&other_host, &outstanding), "Approve kubelet-client");
     assert_eq!(judge(&other_kind, &outstanding), "Approve wicd-client");
 
-    // Approved, but not issued: the others go on waiting.
+    // Approved, but not issued: the others continue waiting.
     let condition = CertificateSigningRequestCondition { type_: "Approved".into(), ..Default::default() };
     first.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
     assert_eq!(outstanding.observe(&first, &read(&first), &claims, OPERATOR), None);

@@ -59,9 +59,9 @@ pub(crate) struct Forged {
     /// Relative distinguished names of the subject, one in each inner list.
     pub subject: Vec<Vec<Vec<u8>>>,
     pub extensions: Vec<Vec<u8>>,
-    /// Attributes beside the one that holds the extensions.
+    /// Attributes besides the one that holds the extensions.
     pub attributes: Vec<Vec<u8>>,
-    /// Parts that are signed beside those of a request.
+    /// Parts that are signed in addition to those of a request.
     pub more: Vec<u8>,
     /// True if the key is written as a compressed point.
     pub compressed: bool,

@@ -1,4 +1,4 @@
-//! Certificates for Windows hosts: which requests the operator approves, which it denies, and which are none of its business.
+//! Certificates for Windows hosts: which requests the operator approves, which it denies, and which it leaves to others.
 //!
 //! [`verdict`] is a pure function over a `CertificateSigningRequest` and what SSH has proven about the hosts of the pools. Three
 //! kinds of certificate belong to the operator ([`Kind`]); each is bound to one host by its subject, its requester, and
@@ -64,12 +64,12 @@ pub struct Claim {
     pub joined: bool,
     /// True if SSH has proven the host. Until then its right requests wait, and its wrong ones are denied.
     pub proven: bool,
-    /// True if the host is being removed, and its pods are deleted: it needs no certificate any more.
+    /// True if the host is being removed, and its pods are deleted: it no longer needs a certificate.
     pub ended: bool,
     /// True if an operator has made the Node, and the host is not proven yet. With its own identity the Node renews its certificates, for its name
     /// and for `addresses` and `dns_names`, which are what the Node alone reports.
     pub renews: bool,
-    /// True if no pool has an instance of the host: beside the renewals of its Node, nothing of it is decided.
+    /// True if no pool has an instance of the host: only the renewals of its Node are decided.
     pub unclaimed: bool,
 }
 

@@ -14,7 +14,7 @@ use super::{
     request::{AlternativeName, ExtendedUsage, Request},
 };
 
-/// Longest life that the legacy operator's daemon may ask for, which is what that daemon asks for.
+/// Maximum life that the legacy operator's daemon may ask for, which is what that daemon asks for.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
@@ -57,7 +57,7 @@ pub(super) fn assess(
     if let Some(assessment) = renewal(spec, request, claims, operator_user) {
         return assessment;
     }
-    // What concerns a Node without an instance is another's to decide: WMCO's, or a person's.
+    // What concerns a Node without an instance is another's to decide: WMCO's, or a user's.
     let of_unclaimed = Cell::new(false);
     let claimed = |node: &str| {
         let found = claims(node)?;
@@ -85,9 +85,9 @@ fn renewal(
     match check(spec, request, claims, operator_user) {
         Ok((kind, of)) if of.node_name == node => Some(match unproven_name(request, &of) {
             None => Assessment::Right { kind, node: of.node_name },
-            Some(name) => open(format!(
-                "{name} is not one that Node {node} alone reports: approve the request if it is the host's"
-            )),
+            Some(name) => {
+                open(format!("{name} is not reported by Node {node} alone: approve the request if it is the host's"))
+            }
         }),
         Err(fault) if claim.unclaimed => Some(open(format!("{}; Node {node} has no instance yet", fault.message))),
         _ => None,
@@ -166,8 +166,8 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
         })
 }
 
-/// Reports whether a bootstrap identity asks for a host of which nothing is known but that a list names it. The requester may be another machine of
-/// that name, which gets its identity in another way, and the issuer of the token has an approver for it.
+/// Reports whether a bootstrap identity asks for a host that is known only from a list. The requester may be another machine of that name, which gets
+/// its identity in another way, and the issuer of the token has an approver for it.
 fn bootstraps_the_unproven(
     spec: &CertificateSigningRequestSpec,
     request: &Request,

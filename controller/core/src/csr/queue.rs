@@ -13,7 +13,7 @@ use super::{
 /// Returns the verdict on `csr`.
 ///
 /// `request` is the parsed `spec.request` of `csr`, which never changes; to read it costs the check of a signature. `claims` gives what is known
-/// about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for one host and kind the oldest stands and
+/// about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for one host and kind the oldest counts and
 /// the others wait. `operator_user` is the operator's own user name.
 pub fn verdict(
     csr: &CertificateSigningRequest,
@@ -49,7 +49,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Takes in the present state of `csr`, of which `request` is the parsed `spec.request`. Returns the name of the request that this lets move up,
+    /// Records the current state of `csr`, of which `request` is the parsed `spec.request`. Returns the name of the request that this lets move up,
     /// if there is one.
     pub fn observe(
         &mut self,
@@ -70,7 +70,7 @@ impl Outstanding {
         }
     }
 
-    /// Takes out the request of that name. Returns the name of the request that this lets move up, if there is one.
+    /// Removes the request of that name. Returns the name of the request that this lets move up, if there is one.
     pub fn forget(&mut self, name: &str) -> Option<String> {
         let (kind, node, place) = self.places.remove(name)?;
         let key = (kind, node);

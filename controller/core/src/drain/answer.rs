@@ -8,7 +8,7 @@ use kube::core::Status;
 
 /// Interval of attempts when a budget has an error that only its controller or a user can correct.
 const SLOW_RETRY: Duration = Duration::from_secs(20);
-/// Longest wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
+/// Maximum wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
 /// Characters of the API server's text that are kept: webhooks may answer with pages.
 const LONGEST_TEXT: usize = 240;
@@ -45,7 +45,7 @@ pub enum Answer {
 /// Origin of the refusal of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may go over, with [`Answer::NeverWithoutHelp`].
+    /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may override, with [`Answer::NeverWithoutHelp`].
     Budget,
     /// The API server, which failed for a passing reason.
     Server,

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::{Behavior, InvalidRule, Options, Rule};
 
-/// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Goes before any rule.
+/// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Takes precedence over any rule.
 pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
@@ -24,7 +24,7 @@ pub struct Facts {
     pub daemon_set_exists: bool,
     /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
-    /// Time past its deletion time after which a pod is not waited for any more.
+    /// Time past its deletion time after which a pod is no longer waited for.
     pub skip_deleted_after: Option<Duration>,
 }
 

@@ -39,7 +39,7 @@ impl Cordon {
         Self { operation_id: operation_id.into(), pre_cordoned: is_cordoned(node) && cordoned_by(node).is_none() }
     }
 
-    /// Reports whether [`Cordon::take_patch`] has nothing to do any more: the Node is cordoned, by this operation or by another client.
+    /// Reports whether [`Cordon::take_patch`] has nothing left to do: the Node is cordoned, by this operation or by another client.
     pub fn is_held(&self, node: &Node) -> bool {
         self.take_patch(node).is_none()
     }

@@ -34,11 +34,11 @@ pub struct Options {
     pub delete_empty_dir_data: bool,
     /// True if pods that no controller recreates are evicted, and those of a deleted DaemonSet.
     pub evict_unmanaged: bool,
-    /// Rules for pods. The first that selects a pod holds.
+    /// Rules for pods. The first that selects a pod applies.
     pub rules: Vec<Rule>,
 }
 
-/// The defaults of the pool's API: an hour, then continue to wait and report it.
+/// Returns the defaults of the pool's API: an hour, then continue to wait and report it.
 impl Default for Options {
     fn default() -> Self {
         Self {

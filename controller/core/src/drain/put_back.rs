@@ -17,7 +17,7 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 pub struct PutBack {
     /// Controller that puts the pod there, with the remedy. The text does not change with the pod.
     pub why: String,
-    /// Time for which the pod is still left alone. Each eviction waits for twice as long as the one before.
+    /// Time for which the pod is still left alone. Each eviction waits for twice as long as the previous one.
     pub wait: Duration,
 }
 

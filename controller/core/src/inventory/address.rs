@@ -9,8 +9,8 @@ pub fn canonical(address: &str) -> String {
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-/// Reports whether a text can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one. Names in DNS may have
-/// underscores, which names of hosts must not, and a dot at the end, which keeps the resolver from trying other domains.
+/// Reports whether a text can be dialled. Text of digits and dots alone must be an IPv4 address. Names in DNS may have underscores, which names of
+/// hosts must not, and a dot at the end, which keeps the resolver from trying other domains.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
         return true;

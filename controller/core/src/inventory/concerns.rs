@@ -29,8 +29,8 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
 
 /// Reports whether the hosts of a pool must see `after`, where `before` is what they have seen last. Hosts read of a pool all that a user writes,
 /// whether it is being deleted, the version that it wants, the acts that are recorded, and which hosts are noted as unclean. By three conditions they
-/// hear of what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that there is not
-/// any more. The rest of the status, which changes with each host that gets on, is for users.
+/// hear of what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that this is over.
+/// The rest of the status, which changes with the progress of each host, is for users.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
     let (was, is) = (&before.metadata, &after.metadata);
     let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;

@@ -1,4 +1,4 @@
-//! Hosts that are not listed any more: which of them leave, and which stay until a user confirms that they leave.
+//! Hosts that are no longer listed: which of them leave, and which stay until a user confirms that they leave.
 
 use std::{collections::BTreeSet, sync::Arc};
 

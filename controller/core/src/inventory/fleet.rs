@@ -34,7 +34,7 @@ struct OfPool {
 }
 
 impl Fleet {
-    /// Takes in the present state of an instance, which may be new, or have another pool or place than before.
+    /// Records the current state of an instance, which may be new, or have another pool or place than before.
     pub fn put(&mut self, instance: Arc<WindowsInstance>) {
         let name = instance.name_any();
         self.remove(&name);

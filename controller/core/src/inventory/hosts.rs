@@ -24,7 +24,7 @@ pub struct Known {
     /// Pool of the host.
     pub pool: String,
     /// True if the host was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
-    /// entries in two pools were exchanged would keep each other from being put right.
+    /// entries in two pools were exchanged would keep each other from being corrected.
     pub is_elsewhere: bool,
 }
 
@@ -43,8 +43,8 @@ impl Known {
     }
 }
 
-/// Finds hosts that are there already, of all pools. An entry is compared only with those that are asked for, so that a pool costs
-/// nothing of the others.
+/// Finds hosts that are there already, of all pools. An entry is compared only with those that are asked for, so that a pool costs the others
+/// nothing.
 pub trait KnownHosts {
     /// The host of this name.
     fn named(&self, name: &str) -> Option<Known>;
@@ -83,7 +83,7 @@ impl KnownHosts for PlannedHosts {
     }
 }
 
-/// Hosts that are there, and planned ones beside them. A planned host that is there already is nothing new.
+/// Hosts that are there, and planned ones. A planned host that is there already is nothing new.
 pub struct WithPlanned<'a> {
     /// Hosts that are there.
     pub there: &'a (dyn KnownHosts + Sync),
@@ -126,8 +126,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns the entries that are refused only until their hosts go over, because the pools that have them do not list them any more, and has their
-    /// problems say so. `is_listed` returns whether a pool lists a host.
+    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them, and has
+    /// their problems say so. `is_listed` returns whether a pool lists a host.
     pub fn going_over(&mut self, is_listed: impl Fn(&str, &str) -> bool) -> BTreeSet<String> {
         let owner = |host: &String| self.owners.get(host).filter(|pool| !is_listed(pool, host));
         let going: BTreeMap<String, String> =
@@ -135,7 +135,7 @@ impl Resolved {
         for problem in &mut self.problems {
             if let Some(pool) = going.get(&problem.host) {
                 problem.message = format!(
-                    "host {} still belongs to pool {pool}, which does not list it any more: it goes over when that pool lets it go",
+                    "host {} still belongs to pool {pool}, which no longer lists it: it moves when that pool releases it",
                     problem.host
                 );
             }
@@ -144,8 +144,8 @@ impl Resolved {
     }
 }
 
-/// Resolves the hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong stops only itself.
-/// `known` finds the instances of all pools: the first owner keeps name and address.
+/// Resolves the hosts of a pool, with the pool's settings filled in, and the entries that are not used. A faulty entry affects no other. `known`
+/// finds the instances of all pools: the first owner keeps name and address.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
@@ -406,11 +406,11 @@ mod tests {
         let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
         let mut resolved = super::resolve("p", &spec(hosts.to_vec()), &entries, &there, &keys);
-        // The pool q lists b, and no host a any more. The address of c is that of one of its other hosts.
+        // The pool q lists b, and no longer host a. The address of c is that of one of its other hosts.
         let going = resolved.going_over(|pool, host| pool == "q" && host == "b");
         assert_eq!(going, ["a".to_owned()].into());
         let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
-        assert!(messages[0].contains("which does not list it any more"), "{messages:?}");
+        assert!(messages[0].contains("which no longer lists it"), "{messages:?}");
         assert!(messages[1].contains("remove it from one of the two"), "{messages:?}");
         assert!(messages[2].contains("already belongs to other of pool q"), "{messages:?}");
     }

@@ -39,7 +39,7 @@ pub struct Update {
     pub patch: serde_json::Value,
     /// True if the entry of the host has changed.
     pub changed: bool,
-    /// Pool that the instance goes over to.
+    /// Pool that the instance moves to.
     pub moved_to: Option<String>,
     /// True if the host was to leave, and stays.
     pub returns: bool,
@@ -74,7 +74,7 @@ pub fn changes(
                 if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
                     spec.insert("origin".into(), in_place_of(instance.spec.origin.as_ref(), origin));
                 }
-                // A host that the pool itself lists comes from no other source any more, and must not leave with a Machine.
+                // A host that the pool itself lists comes from no other source, and must not leave with a Machine.
                 if own.contains(name.as_str()) && instance.spec.origin.is_some() {
                     spec.insert("origin".into(), serde_json::Value::Null);
                 }
@@ -148,7 +148,7 @@ fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
     merged(serde_json::Value::Object(nulls.collect()), json!(now))
 }
 
-/// Reports whether an instance may go over to a pool now: during an operation it belongs to the pool that began it.
+/// Reports whether an instance may move to a pool now: during an operation it belongs to the pool that began it.
 fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
     let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
     pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy
@@ -236,7 +236,7 @@ pub enum Write {
         mark: Option<serde_json::Value>,
         /// Reason why the host leaves.
         why: String,
-        /// Revision of the list that does not have the host any more.
+        /// Revision of the list that no longer has the host.
         revision: Option<String>,
     },
 }
@@ -432,7 +432,7 @@ mod tests {
         }
     }
 
-    /// A host that its pool lists would be taken for gone with its Machine.
+    /// A host that its pool lists would be considered gone with its Machine.
     #[test]
     fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
         let first = pool(&[("a", "10.0.0.1")]);

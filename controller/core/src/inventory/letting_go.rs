@@ -98,7 +98,7 @@ mod tests {
         let kind = Going { pools: false, instances: true };
         for (about, owner, deleted, going, expected) in [
             ("it is there", Some("1"), false, Going::default(), false),
-            ("a person deletes it", Some("1"), true, Going::default(), false),
+            ("a user deletes it", Some("1"), true, Going::default(), false),
             ("the garbage collector does, after its pool", Some("0"), true, Going::default(), true),
             ("it goes with its kind", Some("1"), true, kind, true),
             ("its kind goes, and it is not deleted yet", Some("1"), false, kind, false),

@@ -18,7 +18,7 @@ use super::{
     removals::Presence,
 };
 
-/// Most hosts of one list that are asked for their names. Others wait until these are nodes.
+/// Maximum number of hosts of one list that are asked for their names. Others wait until these are nodes.
 pub const MAX_ASKED: usize = 1000;
 
 /// Observations of a list.
@@ -63,7 +63,7 @@ pub struct List {
     pub origins: BTreeMap<String, Origin>,
     /// Faults: that of the source, which comes first, and those of entries.
     pub problems: Vec<EntryError>,
-    /// Entries that are refused until their hosts go over from another pool, which does not list them any more.
+    /// Entries that are refused until their hosts move from another pool, which no longer lists them.
     pub going_over: BTreeSet<String>,
     /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
@@ -73,9 +73,9 @@ pub struct List {
     pub contacts: Vec<FirstContact>,
     /// Fingerprints of the keys that hosts showed at their first contact, by name.
     pub first_keys: BTreeMap<String, String>,
-    /// Hosts that are not listed any more, with the pool that lists them now.
+    /// Hosts that are no longer listed, with the pool that lists them now.
     pub moves: BTreeMap<String, String>,
-    /// Number of hosts that are not listed any more, and stay until a user confirms it.
+    /// Number of hosts that are no longer listed, and stay until a user confirms it.
     pub to_confirm: usize,
     /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
     pub vanishing: BTreeSet<String>,
@@ -87,13 +87,13 @@ pub struct List {
     pub spent: Option<String>,
     /// Source of the list, as the pool's status shows it.
     pub status: Option<InventoryStatus>,
-    /// Time when the source is to be asked again, if nothing of it is heard before.
+    /// Time when the source is to be asked again, if it does not report before.
     pub next: Option<Timestamp>,
     /// True if the fault of the source, or the cause for which hosts stay, is transient.
     pub mends_itself: bool,
 }
 
-/// Reports whether nothing is wrong with a list that was in force before: an operator that has just started has not looked yet.
+/// Reports whether the list is not faulty but only unread: it was in force before, and an operator that has just started has not read it yet.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
     trouble.reason == Reason::Fetching
 }
@@ -127,7 +127,7 @@ impl List {
         }
     }
 
-    /// Returns the list while there is none: that is no wish to remove anything.
+    /// Returns the list while there is none: that does not mean that anything must be removed.
     pub fn missing(pool: &WindowsNodePool, trouble: &SourceError) -> Self {
         Self { problems: vec![trouble.into()], ..Self::as_before(pool) }
     }
@@ -174,7 +174,7 @@ impl List {
         self.to_ask.truncate(MAX_ASKED);
     }
 
-    /// Keeps each host as it is whose entry is there and cannot be used any more: only who takes the entry out wants the host to go.
+    /// Keeps each host as it is whose entry is there and can no longer be used: only a user who removes the entry wants the host to go.
     pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
         let names: BTreeSet<String> = self.problems.iter().map(|p| p.host.clone()).collect();
         let addresses: BTreeSet<String> = names.iter().map(|host| canonical(host)).collect();

@@ -1,7 +1,7 @@
 //! Hosts of a pool, by the list that names them: names, conflicts, removals, and whether a newer list is used.
 //!
-//! Every source gives the same: a list of entries, each with where it stands, and a list of problems, each
-//! with one entry. What becomes of them is the same for all ([`hosts`]).
+//! Every source gives the same: a list of entries, each with its location, and a list of problems, each with one entry. All are treated in the same
+//! way ([`hosts`]).
 
 pub mod address;
 pub mod concerns;
@@ -87,7 +87,7 @@ impl From<&SourceError> for EntryError {
 pub enum SourceOutcome {
     /// A list that is in force.
     Listed(Box<HostList>),
-    /// No list is there: present hosts stay unchanged until a user confirms their removal.
+    /// No list is there: existing hosts stay unchanged until a user confirms their removal.
     Missing(SourceError),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(SourceError, Option<Timestamp>),

@@ -1,3 +1,5 @@
+//! Tests of the names of hosts that are listed without one.
+
 use super::*;
 use proptest::prelude::*;
 

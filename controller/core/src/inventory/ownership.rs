@@ -1,7 +1,7 @@
 //! Owners of hosts: which pool lists which hosts, so that a host that changes pools is handed over and not removed.
 //!
-//! The list in a pool's own spec is at hand. Of any other list it is known what was last read, and how it stands with reading it: before a host
-//! leaves, every other list must have been read since the host was missed first.
+//! The list in a pool's own spec is always current. Any other list is known as it was last read, together with the time of the last attempt: before a
+//! host leaves, every other list must have been read since the host was missed first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use super::{address::canonical, removals::Others};
 /// The lists of the pools, as each was last read.
 #[derive(Debug, Default)]
 pub struct HostOwners {
-    /// Counter that tells what happened before what.
+    /// Logical clock: orders reads and misses.
     clock: u64,
     pools: BTreeMap<String, Claim>,
     /// Time on the counter when each host of a pool was missed first, by pool.
@@ -42,7 +42,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// Reports whether an attempt to read the pool in this generation, and whether one that gave a list, has begun since.
+    /// Reports whether a read of the pool in this generation has been attempted since then, and whether one has succeeded.
     fn standing(&self, since: u64, generation: Option<i64>) -> (bool, bool) {
         let is_new = |at: u64| at >= since && self.generation == generation;
         (is_new(self.tried), is_new(self.read))
@@ -80,7 +80,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Reports whether other pools wait for a read that begins after `last`, the last attempt: what is known from that one is no answer to them.
+    /// Reports whether other pools wait for a read that begins after `last`, the last attempt: that one began too early for them.
     pub fn is_awaited(&self, last: Option<Self>) -> bool {
         self.awaited.is_some_and(|since| last.is_none_or(|last| last.at < since))
     }
@@ -146,8 +146,8 @@ impl HostOwners {
         waiting.map(|(w, _)| w.clone()).collect()
     }
 
-    /// Releases the hosts of a pool that lists none any more, because it is being deleted. Since when its hosts are missed stays known: otherwise
-    /// each look would find every other list to be older, and the pool would wait for ever.
+    /// Releases the hosts of a pool that no longer lists any, because it is being deleted. The times since which its hosts are missed are kept:
+    /// otherwise every reconcile would find all other lists outdated, and the pool would wait forever.
     pub fn release(&mut self, pool: &str) {
         self.pools.remove(pool);
         self.refused.remove(pool);
@@ -322,7 +322,7 @@ mod tests {
         );
     }
 
-    /// Each reconcile of a pool that is being deleted begins with the same news.
+    /// Every reconcile of a pool that is being deleted releases its hosts again.
     #[test]
     fn a_pool_that_is_deleted_waits_for_one_read_of_each_other_list() {
         let mut claims = HostOwners::default();

@@ -1,4 +1,4 @@
-//! Decision whether hosts that are not listed any more may leave. Pure.
+//! Decision whether hosts that are no longer listed may leave. Pure.
 //!
 //! A removal needs intent. A list with one entry less says so; a list that is not there, that has become empty, or that has an entry which
 //! may be any host does not: then all stay until a user confirms exactly this removal.
@@ -13,7 +13,7 @@ const MASS: usize = 3;
 /// A change of the list that takes hosts out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
-    /// Hosts that are not listed any more, and are not confirmed to leave.
+    /// Hosts that are no longer listed, and are not confirmed to leave.
     pub gone: usize,
     /// Hosts of the pool that are not leaving.
     pub of: usize,
@@ -23,7 +23,7 @@ pub struct Change<'a> {
     pub nameless: bool,
     /// State of the lists of the other pools: a host may have gone over to one of them.
     pub others: Others,
-    /// Most hosts that one change may take out; `None`: fewer than three, or fewer than half.
+    /// Maximum number of hosts that one change may take out; `None`: fewer than three, or fewer than half.
     pub limit: Option<IntOrPercent>,
     /// The revision of the list.
     pub revision: Option<&'a str>,
@@ -57,7 +57,7 @@ pub enum Others {
     Unreadable,
 }
 
-/// Verdict on hosts that are not listed any more.
+/// Verdict on hosts that are no longer listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The hosts may leave.

@@ -18,7 +18,7 @@ pub struct Newest<'a> {
     pub version: Option<Ordering>,
     /// True if the pool takes a revision that does not follow, or is lower.
     pub may_jump: bool,
-    /// Reason why the signature is not believed, if the pool asks for one and it is not.
+    /// Reason why the signature is not trusted, if the pool requires one.
     pub distrust: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub fn commit(revision: &str) -> Option<&str> {
     revision.rsplit_once(':').map(|(_, commit)| commit)
 }
 
-/// Reports whether two revisions are of the same branch or tag: when the pool names another one, it is meant.
+/// Reports whether two revisions are of the same branch or tag: a pool that names another one intends the change.
 fn same_reference(a: &str, b: &str) -> bool {
     // A commit that the pool names itself is meant, too.
     name(a).is_some() && name(a) == name(b)

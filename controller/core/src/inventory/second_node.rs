@@ -18,7 +18,7 @@ pub enum Second {
     No,
     /// The addresses of the host are not known yet.
     Unknown,
-    /// This Node has an address of the host.
+    /// The named Node has an address of the host.
     Of(String),
 }
 

@@ -17,7 +17,7 @@ pub enum PoolChange {
     Make,
     /// A user has given the pool of that name another source.
     Taken,
-    /// The pool is not needed any more.
+    /// The pool is no longer needed.
     Drop,
 }
 
@@ -87,11 +87,11 @@ mod tests {
             ("a source and no pool", true, None, false, false, false, PoolChange::Make),
             ("another pool reads it", true, None, false, true, false, PoolChange::Nothing),
             ("it is there", true, Some(&plain), true, false, true, PoolChange::Nothing),
-            ("a person's pool", true, Some(&plain), false, false, false, PoolChange::Taken),
-            ("a person's pool, and another one reads it", true, Some(&plain), false, true, false, PoolChange::Nothing),
+            ("a user's pool", true, Some(&plain), false, false, false, PoolChange::Taken),
+            ("a user's pool, and another one reads it", true, Some(&plain), false, true, false, PoolChange::Nothing),
             ("it has hosts yet", false, Some(&plain), true, false, true, PoolChange::Nothing),
             ("it has none", false, Some(&plain), true, false, false, PoolChange::Drop),
-            ("a person's, without the source", false, Some(&plain), false, false, false, PoolChange::Nothing),
+            ("a user's, without the source", false, Some(&plain), false, false, false, PoolChange::Nothing),
             ("it knows of unclean hosts", false, Some(&unclean), true, false, false, PoolChange::Nothing),
             ("it is being deleted", true, Some(&going), true, false, false, PoolChange::Nothing),
             ("it is being deleted, too", false, Some(&going), true, false, false, PoolChange::Nothing),

@@ -1,4 +1,4 @@
-//! Nodes that the legacy operator calls hosts of its list, and that no list names any more. Pure.
+//! Nodes that the legacy operator calls hosts of its list, and that no list names now. Pure.
 
 use std::collections::BTreeSet;
 

@@ -13,7 +13,7 @@ use crate::{
     render::Platform,
 };
 
-/// Known facts beside the Machines.
+/// Known facts besides the Machines.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
     /// Platform of the cluster.
@@ -158,7 +158,7 @@ mod tests {
             vec![machine]
         };
         let of_cluster_api = |m: &mut Machine| m.source = Some(Source { group: MachineGroup::ClusterApi, ..source() });
-        // Whether it vanishes, and whether a person has dismissed it.
+        // Whether it vanishes, and whether a user has dismissed it.
         for (about, machines, vanishing, dismissed) in [
             ("there", with(|_| ()), false, false),
             ("gone", vec![], true, false),

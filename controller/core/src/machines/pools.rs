@@ -15,7 +15,7 @@ use super::{
 };
 use crate::inventory::source_pool::{self, PoolChange, Seen};
 
-/// Longest name of a pool.
+/// Maximum length of a name of a pool.
 const LONGEST: usize = 63;
 
 /// Action on a pool.
@@ -25,7 +25,7 @@ pub enum Act {
     Make(String, Source),
     /// No name is left for the pool.
     Taken(String, Source),
-    /// The pool is not needed any more.
+    /// The pool is no longer needed.
     Drop(String),
 }
 
@@ -144,7 +144,7 @@ mod tests {
             ("nothing", vec![], vec![], vec![]),
             ("two new ones", vec![&a, &b], vec![], vec![make("a", &a), make("b", &b)]),
             ("it is there", vec![&a], vec![pool("a", Some(&a))], vec![]),
-            ("a person's reads it", vec![&a], vec![pool("mine", Some(&a))], vec![]),
+            ("a user's reads it", vec![&a], vec![pool("mine", Some(&a))], vec![]),
             ("its name is taken", vec![&a], vec![pool("a", None)], vec![make("machines-a", &a)]),
             ("by the other API", vec![&a, &capi], vec![], vec![make("a", &a), make("cluster-api-a", &capi)]),
             (

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::read::Machine;
 
-/// Longest provider ID, in bytes: far more than any provider needs. The field of an instance takes no more.
+/// Maximum length of a provider ID, in bytes: far more than any provider needs. The field of an instance takes no more.
 const MAX: usize = 512;
 
 /// Reason why a provider ID is given to no Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The provider ID has another form: others write it, and a Node keeps it for ever.
+    /// The provider ID has another form: others write it, and a Node keeps it forever.
     #[error("is not of the form <provider>://<id> in at most {MAX} visible ASCII characters")]
     Malformed,
     /// Several Machines have the provider ID: neither API would find the one Node that has it.

@@ -1,8 +1,8 @@
 //! Parts of Machines and MachineSets that are read, the same for both APIs that make them. Pure.
 //!
-//! The Machine API of OpenShift says with the label `machine.openshift.io/os-id=Windows` what runs Windows. Cluster API has no such
-//! label of its own; there, too, that one counts (OpenShift keeps it when a MachineSet goes over to Cluster API), and so does
-//! `node.cluster.x-k8s.io/os=windows`, whose domain Cluster API hands on to Nodes.
+//! The Machine API of OpenShift says with the label `machine.openshift.io/os-id=Windows` what runs Windows. Cluster API has no such label of its own;
+//! there, too, that one counts (OpenShift keeps it when a MachineSet moves to Cluster API), and so does `node.cluster.x-k8s.io/os=windows`, whose
+//! domain Cluster API hands on to Nodes.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -13,7 +13,7 @@ pub struct Member<'a> {
     pub machine: &'a Machine,
     /// True if the Machine's Node works, and nothing is being done to it that it might not work after.
     pub works: bool,
-    /// Facts about the host, if it has refused every key for so long that it will not take one any more.
+    /// Facts about the host, if it has refused every key for so long that it will no longer take one.
     pub refuses: Option<Refuses>,
 }
 
@@ -80,8 +80,7 @@ fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<S
     if machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
         return Some("no MachineSet owns it, so no controller would replace it: delete it yourself".into());
     }
-    set.is_none_or(|s| s.deleting)
-        .then(|| "its MachineSet does not exist any more, so no controller would replace it".into())
+    set.is_none_or(|s| s.deleting).then(|| "its MachineSet no longer exists, so no controller would replace it".into())
 }
 
 /// Returns the reason why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether the host would be

@@ -1,3 +1,5 @@
+//! Tests of the replacement of Machines.
+
 use super::*;
 use crate::machines::read::Source;
 use api::{MachineGroup, MaintenanceWindow, Mode, Rollout, WindowsNodePoolSpec};

@@ -13,7 +13,7 @@ pub struct DesiredNodeMetadata {
     pub annotations: BTreeMap<String, String>,
     /// Annotations that are written only when they are missing, because the same content has many forms.
     pub annotations_if_missing: BTreeMap<String, String>,
-    /// Labels and annotations of the operator's own, or of the one before it, that must not be there any more.
+    /// Labels and annotations of the operator's own, or of the one before it, that must no longer be there.
     pub stale: Vec<&'static str>,
     /// Provider ID of the machine, for a Node that has none: the API server lets it be written once.
     pub provider_id: Option<String>,

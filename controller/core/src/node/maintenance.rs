@@ -44,7 +44,7 @@ pub struct Requests {
     pub refused: bool,
 }
 
-/// Reads the annotations of a maintenance. That of the instance goes before those of the Node, which the host's own kubelet may write.
+/// Reads the annotations of a maintenance. That of the instance takes precedence over those of the Node, which the host's own kubelet may write.
 pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     let on_node = |key: &str| node.and_then(|n| n.annotations().get(key)).filter(|v| !v.is_empty());
     let by_host = on_node(key::MAINTENANCE_REQUEST);
@@ -58,7 +58,7 @@ pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     }
 }
 
-/// The state to show while no maintenance goes on.
+/// The state to show while no maintenance is in progress.
 pub fn idle_state(requests: &Requests, held: bool) -> Option<MaintenanceState> {
     match requests {
         Requests { request: Some(_), .. } if held => Some(MaintenanceState::Held),

@@ -12,7 +12,7 @@ use crate::render::RenderError;
 const RESERVED: [&str; 3] = ["kubernetes.io", "k8s.io", api::names::GROUP];
 /// Groups of Kubernetes that a user may use for a Node.
 const FREE: [&str; 3] = ["node-role.kubernetes.io", "node.kubernetes.io", "topology.kubernetes.io"];
-/// Roles that pods and controllers take for a node of the control plane.
+/// Roles by which pods and controllers recognise a control plane node.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 /// Returns what is wrong with the key of a label, and what to do.

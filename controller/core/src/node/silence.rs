@@ -11,7 +11,7 @@ use api::{
 const SILENT_AFTER: Duration = REPORT_INTERVAL.saturating_mul(3);
 /// Interval at which a daemon that is silent is looked for.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
-/// Longest text of a report that is shown.
+/// Maximum length of a text of a report that is shown.
 const MOST_TEXT: usize = 40;
 
 /// Message about a daemon that is silent, or `None` if it is not. `reported` is the last report, `unchanged` for how long this process has seen it on

@@ -1,4 +1,4 @@
-//! The lines of an `authorized_keys` file: one key beside another, and one in the place of another.
+//! The lines of an `authorized_keys` file: one key beside another, and one in place of another.
 //!
 //! A parser of whole entries would not do: it refuses lines that sshd takes, and what it writes is not what it has read. Here a
 //! line is only read, and lines that stay do so byte for byte.
@@ -132,7 +132,7 @@ mod tests {
         for (about, file, both, last) in [
             ("the one line", "{O}\n", Some("{O}\n{A}\n"), Some("{A}\n")),
             ("no newline at the end", "{O}", Some("{O}\n{A}\n"), Some("{A}\n")),
-            ("a comment of several words", "{O} of a person\n", Some("{O} of a person\n{A}\n"), Some("{A}\n")),
+            ("a comment of several words", "{O} of a user\n", Some("{O} of a user\n{A}\n"), Some("{A}\n")),
             (
                 "others stay as they are",
                 "# ours\r\n\r\n{O} x\r\n  {X} y  z\r\n",

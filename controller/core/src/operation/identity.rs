@@ -1,4 +1,4 @@
-//! Proof that the host that answers is the one that is meant, in one place. Pure.
+//! Proof that the host that answers is the expected one, in one place. Pure.
 //!
 //! The address was reached and the host key was verified before. The decision uses values that no other host can
 //! report: the machine id that was recorded when the host joined, the record that the host keeps of whose it is, and
@@ -33,7 +33,7 @@ pub enum NodeProof {
     Unproven,
 }
 
-/// The host that is meant.
+/// The expected host.
 #[derive(Clone, Copy, Debug)]
 pub struct Meant<'a> {
     /// Id of this cluster, and name of the Node.
@@ -86,15 +86,15 @@ pub struct Others {
 /// Identity of the host that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The host that is meant.
+    /// The expected host.
     Meant,
-    /// The host that is meant, in the place of an owner that is gone.
+    /// The expected host, in place of an owner that is gone.
     Supersedes(Owner),
     /// A host that is another owner's by now, with nothing of ours on it. Only for a host that is to be removed.
     Anothers(Owner),
 }
 
-/// The host is not the one that is meant, or that cannot be proven. Nothing was changed on it.
+/// The host is not the expected one, or cannot be proven. Nothing was changed on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another machine answers.
@@ -105,11 +105,11 @@ pub enum Refusal {
     NotThisMachine {
         /// Address of the machine.
         address: String,
-        /// Name of the host that is meant.
+        /// Name of the expected host.
         name: String,
         /// Machine id that was found.
         found: String,
-        /// Machine id of the host that is meant.
+        /// Machine id of the expected host.
         known: String,
     },
     /// The machine is the host of another Node.
@@ -120,7 +120,7 @@ pub enum Refusal {
     NotThisNode {
         /// Address of the machine.
         address: String,
-        /// Name of the host that is meant.
+        /// Name of the expected host.
         name: String,
         /// Node whose host the machine is.
         other: String,
@@ -132,7 +132,7 @@ pub enum Refusal {
     HasAnotherName {
         /// Address of the machine.
         address: String,
-        /// Name of the host that is meant.
+        /// Name of the expected host.
         name: String,
         /// Node whose host the machine is.
         other: String,
@@ -171,21 +171,21 @@ pub enum Refusal {
     #[error(
         "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
          the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list; or, if the Node is a \
-         leftover of before, delete it: kubectl delete node {name}"
+         leftover, delete it: kubectl delete node {name}"
     )]
     OnlySays {
         /// Address of the machine.
         address: String,
-        /// Name of the host that is meant.
+        /// Name of the expected host.
         name: String,
     },
     /// The host key of a node's host is not on record.
     #[error(
-        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover of before, delete it: kubectl delete node {name}",
+        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover, delete it: kubectl delete node {name}",
         shown.as_ref().map(|key| format!(", {key}")).unwrap_or_default(), Act::TrustHostKey(name, shown.as_deref().unwrap_or(FINGERPRINT))
     )]
     KeyUnproven {
-        /// Name of the host that is meant.
+        /// Name of the expected host.
         name: String,
         /// Address at which the host is to be.
         address: String,
@@ -200,7 +200,7 @@ pub enum Refusal {
     AllIsNew {
         /// Address of the machine.
         address: String,
-        /// Name of the host that is meant.
+        /// Name of the expected host.
         name: String,
     },
 }
@@ -217,15 +217,15 @@ impl Refusal {
     }
 }
 
-/// Decides whether the host that answers is the one that is meant.
+/// Decides whether the host that answers is the expected one.
 ///
 /// # Errors
-/// Fails if the host is not the one that is meant, or that cannot be proven.
+/// Fails if the host is not the expected one, or cannot be proven.
 pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Others) -> Result<Identity, Refusal> {
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
-    // A host that is no node yet may get another machine: its entry was corrected. One whose Node a person has deleted, too, as long as
-    // that machine has no owner.
+    // A host that is no node yet may get another machine: its entry was corrected. One whose Node a user has deleted, too, as long as that machine
+    // has no owner.
     let clean = found.owner.is_none() && !found.has_kubelet;
     let may_be_new =
         meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);

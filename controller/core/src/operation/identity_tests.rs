@@ -1,3 +1,5 @@
+//! Tests of the proof of a host's identity.
+
 use super::*;
 
 const HERE: &str = "cluster-here";
@@ -97,7 +99,7 @@ fn which_host_it_is() {
         ("another machine in the place of our node", Case { found: "m-2", ..joined() }, "NotThisMachine"),
         ("a clean machine in the place of our node", Case { found: "m-2", owner: None, ..joined() }, "NotThisMachine"),
         (
-            "a clean machine, after a person deleted the Node",
+            "a clean machine, after a user deleted the Node",
             Case { found: "m-2", owner: None, node: NodeProof::Missing, ..joined() },
             "meant, meant, NotThisMachine",
         ),

@@ -24,7 +24,7 @@ pub struct Wanted {
     pub restarts: bool,
     /// True if the Node must have another address than the one that kubelet was given.
     pub moves: bool,
-    /// Boot id that the host must not have any more.
+    /// Boot id that the host must no longer have.
     pub leaves_boot: Option<String>,
 }
 
@@ -277,7 +277,7 @@ mod tests {
         };
         for (node, registering, expected) in [
             (None, false, WithoutConnection::Connect),
-            // A Node of that name says nothing of the host as long as the host is not proven in this operation.
+            // A Node of that name says nothing about the host as long as the host is not proven in this operation.
             (Some(node(true, "1-a")), false, WithoutConnection::Connect),
             (None, true, WithoutConnection::Register),
             (Some(node(false, "1-a")), true, WithoutConnection::Register),

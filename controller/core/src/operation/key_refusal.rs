@@ -17,7 +17,7 @@ pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp
 pub struct Seen<'a> {
     /// Recorded refusal of all keys that were listed.
     pub refusal: Option<&'a KeyRefusal>,
-    /// Hashes of the keys that are listed now; `None` if one of the keys cannot be had.
+    /// Hashes of the keys that are listed now; `None` if one of the keys is not available.
     pub listed: Option<&'a [String]>,
     /// Hash of the key that the host last accepted, if recorded. Empty if a previous operator marked the host for replacement.
     pub taken: Option<&'a str>,
@@ -28,7 +28,7 @@ pub struct Seen<'a> {
 /// Meaning of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// No meaning yet: the host has not refused for long enough, or the keys are not those any more.
+    /// No meaning yet: the host has not refused for long enough, or the keys have changed.
     Nothing,
     /// The host rejects every listed key, and never got any of them.
     LockedOut,

@@ -18,7 +18,7 @@ pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_rou
 /// Returns the address that the Node of a host must have, by what the host last reported; empty if it has reported none.
 ///
 /// As long as the host has the address that kubelet was given, the Node keeps it: a host with several may be reached now at one of them and now at
-/// another. An address that a user names goes before it.
+/// another. An address that a user names takes precedence over it.
 ///
 /// `entry` is the address in the entry of the host.
 pub fn desired(entry: &str, status: &WindowsInstanceStatus) -> String {

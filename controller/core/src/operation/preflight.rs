@@ -1,5 +1,5 @@
-//! Check whether a host can become a node, before anything on it is changed. All faults are found at once, so that a user corrects them in one go. A
-//! claim of the host is believed only against it: a lie costs it nothing but its own join.
+//! Check whether a host can become a node, before anything on it is changed. All faults are found at once, so that a user corrects them at once. A
+//! claim of the host only counts against it: a false claim can prevent only its own join.
 
 use std::{fmt, time::Duration};
 
@@ -12,12 +12,12 @@ use jiff::Timestamp;
 
 use super::windows_versions;
 
-/// Largest difference of a host's clock. Certificates that the cluster issues are valid from five minutes before; beyond that they are from the
+/// Maximum difference of a host's clock. Certificates that the cluster issues are valid from five minutes before; beyond that they are from the
 /// future.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// Port at which the API server reaches kubelet.
 pub const KUBELET_PORT: u16 = 10250;
-/// Longest text of a host in a sentence, in characters.
+/// Maximum length of a text of a host in a sentence, in characters.
 const WORDS: usize = 200;
 
 /// Reason why a host cannot become a node.

@@ -1,5 +1,5 @@
-//! Warnings about what makes a host a worse node, and stops nothing: it is reported, and the owner of the host decides. Claims of a host reach users
-//! only in part and made fit to be shown.
+//! Warnings about a host that stop no operation: they are reported, and the owner of the host decides. Claims of a host reach users only in part and
+//! made fit to be shown.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ use super::windows_versions;
 /// Directories that an antivirus slows down, or breaks by holding files open: programs and settings, layers of images and containers,
 /// volumes of pods.
 pub const PATHS_TO_EXCLUDE: [&str; 3] = [r"C:\k", r"C:\ProgramData\containerd", r"C:\var\lib\kubelet"];
-/// Most names of a host in a sentence, and most characters of each.
+/// Maximum number of names of a host in a sentence, and maximum number of characters of each.
 const NAMES: (usize, usize) = (8, 40);
 
 /// Reason why a host is a worse node than it could be.

@@ -1,4 +1,4 @@
-//! The next step of taking a host out.
+//! The next step of a removal.
 //!
 //! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
 //! and drained. What cannot be revoked begins with the deletion of the instance.
@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 
 use crate::enumeration::first_names;
 
-/// Observations of a host that leaves, beside its Node.
+/// Observations of a leaving host besides its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObservedRemoval {
@@ -79,8 +79,8 @@ pub fn is_past_return(instance: &WindowsInstance) -> bool {
     instance.is_deleting() && operation.is_some_and(is_deconfiguring)
 }
 
-/// Reports whether the node must be empty before anything else is done. As soon as services on the host may be stopped no pod can be moved any more,
-/// and none is waited for. But as long as the node works, a user may lift its cordon between two attempts, and pods come.
+/// Reports whether the node must be empty before anything else is done. As soon as services on the host may be stopped no pod can be moved, and none
+/// is waited for. But as long as the node works, a user may lift its cordon between two attempts, and pods come.
 fn must_be_empty(seen: ObservedRemoval) -> bool {
     match seen.begun {
         _ if !seen.deconfiguring => true,
@@ -139,13 +139,13 @@ mod tests {
             ("drained, and nothing of it is done yet", node, drained(cordoned(marked)), Delete),
             ("marked before it had a Node", None, marked, Delete),
             ("marked before it was reached", None, Seen::default(), Delete),
-            ("a node that a person deletes", node, deleted, Cordon(())),
+            ("a node that a user deletes", node, deleted, Cordon(())),
             ("cordoned", node, cordoned(deleted), Drain(())),
             ("another client lifts the cordon in the middle", node, at(Step::Drain, drained(deleted)), Cordon(())),
             ("drained", node, drained(cordoned(deleted)), Deconfigure),
             ("the operator died while deconfiguring", node, at(Step::Deconfigure, cordoned(deleted)), Deconfigure),
             ("and its node still works", node, again(Step::Deconfigure, cordoned(deleted)), Deconfigure),
-            ("and a person has lifted the cordon", node, again(Step::Deconfigure, deleted), Cordon(())),
+            ("and a user has lifted the cordon", node, again(Step::Deconfigure, deleted), Cordon(())),
             ("it is cordoned again", node, again(Step::Cordon, cordoned(deleted)), Drain(())),
             ("the operator died while draining again", node, again(Step::Drain, cordoned(deleted)), Drain(())),
             ("it is drained again", node, again(Step::Drain, drained(cordoned(deleted))), Deconfigure),
@@ -156,7 +156,7 @@ mod tests {
                 Deconfigure,
             ),
             (
-                "a person has lifted the cordon of a clean host",
+                "a user has lifted the cordon of a clean host",
                 node,
                 again(Step::Deconfigure, clean(deleted)),
                 DeleteNode(()),

@@ -7,7 +7,7 @@ use api::{
     host::{AccountState, HostState},
 };
 
-/// Longest name of a domain: that of a label value.
+/// Maximum length of a name of a domain: that of a label value.
 const DOMAIN: usize = 63;
 
 /// Reason why a host cannot use the accounts of its pool.
@@ -74,7 +74,7 @@ impl AccountFault {
 /// accounts. A host in no domain can be in a pool that has a plugin: which passwords a plugin retrieves is not known before a pod needs one.
 ///
 /// # Errors
-/// The worst fault: no domain before an account that cannot be used, and that before one of which nothing is known.
+/// The worst fault: no domain before an account that cannot be used, and that before an unknown one.
 pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Result<String, AccountFault> {
     if accounts.is_empty() {
         return Ok(String::new());

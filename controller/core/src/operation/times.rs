@@ -3,11 +3,11 @@
 use api::{Time, WindowsInstanceStatus};
 use jiff::{SignedDuration, Timestamp};
 
-/// Largest difference between the clocks of two machines that run the operator one after the other.
+/// Maximum difference between the clocks of two machines that run the operator one after the other.
 const SKEW: SignedDuration = SignedDuration::from_mins(1);
 
-/// Returns the stored start of something, as far as it can be believed. A start in the future was written by a clock that was wrong, and what it
-/// began would never be over: it counts as begun now.
+/// Returns the stored start of something, if it is plausible. A start in the future was written by a clock that was wrong, and what it began would
+/// never be over: it counts as begun now.
 pub fn begun(stored: Timestamp, now: Timestamp) -> Timestamp {
     if stored.duration_since(now) > SKEW { now } else { stored }
 }

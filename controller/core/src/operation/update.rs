@@ -1,4 +1,4 @@
-//! The next step of changing a node: of giving it another version, restarting its host, or putting it right.
+//! The next step of a change of a node: giving it another version, restarting its host, or repairing it.
 //!
 //! Steps on the host are those of a join, chosen by [`super::join`]. Around them the pods are moved away if that is needed, and the node is watched
 //! for a while before it takes pods again.
@@ -103,8 +103,8 @@ pub struct ObservedChange {
 }
 
 impl ObservedChange {
-    /// Reports whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved any more, none
-    /// must be waited for.
+    /// Reports whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved, none must be
+    /// waited for.
     pub fn is_before_drain(&self) -> bool {
         match self.maintenance {
             Maintenance::None => self.drains && self.begun < ChangePhase::Converge,
@@ -198,7 +198,7 @@ pub struct Failure {
     pub type_: GrantType,
     /// True if something on the host may have been changed.
     pub past_return: bool,
-    /// True if the host is on its way back to the version before.
+    /// True if the host is on its way back to the previous version.
     pub rolling_back: bool,
     /// The part at fault.
     pub blame: Blame,
@@ -213,14 +213,14 @@ pub struct Failure {
 /// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// The operation is retried from its present step, after a delay. Holds the number of failures of the version.
+    /// The operation is retried from its current step, after a delay. Holds the number of failures of the version.
     Retry {
         /// Failures of the version, with this one.
         attempts: i32,
     },
     /// The operation ends, and with it our cordon: nothing on the host was changed.
     GiveUp,
-    /// The version does not work on this host, which gets the one before.
+    /// The version does not work on this host, which gets the previous one.
     TakeBack,
 }
 
@@ -275,7 +275,7 @@ mod tests {
             ("it has worked long enough", proven(free), Next::Done),
             ("the host is checked before its pods are moved", full, Next::Check),
             (
-                "a node that a person has cordoned is checked as well",
+                "a node that a user has cordoned is checked as well",
                 ObservedChange { cordoned: true, ..full },
                 Next::Check,
             ),

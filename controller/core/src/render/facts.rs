@@ -27,7 +27,7 @@ pub struct Cluster {
     pub kubernetes_minor: Option<u32>,
     /// True if the control plane is being upgraded.
     pub is_upgrading: bool,
-    /// Minor version that all API servers have already, while nodes still follow the one of before the upgrade.
+    /// Minor version that all API servers have already, while nodes still follow the one from before the upgrade.
     pub next_minor: Option<u32>,
     /// Addresses of API servers that do not answer, while nodes wait for their version.
     pub silent_api_servers: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Lists what of the facts does not reach hosts, or reaches them otherwise than it is meant, and why.
+    /// Lists what of the facts does not reach hosts, or reaches them in another form, and why.
     pub fn problems(&self) -> Vec<String> {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }

@@ -1,3 +1,5 @@
+//! Tests of facts that keep their earlier value.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -47,7 +47,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
 pub(super) const TAINTS: &str = "registerWithTaints";
 
 /// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers but that for memory are
-/// WMCO's. The operator's patch goes over them, and what the pool sets goes over both.
+/// WMCO's. The operator's patch takes precedence over them, and the pool's settings over both.
 pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -118,7 +118,7 @@ pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
 }
 
 /// Checks the thresholds of image garbage collection: kubelet does not start if the lower one is not lower. The API server has compared what the pool
-/// sets, but it knows nothing of what applies to the one that is not set.
+/// sets, but it knows nothing about what applies to the one that is not set.
 fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
     let effective = |name: &str, default| config.get(name).and_then(Value::as_i64).unwrap_or(default);
     let (low, high) = (

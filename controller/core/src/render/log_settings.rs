@@ -5,7 +5,7 @@ use api::{LogLevel, Reason, host::LogRotation};
 
 use super::RenderError;
 
-/// Longest time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
+/// Maximum time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
 const FOREVER: u64 = 315_360_000;
 
 /// Rotation and level of logs. `None` leaves the flag out.
@@ -55,8 +55,7 @@ impl LogSettings {
     /// Reads settings from the operator's environment. Values are trimmed; an empty or missing one leaves the default.
     ///
     /// # Errors
-    /// When [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of
-    /// 0 or more.
+    /// Fails when [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of 0 or more.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, LogSettingsError> {
         let read = |variable, fine: fn(&str) -> bool, expected, default| match get(variable) {
             Some(value) if value.trim().is_empty() => Ok(default),

@@ -192,8 +192,8 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
     merged
 }
 
-/// Sources of which WMCO gives mirrors to hosts and this operator does not, because it leaves their rules out. `own` are the rules of a
-/// pool: what it names itself, by the source or the whole registry, is not missing.
+/// Sources whose mirrors WMCO gives to hosts and this operator does not, because it leaves their rules out. `own` are the rules of a pool: what it
+/// names itself, by the source or the whole registry, is not missing.
 pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<String> {
     let is_followed =
         |rule: &MirrorRule| merge(std::slice::from_ref(rule)).registries.values().any(|r| !r.mirrors.is_empty());

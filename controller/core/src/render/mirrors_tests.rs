@@ -1,3 +1,5 @@
+//! Tests of registry mirrors in `hosts.toml`.
+
 use proptest::prelude::*;
 
 use super::*;

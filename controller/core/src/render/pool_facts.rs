@@ -7,7 +7,7 @@ use super::{Cluster, MirrorRule, Proxy, PullSecret, RenderError, check, mirrors}
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
 const MIRRORS: &str = "template.spec.imageMirrors";
-/// Most bytes of a pool's mirrors, which are in one annotation with all the rest.
+/// Maximum number of bytes of a pool's mirrors, which are in one annotation with all the rest.
 const MAX_MIRRORS: usize = 64 << 10;
 
 /// Reports whether a cloud controller manager is to find the machines of a pool's Nodes.
@@ -21,7 +21,7 @@ pub fn has_cloud_controller(cluster: &Cluster, template: &TemplateSpec) -> bool 
 pub struct ImageSources {
     /// True if the pool names the image of sandboxes.
     pub names_sandbox: bool,
-    /// Sources of which WMCO gives mirrors to hosts and this operator does not.
+    /// Sources whose mirrors WMCO gives to hosts and this operator does not.
     pub without_mirrors: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     }
     let trusted = template.trusted_certificates.as_deref();
     if let Some(Err(damaged)) = trusted.map(|pem| check::certificates(pem.as_bytes())) {
-        return refuse(CERTIFICATES, format!("certificate {damaged} is damaged; correct it or take it away"));
+        return refuse(CERTIFICATES, format!("certificate {damaged} is damaged; correct or remove it"));
     }
     let size =
         template.image_mirrors.as_ref().map_or(0, |mirrors| serde_json::to_string(mirrors).map_or(0, |t| t.len()));

@@ -1,3 +1,5 @@
+//! Tests of the logins that hosts get from a pull secret.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -96,7 +98,7 @@ fn a_pool_restricts_it() {
     }
 }
 
-/// Hosts that get no login have the same version whatever becomes of the Secret.
+/// Hosts that get no login have the same version whatever happens to the Secret.
 #[test]
 fn without_logins_there_is_no_revision() {
     let (empty, _) = parse(&json!({"auths": {"quay.io": {}}}));

@@ -30,11 +30,11 @@ pub const HASH_VERSION: u32 = 1;
 pub struct Rendered {
     /// The services.
     pub services: ServicesConfig,
-    /// Everything beside the services.
+    /// Everything besides the services.
     pub shared: Shared,
 }
 
-/// Part of [`Rendered`] beside the services.
+/// Part of [`Rendered`] besides the services.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {
@@ -62,7 +62,7 @@ pub struct Shared {
     /// Mirrors of registries before those of the cluster. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_mirrors: Option<Vec<ImageMirror>>,
-    /// Accounts that hosts are checked for. Hosts get nothing of it; a change makes a version so that hosts are checked again.
+    /// Accounts that hosts are checked for. Hosts do not get them; a change makes a version so that hosts are checked again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
     /// Plugin of Container Credential Guard. None if the pool names none.
@@ -73,7 +73,7 @@ pub struct Shared {
     pub cluster_files: BTreeMap<String, String>,
 }
 
-/// Renders what the hosts of a pool get. The operator's settings go over what is usual, the pool's over both.
+/// Renders what the hosts of a pool get. The operator's settings take precedence over the defaults, the pool's settings over both.
 ///
 /// # Errors
 /// [`RenderError::Fact`] when a fact of `cluster` cannot be used. [`RenderError::Setting`] when a setting of `template`

@@ -1,3 +1,5 @@
+//! Tests of rendered versions: what changes a version, and what does not.
+
 use api::{
     CloudProvider, ContainerdSettings, EvictionThresholds, KubeletSettings, LogLevel, LogRotation as PoolLogs,
     Reserved, TaintEffect, services::HostVariable,

@@ -15,13 +15,13 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 
 use super::{Rendered, Shared, kubelet};
 
-/// Most bytes of annotations that the API server takes.
+/// Maximum number of bytes of annotations that the API server takes.
 const MAX_ANNOTATION: usize = 256 << 10;
-/// Largest ConfigMap that the API server takes, in bytes.
+/// Maximum size of a ConfigMap that the API server takes, in bytes.
 const MAX_DATA: usize = 1 << 20;
-/// Most files of a payload: far more than any has.
+/// Maximum number of files of a payload: far more than any has.
 const MAX_FILES: usize = 1000;
-/// Largest settings of containerd, in bytes: far more than they need.
+/// Maximum size of the settings of containerd, in bytes: far more than they need.
 const MAX_CONTAINERD: usize = 16 << 10;
 
 /// A services ConfigMap.

@@ -1,3 +1,5 @@
+//! Tests of versions that are stored as ConfigMaps, and read again.
+
 use api::{TemplateSpec, payload::File};
 use proptest::prelude::*;
 use serde_json::{Value, json};

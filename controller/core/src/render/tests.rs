@@ -1,3 +1,5 @@
+//! Tests of the services and files of a host.
+
 use std::collections::BTreeMap;
 
 use api::{

@@ -24,7 +24,7 @@ enum TlsProfileError {
     /// A field of a custom profile is missing or wrong.
     #[error("the custom profile has no usable {0}: set it")]
     Field(&'static str),
-    /// A custom profile has none of the ciphers of which Go needs one to serve HTTP/2.
+    /// A custom profile lacks the ciphers that Go needs for HTTP/2: at least one of them.
     #[error(
         "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
          start without: add one, or set minTLSVersion to VersionTLS13"
@@ -34,7 +34,7 @@ enum TlsProfileError {
 
 const VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
 const TLS_1_3: &str = "VersionTLS13";
-/// Ciphers of which Go needs one to serve HTTP/2, unless TLS 1.3 is the least version.
+/// Ciphers for HTTP/2, of which Go needs at least one, unless TLS 1.3 is the least version.
 const HTTP2: [&str; 2] = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
 
 /// Ciphers: name in a profile, name for kubelet, and newest named profile that has it. These are all that Go's `crypto/tls` calls secure. The others
@@ -84,7 +84,7 @@ impl TlsProfile {
     /// that are left out of a custom profile.
     ///
     /// # Errors
-    /// When the profile is not one that kubelet could serve with.
+    /// Fails when the profile is not one that kubelet could serve with.
     fn parse(profile: Option<&Value>) -> Result<(Self, Vec<String>), TlsProfileError> {
         let profile = profile.filter(|p| !p.is_null());
         let named = |min_version, oldest| Ok((Self::named(min_version, oldest), Vec::new()));

@@ -104,8 +104,8 @@ pub struct PendingChange {
 }
 
 impl Candidate {
-    /// Has the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have renewed it.
-    /// A valid certificate is wicd's own business. No other change is made, and none that waits keeps the node from it.
+    /// Makes the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have renewed
+    /// it. A valid certificate is wicd's own business. No other change is made, and none that waits keeps the node from it.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
         if !self.ready || end.is_none_or(|end| end > now) {
             return;
@@ -155,7 +155,7 @@ pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
     goes_on || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Reports whether a node takes one of those that may be unavailable.
+/// Reports whether a node uses up a place in the budget of unavailable nodes.
 pub(super) fn is_busy(candidate: &Candidate) -> bool {
     !candidate.available || is_disturbed(candidate)
 }

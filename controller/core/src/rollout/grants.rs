@@ -1,9 +1,8 @@
 //! Decision about which hosts get a grant.
 //!
-//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
-//! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
-//! a restart or its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs
-//! nothing of it.
+//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts no node and is bounded by
+//! `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update, a restart or its removal, is bounded by
+//! `rollout.maxUnavailable`; the same on a node that does not work does not use it up.
 //!
 //! What a grant that is taken back sets free is given to another host only in the next look: the writing may fail because
 //! the operation has begun in between, and then two nodes would be down for one.
@@ -155,7 +154,7 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
 
 /// Desired grant of a host.
 enum GrantDecision {
-    /// Present grant of the host.
+    /// Current grant of the host.
     Keep,
     /// New grant for the host.
     Give(Granting),
@@ -198,9 +197,9 @@ impl<'a> Plan<'a> {
             too_many_down,
             lost,
         };
-        // What has begun goes on to its end: a node must not be left half changed. As long as nothing on its host was changed it can be
-        // given up, which lifts the cordon. One that leaves is not finished first, and one that is to stay again is not removed, until
-        // its host is being deconfigured.
+        // What has begun continues to its end: a node must not be left half changed. As long as nothing on its host was changed it can be given up,
+        // which lifts the cordon. One that leaves is not finished first, and one that is to stay again is not removed, until its host is being
+        // deconfigured.
         for candidate in plan.candidates.clone() {
             let changes = candidate.begun
                 && !candidate.leaving
@@ -223,7 +222,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Reports whether a change that has not changed anything on its host yet is given up: a user holds the node or pauses the pool, no window is
-    /// open any more, the version has failed elsewhere, or the change is not wanted any more, as the repair of a node that is Ready again.
+    /// open now, the version has failed elsewhere, or the change is no longer wanted, as the repair of a node that is Ready again.
     fn is_given_up(&self, candidate: &Candidate) -> bool {
         let is_wanted = match candidate.grant {
             Some(GrantType::Update) if candidate.renews.is_some() && candidate.renews == candidate.grant_version => {
@@ -234,7 +233,7 @@ impl<'a> Plan<'a> {
                 !candidate.failed && candidate.change.as_ref().is_some_and(same)
             }
             Some(GrantType::Reboot) => candidate.wants_reboot,
-            // A person has chosen the time, so that no window is asked.
+            // A user has chosen the time, so that no window is asked.
             Some(GrantType::Maintenance) => {
                 let is_held = self.limits.paused || candidate.held || candidate.withheld;
                 let is_wanted = candidate.maintenance.is_some() && !is_held;
@@ -358,13 +357,13 @@ impl<'a> Plan<'a> {
         // A place that was used for the last one is given out by the next decision.
         let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
         let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
-        // What people request goes before what hosts request.
+        // What users request takes precedence over what hosts request.
         candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
         self.give_maintenance(candidates);
     }
 
     /// Grants maintenance to hosts that request it again since their last update, after updates: a host that ends its maintenance and begins the next
-    /// would otherwise take a place for ever, and no update its turn.
+    /// would otherwise take a place forever, and no update its turn.
     fn maintain_again(&mut self) {
         if self.limits.paused {
             return;
@@ -577,7 +576,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Reports whether a node is repaired before it is sent another version. It is not once a repair has been tried: perhaps only the other version
-    /// can put it right.
+    /// can correct it.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
         (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }

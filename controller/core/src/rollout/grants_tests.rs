@@ -309,7 +309,7 @@ fn maintenance() {
     let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
     check! { &free;
         "one at a time": [asks(node("a")), asks(node("b"))] => "a Maintenance",
-        "what people request goes first": [asks(node("a")), by_person(node("b"))] => "b Maintenance",
+        "what users request goes first": [asks(node("a")), by_person(node("b"))] => "b Maintenance",
     }
     check! { &closed;
         "no window and no step is asked": [asks(node("a"))] => "a Maintenance",
@@ -384,7 +384,7 @@ fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
         "unless none may begin": [again(-9, "a"), ready_to_go("b")] => "a Maintenance",
     }
     check! { &free;
-        "a person may": [by_person(again(-9, "a")), ready_to_go("b")] => "a Maintenance",
+        "a user may": [by_person(again(-9, "a")), ready_to_go("b")] => "a Maintenance",
         "after the first request of another": [again(-9, "a"), asks(node("b"))] => "b Maintenance",
         "after one whose last is longer ago": [again(-5, "a"), again(-9, "b")] => "b Maintenance",
         "a grant does not move": [granted(again(-9, "a"), Maintenance), ready_to_go("b")] => "",
@@ -528,7 +528,7 @@ fn repairs_and_lost_nodes() {
         "never": four(vec![long_dead("a")]) => "",
     }
     check! { &limits();
-        "a person requests it": four(vec![requested(dead("a"))]) => "a Repair",
+        "a user requests it": four(vec![requested(dead("a"))]) => "a Repair",
     }
     check! { &never;
         "and is asked for no cause": four(vec![requested(dead("a"))]) => "a Repair",
@@ -757,7 +757,7 @@ fn a_change_that_has_changed_nothing_is_given_up() {
     }
     check! { &limits();
         "the node is Ready again by itself": [repaired(node("a"))] => "a -",
-        "a person holds the node": [held(repaired(long_dead("a")))] => "a -",
+        "a user holds the node": [held(repaired(long_dead("a")))] => "a -",
     }
     check! { &paused();
         "the pool is paused": [repaired(long_dead("a"))] => "a -",
@@ -880,12 +880,12 @@ fn no_certificate_waits_for_a_rollout() {
         ("it is first, and then the change", expired(ready_to_go("a")), limits(), &renewal),
         ("it follows the target", expired(node("a")), limits(), &renewal),
         ("the pool is paused", expired(ready_to_go("a")), paused(), &None),
-        ("a person holds the node", held(expired(ready_to_go("a"))), limits(), &None),
+        ("a user holds the node", held(expired(ready_to_go("a"))), limits(), &None),
     ] {
         assert_eq!(&renewed(candidate, &limits), expected, "{name}");
     }
     check! { &closed();
         "what has begun goes on": [renewing(ready_to_go("a"))] => "",
-        "until a person stops it": [held(renewing(ready_to_go("a")))] => "a -",
+        "until a user stops it": [held(renewing(ready_to_go("a")))] => "a -",
     }
 }

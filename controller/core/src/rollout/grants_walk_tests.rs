@@ -85,7 +85,7 @@ impl Host {
             }
             (Event::Recovers, _) if !self.candidate.begun => self.is_up(),
             (Event::Fails, Some(GrantType::Update)) if self.candidate.begun && !self.broken => {
-                // It went back to the version before.
+                // It went back to the previous version.
                 (self.candidate.begun, self.candidate.past_return) = (false, false);
                 self.gave_up.clone_from(&self.candidate.grant_version);
                 self.is_up();
@@ -212,7 +212,7 @@ fn write(candidate: &mut Candidate, change: Option<&Granting>) {
     candidate.grant_disruption = change.and_then(|g| g.disruption);
 }
 
-/// Reports whether a node takes one of those that may be unavailable, computed again.
+/// Reports whether a node uses up a place in the budget of unavailable nodes, computed again.
 fn takes_one(candidate: &Candidate) -> bool {
     let granted = match candidate.grant {
         Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),
@@ -224,7 +224,7 @@ fn takes_one(candidate: &Candidate) -> bool {
     !candidate.available || candidate.begun || granted
 }
 
-/// Reports whether what was granted is held up by a user or a window, or is not what its node needs any more.
+/// Reports whether what was granted is held up by a user or a window, or is no longer what its node needs.
 fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> bool {
     let stopped = candidate.held || candidate.withheld || limits.paused;
     let wanted = match candidate.grant {
@@ -308,7 +308,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
         let orphan = old.leaving && (limits.orphan || old.let_go);
         prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
     }
-    // An operation that is not wanted any more is aborted, as long as the host is unchanged.
+    // An operation that is no longer wanted is aborted, as long as the host is unchanged.
     let is_reversible = |old: &Candidate| old.begun && !old.past_return && !old.leaving && !old.vanishing;
     for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
         let is_change = old.grant.is_some_and(GrantType::is_change);
@@ -559,7 +559,7 @@ proptest! {
         check(&world.candidates(), &world.limits.clone(), time(0))?;
     }
 
-    /// Checks the limits while hosts get on, fail, die and come back, and users pause, close, hold, take hosts out, put them back and change the
+    /// Checks the limits while hosts progress, fail, die and come back, and users pause, close, hold, take hosts out, put them back and change the
     /// target.
     #[test]
     fn a_walk_keeps_to_the_limits(
@@ -595,8 +595,8 @@ proptest! {
         }
     }
 
-    /// Checks that no node stays cordoned, whatever went on: when a user pauses the pool, holds its nodes or closes its window, or takes the change
-    /// back, all that has changed nothing on a host is given up, and the rest is brought to its end.
+    /// Checks that no node stays cordoned, whatever happened before: when a user pauses the pool, holds its nodes or closes its window, or takes the
+    /// change back, all that has changed nothing on a host is given up, and the rest is completed.
     #[test]
     fn all_is_uncordoned_in_the_end(
         world in any_world(),
@@ -707,13 +707,13 @@ proptest! {
         for (host, broken) in world.hosts.iter_mut().zip(broken) {
             (host.candidate.held, host.gave_up, host.candidate.vanishing, host.candidate.withheld) = (false, None, false, false);
             let dead = host.candidate.joined && !host.candidate.ready;
-            // A node that is down for ever without repair has to be one that cannot be reached either.
+            // A node that is down forever without repair has to be one that cannot be reached either.
             if dead && (broken || world.limits.remediation == RemediationType::None) {
                 (host.broken, host.candidate.unreachable) = (true, true);
                 // One that is to stay in maintenance is waited for.
                 host.candidate.maintenance = None;
             }
-            // Only a person uncordons a node that was cordoned before; that is the test's part.
+            // Only a user uncordons a node that was cordoned before; that is the test's part.
             host.candidate.available |= host.candidate.ready && !host.candidate.begun;
         }
         if let Some(host) = world.hosts.iter_mut().find(|h| cycles && h.candidate.ready) {

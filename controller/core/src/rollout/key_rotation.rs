@@ -16,7 +16,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// The first keys of hosts.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// Hash of each key, or why it cannot be had, by Secret and key in it.
+    /// Hash of each key, or why it is not available, by Secret and key in it.
     first: HashMap<Place, Result<String, String>>,
     /// Warnings for keys that are too weak.
     weak: Vec<String>,
@@ -42,7 +42,7 @@ pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<Place, Secr
 }
 
 impl Keys {
-    /// Keys of `hosts`. `first` are the hashes of [`first_keys`], or why one cannot be had; `weak` the warnings for them.
+    /// Keys of `hosts`. `first` are the hashes of [`first_keys`], or why one is not available; `weak` the warnings for them.
     pub fn new(
         hosts: &BTreeMap<String, InstanceHost>,
         first: HashMap<Place, Result<String, String>>,
@@ -117,7 +117,7 @@ pub struct Standing {
     pub old: Vec<String>,
     /// Names of the nodes that could not be given the new key, and why.
     pub failed: Vec<(String, String)>,
-    /// Cause for which a key cannot be had.
+    /// Cause for which a key is not available.
     pub problem: Option<String>,
 }
 

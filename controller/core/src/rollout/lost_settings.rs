@@ -40,7 +40,7 @@ const MIRRORS: &str = "image-mirrors";
 const NODE_MANAGER: &str = "cloud-node-manager";
 /// The word that accepts every loss.
 const ALL: &str = "all";
-/// Longest name or value in a message, in characters: the ConfigMap may say anything.
+/// Maximum length of a name or value in a message, in characters: the ConfigMap may say anything.
 const LONGEST: usize = 80;
 
 /// A setting that would be lost.
@@ -131,7 +131,7 @@ impl fmt::Display for Loss {
             }
             Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
             Self::Gone(version) => {
-                write!(f, "its settings are unknown: the ConfigMap windows-services-{} is gone", short(version))
+                write!(f, "its settings are unknown: the ConfigMap windows-services-{} does not exist", short(version))
             }
         }
     }
@@ -206,7 +206,7 @@ pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     losses.iter().filter(|l| !is_accepted(l)).cloned().collect()
 }
 
-/// The losses in a sentence, each of them, with what to do. `None` if there are none.
+/// All losses in a sentence, with the remedies. `None` if there are none.
 pub fn message(losses: &[Loss]) -> Option<String> {
     let names: Vec<&str> = losses.iter().map(Loss::name).collect();
     let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();

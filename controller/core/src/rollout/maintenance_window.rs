@@ -92,13 +92,13 @@ impl WindowError {
     }
 }
 
-/// The longest window, in seconds. The CRD allows no more; a search back has to end even so.
+/// Maximum length of a window, in seconds. The CRD allows no more; a search back has to end even so.
 const LONGEST: i32 = 7 * 24 * 3600;
 /// Days ahead in which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;
 
-/// Fields of a schedule: names, what they may be, and the words that croner understands in them. croner would take the name of a month for a day of
-/// the week of the same number.
+/// Fields of a schedule: names, what they may be, and the words that croner understands in them. croner would take the name of a month for the
+/// weekday of the same number.
 const FIELDS: [(&str, &str, &[&str]); 5] = [
     ("minute", "0 to 59", &[]),
     ("hour", "0 to 23", &[]),

@@ -1,3 +1,5 @@
+//! Tests of maintenance windows.
+
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, civil::DateTime, tz::TimeZoneDatabase};
@@ -33,7 +35,7 @@ fn open_windows() {
         ("0 0 * * MON", 10_080, None, "2026-03-09T00:00:00Z", "2026-03-16T00:00:00Z"),
         ("0 0 29 2 *", 60, None, "2028-02-29T00:30:00Z", "2028-02-29T01:00:00Z"),
         ("* * * * *", 15, None, "2026-03-01T12:34:56Z", "2026-03-01T12:49:00Z"),
-        // Six hours are six hours, though the clock goes on by seven, or by five.
+        // Six hours are six hours, though the clock continues by seven, or by five.
         ("0 22 * * SAT", 360, PARIS, "2026-03-29T02:59:59Z", "2026-03-29T03:00:00Z"),
         ("0 22 * * SAT", 360, PARIS, "2026-10-25T01:59:59Z", "2026-10-25T02:00:00Z"),
         // 02:30 does not exist in March, and is twice in October.

@@ -39,11 +39,11 @@ pub struct Wish<'a> {
     pub min_ready: Duration,
     /// True if hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
     pub looks: bool,
-    /// The longest wait after a failure.
+    /// Maximum wait after a failure.
     pub backoff_max: Duration,
 }
 
-/// Reports whether a user holds a host as it is. The annotation of the Node goes before that of the instance.
+/// Reports whether a user holds a host as it is. The annotation of the Node takes precedence over that of the instance.
 pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
     let on_node = node.and_then(|n| n.annotations().get(key::HOLD));
     on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")
@@ -139,8 +139,8 @@ pub fn member(
 
 /// Reports whether a grant whose operation is over counts as none, so that it stays until the next one takes its place. To take it back would be a
 /// write for each host, and another for the status that has seen it. Where the same may be due again, it is taken back first: what has been seen by
-/// then is newer than the operation, as that the Node does not ask for a restart any more. A removal is used up if it was granted before it was known
-/// that the host is a node.
+/// then is newer than the operation, as that the Node no longer asks for a restart. A removal is used up if it was granted before it was known that
+/// the host is a node.
 fn is_nothing_once_used(grant: &Grant) -> bool {
     match grant.type_ {
         GrantType::Provision | GrantType::Stage | GrantType::Remove => true,

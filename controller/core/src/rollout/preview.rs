@@ -7,7 +7,7 @@ use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, Reason, Remediation
 use super::{grants::Limits, member::Member};
 use crate::enumeration::counted;
 
-/// Action of a host with which nothing is done, but of which something is to be said.
+/// Action of a host that is not changed but has a note.
 const NOTHING: &str = "Nothing";
 /// Action of a node that would lose settings: a user has to decide.
 const WITHHELD: &str = "Withhold";
@@ -35,7 +35,7 @@ pub struct Sights<'a> {
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
 
-/// Hosts with which something would be done, or of which something is to be said, sorted by name.
+/// Hosts that would be changed, or have a note, sorted by name.
 pub fn preview(
     hosts: &BTreeMap<String, InstanceHost>,
     members: &[Member],

@@ -1,4 +1,4 @@
-//! Progress of a change: how far it has got, and how far it may go now.
+//! Progress of a change: how far it is, and how far it may go now.
 //!
 //! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a user. How nodes are picked is not decided here:
 //! the gate says how many may have been changed, and the plan of grants keeps to it.
@@ -67,7 +67,7 @@ pub enum BlockedBy {
     FailureLimit {
         /// Number of nodes that failed.
         failed: u32,
-        /// True if all nodes go back to the version before.
+        /// True if all nodes go back to the previous version.
         rolled_back: bool,
     },
 }

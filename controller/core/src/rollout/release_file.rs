@@ -32,7 +32,7 @@ const MAX_PAYLOADS: usize = 32;
 /// Maximum number of references: two for each platform, and room for new ones.
 const MAX_REFERENCES: usize = 64;
 const MAX_VERSION: usize = 64;
-/// Longest report of what is wrong, in characters.
+/// Maximum length of a report of what is wrong, in characters.
 const MAX_PROBLEM: usize = 300;
 
 const PLATFORMS: [Platform; 6] =

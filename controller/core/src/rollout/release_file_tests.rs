@@ -1,3 +1,5 @@
+//! Tests of the file of a release.
+
 use api::Disruption;
 use proptest::prelude::*;
 use serde_json::{Value, json};

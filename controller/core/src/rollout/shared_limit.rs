@@ -35,7 +35,7 @@ impl Sharer {
 /// Part of a shared limit that is left to a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Number of nodes that the pool may disrupt beside those that it was granted to.
+    /// Number of nodes that the pool may disrupt in addition to those with a grant.
     pub left: u32,
     /// The limit over all pools, if it is set. Otherwise pools with nodes of WMCO take turns.
     pub max_disruptions: Option<u32>,

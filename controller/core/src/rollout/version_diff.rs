@@ -26,8 +26,8 @@
 //! is not known here; Restart for the others. Services that depend on a restarted one are restarted with it, because Windows
 //! stops them with it, and that alone is no more than a Restart: they come back as they were. The greatest disruption counts.
 //!
-//! WMCO's versions say nothing of kubelet's and containerd's configuration and of what reads which file: kubelet is restarted
-//! in any case, and files count for the services that read them now.
+//! WMCO's versions say nothing about kubelet's and containerd's configuration and of what reads which file: kubelet is restarted in any case, and
+//! files count for the services that read them now.
 
 use std::{
     cmp::Reverse,

@@ -1,3 +1,5 @@
+//! Tests of the differences between two versions.
+
 use api::{
     Disruption::{Drain, None as Nothing, Reboot, Restart},
     TemplateSpec,
@@ -10,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::render::{Cluster, Network, Settings, render};
 
-/// A host in the hybrid overlay, so that all that can depend on something does.
+/// A host in the hybrid overlay, so that every dependency is present.
 fn base() -> Rendered {
     let file = |(destination, services): (&str, &[&str])| File {
         path: destination.rsplit('\\').next().unwrap().into(),
@@ -193,7 +195,7 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Cases that take away what others need.
+/// Cases that remove what others need.
 const REMOVALS: &[Case] = &[
     (|r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)), Nothing, &[], "wicd-kubeconfig"),
     (|r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),

@@ -8,7 +8,7 @@ const TIMES: i32 = 3;
 /// Time since the first failure after which failures count as lasting.
 const FOR: SignedDuration = SignedDuration::from_mins(10);
 
-/// Reports whether a host has failed for long enough, or often enough, to be called failed while the operator goes on trying.
+/// Reports whether a host has failed for long enough, or often enough, to be called failed while the operator continues to try.
 pub(super) fn lasts(failures: &Failures, now: Timestamp) -> bool {
     failures.count >= TIMES || lasts_from(failures).is_some_and(|at| at <= now)
 }

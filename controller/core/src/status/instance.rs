@@ -131,7 +131,7 @@ pub fn describe(
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
     };
-    // The operator goes on trying, and who waits for it must not.
+    // The operator continues trying, and who waits for it must not.
     let lasting = status.failures.as_ref().filter(|f| lasts(f, now)).map(Failures::reason);
     match (situation, reconciling, lasting) {
         (Situation::Poolless { .. }, ..) => remove(conditions, kind::RECONCILING),
@@ -158,9 +158,9 @@ const WITHOUT_KUBELET: Reason = Reason::AnswersWithoutKubelet;
 /// Reason of [`kind::REACHABLE`] before an attempt.
 const NOT_TRIED: Reason = Reason::Waiting;
 
-/// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer from before kubelet stopped says nothing of
-/// now, nor does a failure from before the Node was Ready again. Such a failure is forgotten if it is not part of an operation, otherwise the next
-/// attempt is made at once.
+/// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer from before kubelet stopped says nothing
+/// about the present, nor does a failure from before the Node was Ready again. Such a failure is forgotten if it is not part of an operation,
+/// otherwise the next attempt is made at once.
 pub fn follow_node(
     status: &mut WindowsInstanceStatus,
     (is_ready, is_unheard): (bool, bool),

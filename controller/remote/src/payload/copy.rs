@@ -14,12 +14,12 @@ use super::{Payload, PayloadError};
 const MARK: &str = ".windows-node-pools-payload";
 
 impl Payload {
-    /// Copies the payload in `from` to `to`, and returns the copy, of which every content was checked. Files in `to` are replaced or removed, and no
+    /// Copies the payload in `from` to `to`, and returns the copy, whose contents were all checked. Files in `to` are replaced or removed, and no
     /// link is followed. Blocks for seconds.
     ///
     /// # Errors
-    /// When [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be written
-    /// ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
+    /// Fails when [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be
+    /// written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
     pub fn copy(from: &Path, to: &Path) -> Result<Self, PayloadError> {
         // Manifests are the last: without them there is no payload.
         let (mut files, mut manifests) = (Vec::new(), Vec::new());

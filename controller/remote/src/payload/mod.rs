@@ -42,7 +42,7 @@ pub enum PayloadError {
         source: io::Error,
     },
     /// The directory for a copy has other files.
-    #[error("{path} has files that are no payload, and they would be removed: name an empty directory", path = path.display())]
+    #[error("{path} has files that are not part of a payload and would be removed: name an empty directory", path = path.display())]
     Occupied {
         /// Path of the directory.
         path: PathBuf,
@@ -160,7 +160,7 @@ impl Payload {
         self.manifests.values().filter_map(|manifest| minor(kubelet(manifest)?.version.as_deref()?)).collect()
     }
 
-    /// Returns the payloads with the kubelet of each, for people.
+    /// Returns the payloads with the kubelet of each, for users.
     pub fn in_words(&self) -> String {
         let words = |(minor, manifest): (&Option<u32>, &Manifest)| {
             let of =
@@ -268,7 +268,7 @@ impl Payload {
     /// Checks every content that could be sent. Blocks for seconds.
     ///
     /// # Errors
-    /// When [`Payload::verify`] fails for a file. Those after it are not checked.
+    /// Fails when [`Payload::verify`] fails for a file. Those after it are not checked.
     pub fn verify_all(&self) -> Result<(), PayloadError> {
         self.blobs.keys().try_for_each(|sha256| self.verify(sha256))
     }

@@ -1,3 +1,5 @@
+//! Tests of payload directories and of the archive for a host.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -126,7 +126,7 @@ impl Connection {
         }
     }
 
-    /// Returns the connection's end as an error, once there is no connection any more and its task has reported the cause.
+    /// Returns the connection's end as an error, once the connection is gone and its task has reported the cause.
     pub(crate) fn broken(&self) -> Option<SshError> {
         self.is_closed().then(|| self.logged_in.seen.end()).flatten().map(|why| self.disconnected(&why))
     }

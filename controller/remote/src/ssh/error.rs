@@ -12,7 +12,7 @@ pub(super) struct Doing<'a> {
     pub(super) path: &'a str,
 }
 
-/// Error of an operation over SSH. The text is for people and safe to publish: it holds no key material, and of what the host says at most an excerpt
+/// Error of an operation over SSH. The text is for users and safe to publish: it holds no key material, and of what the host says at most an excerpt
 /// without control characters.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each field is named in its variant's message")]

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Connection, SshError, path, tail};
 
 /// Time that a channel may stay open after the exit status. Windows' sshd keeps it open for as long as any child of the command holds its output,
-/// which a service that the command started may do for ever.
+/// which a service that the command started may do forever.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// End of a command.
@@ -16,7 +16,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(1);
 pub struct Exit {
     /// Exit status. `None`: the channel closed without one, as at a reboot or when the command was killed.
     pub status: Option<u32>,
-    /// Last 4 KiB of standard output and error, safe to print. For people only, never to be parsed.
+    /// Last 4 KiB of standard output and error, safe to print. For users only, never to be parsed.
     pub log: String,
 }
 

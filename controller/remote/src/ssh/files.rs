@@ -10,7 +10,7 @@ use russh_sftp::{
 use super::error::Doing;
 use super::{Connection, SshError, path, sftp, sftp::Sftp, upload};
 
-/// Maximum entries of a directory, more than any of the operator's has: a host that lists for ever is stopped.
+/// Maximum entries of a directory, more than any of the operator's has: a host that lists forever is stopped.
 const MAX_ENTRIES: usize = 10_000;
 
 /// Entry of a directory.
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Changes a small file in place, so that it keeps its owner and its access list, which a file that replaces it would not have. `old` is the
-    /// present content. All goes in one request, in which what is no longer needed is overwritten with newlines before it is cut off: at no time does
+    /// current content. All goes in one request, in which what is no longer needed is overwritten with newlines before it is cut off: at no time does
     /// the end of the old text follow the new one.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ const WINDOW: u32 = 256 * 1024;
 /// few are enough, and 100 connections stay small.
 const CHANNEL_BUFFER: usize = 8;
 
-/// Key exchanges of hosts that allow FIPS 140 alone, beside the usual ones.
+/// Key exchanges of hosts that allow FIPS 140 alone, in addition to the usual ones.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =
@@ -72,7 +72,7 @@ impl LoggedIn {
 pub(super) struct Seen {
     host_key: Mutex<Option<HostKey>>,
     end: Mutex<Option<String>>,
-    /// Token that is cancelled when there is no connection any more.
+    /// Token that is cancelled when the connection is gone.
     pub(super) over: CancellationToken,
 }
 
@@ -164,7 +164,7 @@ impl client::Handler for Client {
     }
 }
 
-/// Attempts to log in to a server, of which each asks for other types of host keys.
+/// Attempts to log in to a server, each with other types of host keys.
 pub(super) struct Attempts {
     now: Vec<Algorithm>,
     left: std::vec::IntoIter<Vec<Algorithm>>,
@@ -178,7 +178,7 @@ impl Attempts {
         Self { now: left.next().unwrap_or_default(), left, first: None }
     }
 
-    /// Algorithms of the present attempt.
+    /// Algorithms of the current attempt.
     pub(super) fn algorithms(&self) -> &[Algorithm] {
         &self.now
     }

@@ -28,7 +28,7 @@ impl HostKey {
     /// Reads `ssh-ed25519 AAAA… [comment]` or the base64 part alone.
     ///
     /// # Errors
-    /// When `text` is empty, has no public key in base64, or names another type than that of the key.
+    /// Fails when `text` is empty, has no public key in base64, or names another type than that of the key.
     pub fn parse(text: &str) -> Result<Self, HostKeyError> {
         let error = |problem| HostKeyError { text: text.to_owned(), problem };
         let mut words = text.split_ascii_whitespace();
@@ -104,7 +104,7 @@ impl HostKeyCheck {
     /// Reads a pin in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
     ///
     /// # Errors
-    /// When `SHA256:` is not followed by 32 bytes in base64. Without `SHA256:`, when [`HostKey::parse`] fails.
+    /// Fails when `SHA256:` is not followed by 32 bytes in base64. Without `SHA256:`, when [`HostKey::parse`] fails.
     pub fn pinned(text: &str) -> Result<Self, HostKeyError> {
         let text = text.trim();
         let Some(digest) = text.strip_prefix("SHA256:") else {

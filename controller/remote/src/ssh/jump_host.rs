@@ -17,7 +17,7 @@ use super::{
 };
 
 /// Buffer between the two connections in each direction, in bytes: more than a host may send ahead on both channels of an operation. The task of the
-/// outer connection must never wait for that of the inner one, which may be waiting for it to send: neither would go on.
+/// outer connection must never wait for that of the inner one, which may be waiting for it to send: neither would continue.
 const BETWEEN: usize = 1024 * 1024;
 
 /// Machine through which hosts are reached, and all that is needed to log in to it.
@@ -35,7 +35,7 @@ impl JumpHost {
     /// is no trust at first use.
     ///
     /// # Errors
-    /// When [`HostKeyCheck::pinned`] cannot read `host_key`.
+    /// Fails when [`HostKeyCheck::pinned`] cannot read `host_key`.
     pub fn new(
         address: &str,
         port: u16,

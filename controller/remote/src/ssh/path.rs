@@ -17,8 +17,8 @@ const RESERVED: [&str; 4] = ["CON", "PRN", "AUX", "NUL"];
 /// dot or a space, device names, alternate streams, anything that is not printable ASCII. The error says what is wrong.
 ///
 /// # Errors
-/// When `windows` does not begin with a drive such as `C:\`, is longer than 259 characters, or has an empty part or one that
-/// Windows would read as another name.
+/// Fails when `windows` does not begin with a drive such as `C:\`, is longer than 259 characters, or has an empty part or one that Windows would read
+/// as another name.
 pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     if windows.len() > MAX_PATH {
         return Err("is longer than 259 characters");
@@ -87,8 +87,7 @@ pub(super) fn for_posix_shell(command: &str) -> String {
 /// default is: words of letters, digits and `\ : . _ - / = +`, parted by single spaces. The error says what is wrong.
 ///
 /// # Errors
-/// When `command` is empty, is longer than 1,024 characters, or has other characters, two spaces in a row or a space at an
-/// end.
+/// Fails when `command` is empty, is longer than 1,024 characters, or has other characters, two spaces in a row or a space at an end.
 pub fn check_command(command: &str) -> Result<(), &'static str> {
     if command.is_empty() {
         return Err("is empty");

@@ -15,7 +15,7 @@ pub(super) const CHUNK: usize = 32 * 1024 - 256;
 
 pub(super) const POSIX_RENAME: &str = "posix-rename@openssh.com";
 
-/// Longest wait for a file that another program of the host holds, such as wicd's own.
+/// Maximum wait for a file that another program of the host holds, such as wicd's own.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
 /// Interval between attempts to replace a file.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -35,7 +35,7 @@ impl Sftp {
         let _ = self.raw.close_session();
     }
 
-    /// Puts `from` in the place of `to`, which may exist. Waits for a file that another program of the host holds: an antivirus opens files that were
+    /// Puts `from` in place of `to`, which may exist. Waits for a file that another program of the host holds: an antivirus opens files that were
     /// just written.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
@@ -51,7 +51,7 @@ impl Sftp {
         }
     }
 
-    /// Puts `from` in the place of `to`, once. Atomic if the server supports it; otherwise the file is missing for the moment between a removal and a
+    /// Puts `from` in place of `to`, once. Atomic if the server supports it; otherwise the file is missing for the moment between a removal and a
     /// rename, as SFTP version 3 knows no other way.
     async fn replace_now(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {

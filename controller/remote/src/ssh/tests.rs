@@ -203,7 +203,7 @@ async fn the_host_key_decides() {
         (HostKeyCheck::Pinned(other.clone()), "HostKeyMismatch"),
         (HostKeyCheck::PinnedFingerprint(other.fingerprint()), "HostKeyMismatch"),
         (HostKeyCheck::AnyOf(vec![other.clone()]), "HostKeyMismatch"),
-        // It has no key of that type any more.
+        // It no longer has a key of that type.
         (HostKeyCheck::Pinned(ecdsa), "HostKeyMismatch"),
         (HostKeyCheck::AnyOf(Vec::new()), "HostKeyUnknown"),
     ] {
@@ -341,7 +341,7 @@ async fn commands_end_in_every_way() {
 async fn output_without_end_does_not_hold_up_files() {
     let running = Host::default().start().await;
     let connection = connected(&running).await;
-    // 16 MiB, and then for ever, until the connection goes.
+    // 16 MiB, and then forever, until the connection goes.
     let exit = connection.exec("junk 512", TIME).await.unwrap();
     assert_eq!(exit.status, Some(0));
     assert!(exit.log.len() <= 3 * super::tail::LOG_LIMIT);

@@ -103,7 +103,7 @@ impl Connection {
     }
 }
 
-/// Returns where to resume a file of which `there` bytes exist. The last [`DEPTH`] chunks are sent again: at the time of the break they had not all
+/// Returns where to resume a file that has `there` bytes already. The last [`DEPTH`] chunks are sent again: at the time of the break they had not all
 /// been confirmed, and a server that does not write in order may have left holes among them.
 fn resume_at(there: Option<u64>, total: u64) -> u64 {
     match there {

@@ -434,8 +434,8 @@ impl Run {
     }
 }
 
-/// Runs `begin`, `status`, `end` and `status`. The end is sent whatever becomes of the others, on a connection of its own: a request that stays
-/// keeps the node drained.
+/// Runs `begin`, `status`, `end` and `status`. The end is sent whatever happens to the others, on a connection of its own: a request that stays keeps
+/// the node drained.
 async fn maintenance_commands(
     wicd: &str,
     run: impl AsyncFn(&[&str]) -> anyhow::Result<Vec<judge::Output>>,

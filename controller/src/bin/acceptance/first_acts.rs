@@ -16,15 +16,15 @@ use super::{
     world::Seen,
 };
 
-/// Query of the number of starts of Windows.
+/// Query for the number of Windows starts.
 const BOOT_COUNT: &str = r#"reg.exe query "HKLM\SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters" /v BootId"#;
-/// Puts another program in the place of kubelet's, with which its service starts again: it has some bytes more.
+/// Puts another program in place of kubelet's, with which its service starts again: it has some bytes more.
 const REPLACE: [&str; 3] = [
     r"ren C:\k\kubelet.exe acceptance.exe",
     r"copy /b C:\k\acceptance.exe+C:\Windows\win.ini C:\k\kubelet.exe",
     "taskkill.exe /f /im kubelet.exe",
 ];
-/// Hashes of the program in the place of kubelet's, and of the right one.
+/// Hashes of the program in place of kubelet's, and of the right one.
 const HASHES: [&str; 2] =
     [r"certutil.exe -hashfile C:\k\kubelet.exe SHA256", r"certutil.exe -hashfile C:\k\acceptance.exe SHA256"];
 /// Room on C: that a host needs, as `check host` has it.
@@ -84,7 +84,7 @@ impl Run {
         shown(judge::outcome(judge::after_restart, &outputs))
     }
 
-    /// Has a pod see files of the host, and another one, of a user without rights, write into its volume.
+    /// Makes a pod see files of the host, and another one, of a user without rights, write into its volume.
     pub(crate) async fn pod_accounts(&self) -> anyhow::Result<String> {
         let (mark, image) = (self.mark(), self.image()?);
         let pause = "ping.exe -n 36000 127.0.0.1 >NUL";
@@ -116,11 +116,11 @@ impl Run {
         Ok("a HostProcess pod sees the host's files, ContainerUser writes into an emptyDir".to_owned())
     }
 
-    /// Has wicd put kubelet's program back while another one runs in its place.
+    /// Makes wicd put kubelet's program back while another one runs in its place.
     pub(crate) async fn replaced_in_use(&self) -> anyhow::Result<String> {
         let outputs = self.host.run(&REPLACE).await?;
         let is_done = outputs.iter().all(|output| output.status == Some(0));
-        ensure!(is_done, "another program cannot be put in the place of kubelet.exe: {outputs:?}");
+        ensure!(is_done, "another program cannot be put in place of kubelet.exe: {outputs:?}");
         self.world
             .until("wicd has put kubelet.exe back", async || {
                 let outputs = self.host.run(&HASHES).await?;

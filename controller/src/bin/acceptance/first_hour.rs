@@ -37,7 +37,7 @@ pub(crate) const CHECKS: [Check; 10] = [
     check("removal", &["removal", "services-removed", "shims-ended", "hns-removed", "nothing-left"], ""),
 ];
 
-/// Most lines of a command's output on the page, and most characters of a line.
+/// Maximum number of lines of a command's output on the page, and maximum number of characters of a line.
 const LINES: usize = 12;
 const LINE: usize = 200;
 /// Words of a line that may hold a secret, in small letters.

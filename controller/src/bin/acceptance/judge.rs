@@ -186,7 +186,7 @@ pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let text = output.ok()?;
     let version = text.lines().find(|line| line.starts_with("version = "))?;
-    // For a key that no plugin knows, containerd prints this and goes on.
+    // For a key that no plugin knows, containerd prints this and continues.
     Some(match text.lines().find(|line| line.contains("Ignoring unknown key in TOML")) {
         None => passed(format!("no key is ignored, {version}")),
         Some(line) => failed(line),

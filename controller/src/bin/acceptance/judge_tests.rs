@@ -1,3 +1,5 @@
+//! Tests of the judges of commands' outputs.
+
 use super::*;
 
 fn ok(text: impl Into<String>) -> Output {
@@ -8,7 +10,7 @@ fn status(status: u32, text: impl Into<String>) -> Output {
     Output { status: Some(status), text: text.into() }
 }
 
-/// Judge, outputs that pass, and outputs that must not pass in the place of a command's output.
+/// Judge, outputs that pass, and outputs that must not pass in place of a command's output.
 struct Case {
     judge: Judge,
     good: Vec<Output>,

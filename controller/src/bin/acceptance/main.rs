@@ -49,13 +49,13 @@ const REMOVAL: &str = "removal";
     after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, a row that failed, or something that is left"
 )]
 struct Args {
-    /// Which cluster.
+    /// Cluster to use.
     #[command(flatten)]
     cluster: Cluster,
     /// IP address or DNS name of the host, which is in no pool yet.
     #[arg(long, value_name = "ADDRESS")]
     host: String,
-    /// How to log in.
+    /// Credentials for the host.
     #[command(flatten)]
     login: Login,
     /// Namespace of the operator.

@@ -28,7 +28,7 @@ pub(crate) enum Need {
     Image,
     /// The argument `--wicd`.
     Wicd,
-    /// The host alone, whatever has become of the node.
+    /// The host alone, whatever the state of the node.
     Host,
 }
 

@@ -89,7 +89,7 @@ impl Seen {
         is_settled.then_some(desired)
     }
 
-    /// Boot id that kubelet has reported last, which is never one of before a restart that is over. Under Wine kubelet's id does not change: there
+    /// Boot id that kubelet has reported last, which is never one from before a restart that is over. Under Wine kubelet's id does not change: there
     /// the id of the facts is returned.
     pub(crate) fn boot_id(&self, kind: Kind) -> Option<String> {
         let info = || self.node.as_ref()?.status.as_ref()?.node_info.as_ref().map(|info| info.boot_id.clone());
@@ -260,7 +260,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the runs for this host of which something is left. A kill gives a run no time to remove what it has made.
+    /// Returns the runs for this host that have left something. A kill gives a run no time to remove what it has made.
     pub(crate) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
         let made = ListParams::default().labels(names::ACCEPTANCE);
         let mut found = self.made(&self.pools().list(&made).await?.items);

@@ -114,8 +114,9 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str)
         }
         Some(_) => {
             let before = before.map_or_else(|| "no version".to_owned(), |before| format!("version {before}"));
-            let message = format!("{before} was approved; now version {version} is, and the rollout goes on");
-            let question = format!("the rollout of version {version} goes on to more nodes, which are drained for it");
+            let message = format!("{before} was approved; now version {version} is, and the rollout continues");
+            let question =
+                format!("the rollout of version {version} continues on more nodes, which are drained for it");
             Ok(Change::annotate(key::APPROVE, version, message).asks(question))
         }
     }
@@ -178,7 +179,7 @@ pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
         return Change::none("it is not paused");
     };
     let patch = json!({"spec": {"rollout": {"paused": null, "pausedUntil": null}}});
-    let change = Change::new(patch, format!("it was {pause}; now it goes on"));
+    let change = Change::new(patch, format!("it was {pause}; now it continues"));
     Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change }
 }
 
@@ -251,7 +252,7 @@ pub(super) fn release(instance: &WindowsInstance) -> Change {
     Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
 }
 
-/// Takes the hold annotation off the Node, which goes before that of the instance.
+/// Takes the hold annotation off the Node, which takes precedence over that of the instance.
 pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
         return Change::none("it has no annotation of its own");

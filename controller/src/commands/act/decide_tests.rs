@@ -1,3 +1,5 @@
+//! Tests of the decisions of commands about an object.
+
 use super::*;
 
 const NOW: &str = "2027-01-15T02:00:00Z";
@@ -139,7 +141,7 @@ fn a_pause_takes_none_back_that_another_has_made() {
     for (before, patch, message) in [
         (json!({}), Value::Null, "it is not paused"),
         (json!({"pausedUntil": past}), Value::Null, "it is not paused"),
-        (json!({"paused": true}), gone.clone(), "it was paused; now it goes on"),
+        (json!({"paused": true}), gone.clone(), "it was paused; now it continues"),
         (json!({"pausedUntil": soon}), gone, "it was paused until 2027-01-15T03:00:00Z; now"),
     ] {
         let (found, said) = outcome_of(Ok(resume(&pool(&json!({}), &before, &json!({})), NOW.parse().unwrap())));

@@ -34,7 +34,7 @@ type Ask<'a> = &'a (dyn Fn(&str) -> anyhow::Result<()> + Sync);
 /// Changes the objects of the command, and prints what was changed.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it refuses a request or does not answer, or a question is not answered with yes.
+/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or a question is not answered with yes.
 pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(cluster).await?;
     let config = api_server::bounded(config, cluster.request_timeout).await?;
@@ -59,7 +59,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Decision about an object, by its present state.
+/// Decision about an object, by its current state.
 type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
 
 /// Object by its name, and the decision about it.
@@ -76,7 +76,7 @@ struct Seen {
     members: Vec<String>,
     /// Pool of the host.
     pool: Option<WindowsNodePool>,
-    /// True if the Node has an annotation of its own, which goes before that of the instance.
+    /// True if the Node has an annotation of its own, which takes precedence over that of the instance.
     has_own_hold: bool,
 }
 

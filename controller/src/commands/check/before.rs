@@ -1,4 +1,4 @@
-//! Command `check --pre`: whether the operator can be installed, and what is in the way. Changes nothing.
+//! Command `check --pre`: whether the operator can be installed, and the obstacles. Changes nothing.
 
 use std::collections::BTreeSet;
 

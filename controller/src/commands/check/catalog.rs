@@ -93,7 +93,7 @@ pub(super) fn objects(outcomes: &[(&Check, Outcome)]) -> Vec<Value> {
 /// Prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When they cannot be printed.
+/// Fails when they cannot be printed.
 pub(super) fn print(facts: Facts<'_>, format: Output) -> anyhow::Result<ExitCode> {
     let outcomes = outcomes(facts);
     let rows = objects(&outcomes);
@@ -145,11 +145,11 @@ pub const CHECKS: &[Check] = &[
     check("rights", "The user is an administrator of the host.", "../guide/hosts.md#user", Host(host::fault)),
     check("windows", "The version of Windows is one that can be a node.", "platforms.md", Host(host::fault)),
     check("clock", "The clock of the host agrees with that of this machine.", "../guide/hosts.md#in-short", Host(host::fault)),
-    check("services", "No service of another installer has a name that the operator needs.", "../guide/hosts.md#services-of-others", Host(host::fault)),
+    check("services", "No service of another installer has a name that the operator needs.", "../guide/hosts.md#services-of-other-installers", Host(host::fault)),
     check("disk", "There is room on C: for what the host gets.", "../guide/hosts.md#in-short", Host(host::fault)),
     check("port", "The port of kubelet is free.", "../guide/hosts.md#ports", Host(host::fault)),
     check("api-server", "The host opens a connection to the API server. Only with --api-server.", "../guide/hosts.md#ports", Host(host::fault)),
-    check("restart", "Windows waits for no restart that needs a person.", "../guide/hosts.md#warnings", Host(host::warning)),
+    check("restart", "Windows waits for no restart that needs a user.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("antivirus", "No antivirus slows containers.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("updates", "The host's Windows has the update that nodes need.", "platforms.md#versions-of-windows", Host(host::warning)),

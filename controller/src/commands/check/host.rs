@@ -35,7 +35,7 @@ pub(super) struct Facts {
 /// Logs in and queries the host.
 ///
 /// # Errors
-/// When the key or `wicd.exe` cannot be read.
+/// Fails when the key or `wicd.exe` cannot be read.
 pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
     let (login, state) = match open(&args).await? {
         Err(error) => (Err(error), None),
@@ -62,7 +62,7 @@ async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> 
     Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)
 }
 
-/// Queries wicd, and leaves nothing on a host that had nothing of the operator.
+/// Queries wicd, and leaves nothing on a host without files of the operator.
 async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
     let connection = session.connection();
     let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();

@@ -178,7 +178,7 @@ pub(super) fn clock(facts: &Facts) -> Outcome {
     let finding = match facts.server.map(|server| facts.here.duration_since(server).as_secs().abs()) {
         None => Some(Finding::unreadable("the time of the API server", "its answer has no date")),
         Some(skew) => (skew > SKEW).then(|| {
-            let message = format!("the clock here and that of the API server differ by {skew} s");
+            let message = format!("the clocks of this machine and of the API server differ by {skew} s");
             Finding::failed(Reason::ClockSkew, message).remedy("set the clock; certificates and the Lease depend on it")
         }),
     };

@@ -1,3 +1,5 @@
+//! Tests of the command `check`.
+
 use std::sync::Arc;
 
 use base64::Engine as _;

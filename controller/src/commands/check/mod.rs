@@ -1,4 +1,4 @@
-//! Command `check`: what stands in the way of something, found without a change.
+//! Command `check`: obstacles to work, a host or a takeover, found without a change.
 
 mod before;
 pub mod catalog;
@@ -25,8 +25,8 @@ use crate::{
 /// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the
-/// exit status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the exit
+/// status reports it.
 pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     if args.pre {
@@ -42,8 +42,8 @@ pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) 
 /// Checks a host, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit
-/// status reports it.
+/// Fails when the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit status
+/// reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let output = args.output;
     catalog::print(Facts::Host(&host::observe(args).await?), output)
@@ -57,11 +57,11 @@ pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
     Ok(catalog::objects(&catalog::outcomes(Facts::Host(&host::observe(args).await?))))
 }
 
-/// Checks what is in the way of a takeover, prints the results, and returns the exit status.
+/// Checks for obstacles to a takeover, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it does not answer, or the results cannot be printed. What is in the way is no error:
-/// the exit status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. An obstacle is no error: the exit
+/// status reports it.
 pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     let release = cluster.release(&args.run).await;

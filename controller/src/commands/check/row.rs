@@ -27,7 +27,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Returns a fault because of which the command fails.
+    /// Returns a fault that makes the command fail.
     pub(super) fn failed(reason: Reason, message: impl ToString) -> Self {
         Self { is_warning: false, reason, message: message.to_string(), remedy: None }
     }
@@ -52,7 +52,7 @@ impl Finding {
         if !matches!(error, ReleaseError::Payload(_)) || payload.exists() {
             return Self::failed(error.reason(), error);
         }
-        let message = format!("there is no payload in {}, so that what hosts get is not known", payload.display());
+        let message = format!("there is no payload in {}, so what hosts get is unknown", payload.display());
         Self::warning(Reason::PayloadInvalid, message)
             .remedy("run the command in the operator's image, or name a payload with --payload")
     }

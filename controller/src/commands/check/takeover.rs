@@ -1,4 +1,4 @@
-//! Command `check takeover`: whether the nodes of WMCO can be taken over now, and what stands in the way. Changes nothing.
+//! Command `check takeover`: whether the nodes of WMCO can be taken over now, and the obstacles. Changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

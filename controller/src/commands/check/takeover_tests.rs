@@ -1,3 +1,5 @@
+//! Tests of the command `check takeover`.
+
 use base64::Engine as _;
 use russh::keys::{Algorithm, PrivateKey, PublicKeyBase64 as _, key::safe_rng, ssh_key::LineEnding};
 use serde_json::{Value, json};
@@ -69,7 +71,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Returns a cluster in which nothing stands in the way.
+    /// Returns a cluster without an obstacle.
     fn new() -> Self {
         let (api, pem) = (FakeApi::new(), pem());
         let annotations = json!({
@@ -202,7 +204,7 @@ async fn wmco_and_what_starts_it_are_found() {
         bed.instead(DEPLOYMENT, deployment);
     })
     .await;
-    finds("a person may not read it", "package warning ApiError", |bed| {
+    finds("a user may not read it", "package warning ApiError", |bed| {
         bed.api.forget("GET", CSVS).fail("GET", CSVS, 403, "Forbidden", "no", Value::Null);
     })
     .await;

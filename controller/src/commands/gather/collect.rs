@@ -1,4 +1,4 @@
-//! Reads a plan's objects and logs from the API server into the folder. A failure is recorded, and the rest goes on.
+//! Reads a plan's objects and logs from the API server into the folder. A failure is recorded, and the rest continues.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -34,9 +34,9 @@ fn is_missing(error: &anyhow::Error) -> bool {
 /// Returns the words of an error.
 fn words(error: &anyhow::Error) -> String {
     let words = match error.downcast_ref() {
-        // Not the operator's rights, but those of the person.
+        // Not the operator's rights, but those of the user.
         Some(kube::Error::Api(status)) if status.is_forbidden() => {
-            format!("{}; ask a person with this right to gather", status.message)
+            format!("{}; ask a user who has this right to run gather", status.message)
         }
         Some(kube::Error::Api(status)) => status.message.clone(),
         _ => error.to_string(),
@@ -182,7 +182,7 @@ impl Reader {
         }
     }
 
-    /// Gathers the version of the API server. An error is the reason why the rest cannot be had either.
+    /// Gathers the version of the API server. An error is the reason why the rest is not available either.
     pub(super) async fn version(&self, folder: &mut Folder) {
         match self.text("/version").await {
             Ok(text) => folder.text("cluster-version.json", &text),

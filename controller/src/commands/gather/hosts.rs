@@ -1,4 +1,4 @@
-//! Reports of hosts over SSH: also of those whose kubelet is dead, of which the cluster knows nothing. Data of a host is hostile until it is unpacked
+//! Reports of hosts over SSH: also of those whose kubelet is dead and that the cluster cannot see. Data of a host is hostile until it is unpacked
 //! within limits and redacted.
 
 use std::{sync::Arc, time::Duration};
@@ -86,7 +86,7 @@ async fn targets(client: &Client) -> kube::Result<(Vec<WindowsInstance>, Vec<Win
     Ok((instances, Api::all(client.clone()).list(&all).await?.items))
 }
 
-/// Returns the requested instances, and the names of which there is none.
+/// Returns the requested instances, and the names without an instance.
 fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>, Vec<String>) {
     if asked == "all" {
         return (instances, Vec::new());
@@ -226,7 +226,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
     }
 }
 
-/// Decodes a file of Windows, of which some are UTF-16. None if it is no text.
+/// Decodes a Windows file, which may be UTF-16. None if it is no text.
 fn text(content: &[u8]) -> Option<String> {
     // Zeros are those of UTF-16 whose beginning was cut off, or of a log that its service truncated.
     let text = api::text::decode(content)

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-/// Text in the place of a secret.
+/// Text in place of a secret.
 pub(crate) const REDACTED: &str = "(redacted)";
 
 /// Parts of names whose value is a secret, in lower case and without what separates words. `lastappliedconfiguration` repeats the whole object, with

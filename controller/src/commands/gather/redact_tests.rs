@@ -1,3 +1,5 @@
+//! Tests of the redaction of secrets.
+
 use proptest::prelude::*;
 use serde_json::json;
 

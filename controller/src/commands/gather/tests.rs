@@ -1,3 +1,5 @@
+//! Tests of the command `gather` against a scripted API server.
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -67,7 +69,7 @@ async fn what_cannot_be_read_does_not_end_the_rest() {
     }
     assert!(files.iter().all(|(_, text)| !text.contains(SECRET)), "{files:?}");
     let failures = folder.failures().join("\n");
-    assert!(failures.contains("events in operator: events is forbidden; ask a person"), "{failures}");
+    assert!(failures.contains("events in operator: events is forbidden; ask a user"), "{failures}");
     assert!(!failures.contains("no previous container"), "{failures}");
     assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering changes nothing");
 }
@@ -124,7 +126,7 @@ async fn no_kind_of_the_plan_is_written_with_a_secret() {
     }
 }
 
-/// Canaries stand in each kind of object, where the name beside it is what says that it is a secret.
+/// Canaries are in each kind of object, where the name beside it is what says that it is a secret.
 #[tokio::test]
 async fn what_the_template_of_a_report_asks_for_is_gathered_without_secrets() {
     let api = FakeApi::new();

@@ -55,7 +55,7 @@ impl Folder {
         &self.failures
     }
 
-    /// Writes a text that has no secrets any more. `path` has `/` between its parts; characters that a file name must not have are replaced.
+    /// Writes a text whose secrets were removed. `path` has `/` between its parts; characters that a file name must not have are replaced.
     fn write(&mut self, path: &str, text: &str) -> anyhow::Result<()> {
         if self.files >= MOST_FILES || self.bytes + text.len() as u64 > MOST_OF_ALL {
             bail!("it is left out: the folder has {} MiB or {MOST_FILES} files already", MOST_OF_ALL >> 20);

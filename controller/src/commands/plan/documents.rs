@@ -88,7 +88,7 @@ fn mended(problem: &str) -> String {
     }
 }
 
-/// Returns the pools of the cluster in their present state.
+/// Returns the pools of the cluster in their current state.
 pub(super) fn of_cluster(mut pools: Vec<Arc<WindowsNodePool>>) -> Result<Vec<Document>, serde_json::Error> {
     pools.sort_by_key(|pool| pool.name_any());
     let document =

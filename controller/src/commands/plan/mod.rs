@@ -75,10 +75,9 @@ struct Told {
 /// Plans the pools, prints the answers, and returns the exit status.
 ///
 /// # Errors
-/// When the log or the directory for Git repositories cannot be set up, a file cannot be read, is not valid or has no pool, or
-/// two pools have the same name. When there is no configuration for the API server, the API server fails or does not answer,
-/// the services of hosts cannot be rendered, or the answer cannot be printed. A pool that cannot be planned is no error: the
-/// exit status reports it.
+/// Fails when the log or the directory for Git repositories cannot be set up, a file cannot be read, is not valid or has no pool, or two pools have
+/// the same name. When there is no configuration for the API server, the API server fails or does not answer, the services of hosts cannot be
+/// rendered, or the answer cannot be printed. A pool that cannot be planned is no error: the exit status reports it.
 pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();
@@ -161,7 +160,7 @@ fn of_release(answer: Answer, version: &str) -> Answer {
     Answer { version: None, summary, ..answer }
 }
 
-/// Returns the present state that the controllers would have, with what hosts get from this release.
+/// Returns the current state that the controllers would have, with what hosts get from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;

@@ -1,4 +1,4 @@
-//! Report for a pool as a table, for people. Pure.
+//! Report for a pool as a table, for users. Pure.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! An object of Flux that has an artifact: what is read of it, and whether the artifact may be used. All but [`get`] is pure.
+//! An object of Flux that has an artifact: the fields that are read, and whether the artifact may be used. All but [`get`] is pure.
 
 use api::{Reason, SourceKind, SourceRef, Time, text};
 use kube::{
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use wnp_core::inventory::SourceError;
 
-/// Longest text of Flux in a message, in characters.
+/// Maximum length of a text of Flux in a message, in characters.
 const WORDS: usize = 600;
 
 /// Fields that are read of the object.
@@ -106,8 +106,8 @@ impl Object {
         self.status.conditions.iter().find(|c| c.type_ == type_)
     }
 
-    /// Returns the artifact, if it may be used. An artifact in use has been verified when
-    /// it was taken; that Flux does not trust a newer one changes nothing of that.
+    /// Returns the artifact, if it may be used. An artifact in use has been verified when it was taken; that Flux does not trust a newer one does not
+    /// change that.
     pub(super) fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {

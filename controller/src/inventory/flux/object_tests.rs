@@ -1,3 +1,5 @@
+//! Tests of artifacts of Flux objects: which may be used.
+
 use serde_json::json;
 
 use super::*;

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// The list of a repository that is fetched every five minutes says nothing of a host that another pool misses since a second ago.
+    /// The list of a repository that is fetched every five minutes says nothing about a host that another pool misses since a second ago.
     #[test]
     fn a_list_from_memory_is_no_answer_to_a_pool_that_waits_for_a_read() {
         let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());

@@ -13,11 +13,11 @@ use crate::{
 use remote::ssh::{HostKeyCheck, SshError};
 use remote::{RemoteError, facts::short};
 
-/// Most time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
+/// Maximum time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
 const LIMIT: Duration = Duration::from_mins(3);
 /// Maximum time to connect, independent of the pool.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// Most time for one look-up.
+/// Maximum time for one look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Failure of a host to report its name.

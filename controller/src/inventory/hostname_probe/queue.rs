@@ -44,7 +44,7 @@ impl<T: Ord + Clone> Queue<T> {
         }
     }
 
-    /// Drops the tasks of a pool that wait and are of no use any more.
+    /// Drops the tasks of a pool that wait and are no longer of use.
     pub(super) fn retain(&mut self, pool: &str, is_needed: impl Fn(&T) -> bool) {
         if let Some(tasks) = self.waiting.get_mut(pool) {
             tasks.retain(|_, task| is_needed(task));

@@ -1,3 +1,5 @@
+//! Tests of hosts that are asked for their names.
+
 use super::*;
 use api::{Host, HostKeyPolicy, Reason, Ssh, WindowsNodePoolSpec, WindowsNodePoolStatus};
 

@@ -23,8 +23,8 @@ use wnp_core::{
     render::Stored,
 };
 
-/// Creates a pool whose hosts come from this source. Where nodes of WMCO are, it begins in mode Plan: a user is to see first what becomes
-/// of them. One that a user creates at the same time is not touched.
+/// Creates a pool whose hosts come from this source. Where nodes of WMCO are, it begins in mode Plan: a user must first see what would happen to
+/// them. One that a user creates at the same time is not touched.
 pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let nodes = nodes_of_wmco(cx).await;
@@ -95,7 +95,7 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     let unchanged = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
     match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
         Ok(_) => {
-            tracing::info!(pool = name, "the pool was deleted because its source of hosts does not exist any more");
+            tracing::info!(pool = name, "the pool was deleted because its source of hosts no longer exists");
             Ok(())
         }
         // Its change brings us here again.

@@ -100,7 +100,7 @@ async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
 }
 
 async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
-    // One that a person has taken from us, as to hand its nodes back, needs no pool.
+    // One that a user has taken from us, as to hand its nodes back, needs no pool.
     let is_ignored = |m: &Arc<Meta>| m.labels().get(key::IGNORE).is_some_and(|v| v == "true");
     let map = find(cx, maps, WINDOWS_INSTANCES).filter(|m| !is_ignored(m));
     let pool = cx.caches.pools.get(&ObjectRef::new(WINDOWS_INSTANCES));

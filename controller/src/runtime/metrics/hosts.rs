@@ -1,4 +1,4 @@
-//! What the metrics say of a host, beside its status.
+//! State of a host for the metrics, in addition to its status.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Host {
         self.instance.status.as_ref()
     }
 
-    /// Whether it has joined.
+    /// Reports whether the host has joined.
     pub(super) fn is_node(&self) -> bool {
         self.status().is_some_and(|s| s.current_version.is_some())
     }
@@ -33,13 +33,13 @@ impl Host {
         member::is_held(&self.instance, self.node.as_deref())
     }
 
-    /// Whether people have said that nothing is expected of it.
+    /// Reports whether a user has taken the host out of service.
     pub(super) fn is_set_aside(&self) -> bool {
         let in_maintenance = self.instance.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Maintenance);
         self.instance.is_leaving() || in_maintenance || self.is_held()
     }
 
-    /// Whether its node takes no pods, and no person has said so.
+    /// Reports whether the node takes no pods although no user wants that.
     pub(super) fn is_unavailable(&self) -> bool {
         if !self.is_node() || self.is_set_aside() {
             return false;
@@ -49,8 +49,8 @@ impl Host {
         !by_person && (is_cordoned(node) || !node::ready(node).0)
     }
 
-    /// Whether its last failure was that it, or its jump host, shows another key, and no person has excused that. The annotation
-    /// `trust-host-key` excuses the key that it names, and none of a jump host. What the host's own kubelet can write excuses nothing.
+    /// Reports whether the host or its jump host showed another key at the last failure, and no user has accepted that. The annotation
+    /// `trust-host-key` accepts the key that it names, and no key of a jump host. What the host's own kubelet can write does not count.
     pub(super) fn shows_another_key(&self) -> bool {
         let Some(failures) = self.status().and_then(|s| s.failures.as_ref()) else { return false };
         let is_trusted = match failures.reason() {
@@ -104,7 +104,7 @@ mod tests {
             ("it is gone", host(&none, &none, &joined, &none), true),
             ("it has not joined", host(&none, &none, &json!({}), &none), false),
             ("an operation has cordoned it", host(&none, &none, &joined, &node(&ours, true, "True")), true),
-            ("a person has cordoned it", host(&none, &none, &joined, &node(&none, true, "False")), false),
+            ("a user has cordoned it", host(&none, &none, &joined, &node(&none, true, "False")), false),
             ("the instance is on hold", host(&hold, &none, &joined, &node(&none, false, "False")), false),
             ("the Node is on hold", host(&none, &none, &joined, &node(&hold, false, "False")), false),
             ("in maintenance", host(&none, &maintenance, &joined, &node(&ours, true, "False")), false),

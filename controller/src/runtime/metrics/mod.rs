@@ -64,7 +64,7 @@ impl<L: OfPool + Clone + Eq + std::hash::Hash> PerPool<L> {
     }
 }
 
-/// What the reference needs to know of a metric's type.
+/// Metric type, as the reference describes it.
 trait Kind {
     const TYPE: &'static str;
     const LABELS: &'static [(&'static str, &'static str)] = &[];
@@ -90,15 +90,15 @@ impl<L: Labels, M: Kind, C> Kind for Family<L, M, C> {
 /// A metric, for the reference.
 #[derive(Debug)]
 pub struct Description {
-    /// As in the output; of a histogram without `_bucket`, `_sum` and `_count`.
+    /// Name in the output; for a histogram without `_bucket`, `_sum` and `_count`.
     pub name: String,
-    /// As OpenMetrics calls it.
+    /// Type in terms of OpenMetrics.
     pub type_: &'static str,
-    /// As OpenMetrics calls it; empty for plain numbers.
+    /// Unit in terms of OpenMetrics; empty for plain numbers.
     pub unit: String,
     /// Names and meanings.
     pub labels: &'static [(&'static str, &'static str)],
-    /// As in the output.
+    /// Help text in the output.
     pub help: &'static str,
 }
 
@@ -151,7 +151,7 @@ impl Described {
     }
 }
 
-/// What may keep the operator from beginning any operation.
+/// Fault that keeps the operator from beginning any operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultOf {
     /// There is nothing to give to hosts.
@@ -165,7 +165,7 @@ pub enum FaultOf {
 /// All metrics.
 pub struct Metrics {
     registry: Mutex<Registry>,
-    /// What has no prefix.
+    /// Metrics without a prefix.
     process: Registry,
     descriptions: Vec<Description>,
     /// Duration of steps.
@@ -188,12 +188,12 @@ pub struct Metrics {
     pub drift: Counter,
     /// Certificate requests by verdict.
     pub csr_verdicts: Family<ReasonLabel, Counter>,
-    /// Whether this process leads.
+    /// 1 if this process leads.
     pub leader: Gauge,
-    /// Why it begins nothing.
+    /// Reason why the operator begins no operation.
     faults: Family<FaultLabel, Gauge>,
     faults_known: Mutex<BTreeMap<FaultOf, Reason>>,
-    /// Whether each admission policy is in force.
+    /// State of each admission policy: 1 if it is in force.
     pub policies: Family<PolicyLabel, Gauge>,
     /// Lifetime of the certificates of hosts' daemons, in seconds.
     pub host_certificate_lifetime: Gauge,
@@ -502,7 +502,7 @@ mod tests {
         metrics
     }
 
-    /// What `promtool check metrics` reports of a name, after <https://prometheus.io/docs/practices/naming/>.
+    /// Faults that `promtool check metrics` reports for a name, after <https://prometheus.io/docs/practices/naming/>.
     fn faults(Description { name, type_, unit, labels, help }: &Description) -> Vec<String> {
         const UNITS: [&str; 9] = ["ms", "milliseconds", "minutes", "hours", "days", "kb", "mb", "kilobytes", "percent"];
         let is_name = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');

@@ -86,20 +86,20 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     gauge(
         "nodes_unavailable",
         &[POOL],
-        "Nodes that are not Ready or that an operation has cordoned, without those that a person holds, keeps in maintenance or has cordoned",
+        "Nodes that are not Ready or that an operation has cordoned, without those that a user holds, keeps in maintenance or has cordoned",
         |pool| vec![(Vec::new(), count(pool.hosts.iter().filter(|h| h.is_unavailable()).count()))],
     ),
     gauge("max_unavailable", &[POOL], "Nodes that operations may make unavailable at once", Pool::max_unavailable),
     gauge(
         "removals_to_confirm",
         &[POOL],
-        "Hosts that are no longer listed and stay until a person confirms their removal",
+        "Hosts that are no longer listed and stay until a user confirms their removal",
         |pool| pool.number(|s| s.removals_to_confirm),
     ),
     gauge(
         "hosts_key_changed",
         &[POOL],
-        "Hosts that show, or whose jump host shows, another host key than the known one, and that no person holds or trusts",
+        "Hosts that show, or whose jump host shows, another host key than the known one, and that no user holds or trusts",
         |pool| vec![(Vec::new(), count(pool.hosts.iter().filter(|h| h.shows_another_key()).count()))],
     ),
     gauge(
@@ -129,7 +129,7 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     seconds(
         "host_certificate_earliest_expiry_timestamp",
         &[POOL],
-        "Unix time at which the first certificate of a host's daemon expires, without hosts that leave, or that a person holds or keeps in maintenance",
+        "Unix time at which the first certificate of a host's daemon expires, without hosts that leave, or that a user holds or keeps in maintenance",
         |pool| {
             let awaited = pool.hosts.iter().filter(|host| !host.is_set_aside());
             earliest(awaited.filter_map(|host| host.status()?.wicd_certificate_expires))
@@ -155,13 +155,13 @@ const fn seconds(
     PoolGauge { name, unit: Some(Unit::Seconds), labels, help, samples }
 }
 
-/// A pool, its instances, and what its samples depend on beside them.
+/// A pool, its instances, and what else its samples depend on.
 struct Pool {
     object: Arc<WindowsNodePool>,
     hosts: Vec<Host>,
-    /// What is known of its source.
+    /// Known state of the source.
     source: Option<SourceState>,
-    /// The present time.
+    /// Current time.
     now: Timestamp,
 }
 

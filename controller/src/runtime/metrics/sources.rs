@@ -1,4 +1,4 @@
-//! Whether the source of each pool's hosts succeeds, and when it last did, as this process knows it.
+//! State of each pool's host source: result of the last attempt, and time of the last success.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,18 +8,18 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// What is known of the source of one pool.
+/// Known state of one pool's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SourceState {
     /// Field of `spec.inventory` that names it.
     kind: &'static str,
     /// The last success.
     pub(super) last_success: Option<Timestamp>,
-    /// Whether the last attempt succeeded.
+    /// True if the last attempt succeeded.
     pub(super) is_up: bool,
 }
 
-/// By pool.
+/// State of each source, by pool.
 #[derive(Clone, Default)]
 pub(super) struct Sources(Arc<Mutex<HashMap<String, SourceState>>>);
 
@@ -33,7 +33,7 @@ impl Sources {
         self.0.lock().insert(pool.to_owned(), SourceState { kind, last_success, is_up: false });
     }
 
-    /// What is known of the source that the pool names now.
+    /// Returns the known state of the source that the pool names now.
     pub(super) fn of(&self, pool: &str, kind: &str) -> Option<SourceState> {
         self.0.lock().get(pool).filter(|known| known.kind == kind).copied()
     }

@@ -57,7 +57,7 @@ impl Served {
     /// Returns the certificate of a directory, and that of this process for a namespace's Service as long as the directory has none.
     ///
     /// # Errors
-    /// When no key can be made.
+    /// Fails when no key can be made.
     pub(super) fn new(directory: &Path, namespace: &str) -> anyhow::Result<Self> {
         Ok(Self { directory: directory.to_owned(), own: Arc::new(self_signed(namespace)?), mounted: Mutex::default() })
     }
@@ -68,14 +68,14 @@ impl Served {
         let problem = match Files::read(&self.directory) {
             Ok(None) => {
                 if mounted.served.take().is_some() {
-                    tracing::info!(directory = %self.directory.display(), "metrics have the process's own certificate: the files are gone");
+                    tracing::info!(directory = %self.directory.display(), "the files are gone: /metrics is served with the process's own certificate");
                 }
                 String::new()
             }
             Ok(Some(files)) if mounted.served.as_ref().is_some_and(|(served, _)| *served == files) => String::new(),
             Ok(Some(files)) => match files.parse() {
                 Ok(key) => {
-                    tracing::info!(directory = %self.directory.display(), "metrics have the certificate of the directory");
+                    tracing::info!(directory = %self.directory.display(), "/metrics is served with the certificate of the directory");
                     mounted.served = Some((files, Arc::new(key)));
                     String::new()
                 }

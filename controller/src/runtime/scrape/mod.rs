@@ -32,7 +32,7 @@ use review::{Reviewer, Verdict};
 /// Serves the metrics until `stop`. The port is bound and has a certificate when this function returns.
 ///
 /// # Errors
-/// When the address cannot be bound, or no certificate can be made.
+/// Fails when the address cannot be bound, or no certificate can be made.
 pub(crate) async fn serve(
     args: &Run,
     client: Client,

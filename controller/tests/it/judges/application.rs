@@ -106,7 +106,7 @@ impl Argo {
         Ok(last)
     }
 
-    /// Lets Argo CD compare the newest commit with the cluster, and returns the result for each object.
+    /// Makes Argo CD compare the newest commit with the cluster, and returns the result for each object.
     pub(crate) async fn compare(&self, name: &str) -> Result<Vec<Compared>> {
         let refresh = json!({"metadata": {"annotations": {REFRESH: "normal"}}});
         self.applications.patch(name, &PatchParams::default(), &Patch::Merge(refresh)).await?;

@@ -213,7 +213,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     }
     scene.shows("one is left", "Healthy", "1 of 1", follow(1)).await?;
 
-    // Taken out of Git, nothing happens; with its Application, a person is asked first.
+    // Taken out of Git, nothing happens; with its Application, a user is asked first.
     std::fs::remove_file(argo.origin.work().join("windows-node-pools/factory.yaml"))?;
     argo.origin.commit("windows-node-pools/README.md", "Nothing here.", "Take the pool out");
     let compared = argo.compare(POOLS).await?;

@@ -1,4 +1,4 @@
-//! Cluster API's own controllers beside the operator: Machines report what has become of their hosts.
+//! Cluster API's own controllers beside the operator: Machines report the state of their hosts.
 
 use std::collections::BTreeMap;
 

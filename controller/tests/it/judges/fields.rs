@@ -45,7 +45,7 @@ const STRINGS: &[(&str, [&str; 2])] = &[
 /// Numbers for fields that another field bounds.
 const NUMBERS: &[(&str, [i64; 2])] = &[(".imageGCHighThresholdPercent", [90, 91])];
 
-/// Returns the fields that a field needs beside it, by the beginning of the path.
+/// Returns the fields that a field also needs, by the beginning of the path.
 fn beside(path: &str) -> Value {
     match path {
         ".template.spec.kubelet.shutdownGracePeriodCriticalPods" => {

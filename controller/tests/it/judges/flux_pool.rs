@@ -1,4 +1,4 @@
-//! Pool from Git by Flux: Flux installs the operator and waits for nodes, and acts of users beside Git stay.
+//! Pool from Git by Flux: Flux installs the operator and waits for nodes, and acts of users outside Git stay.
 
 use anyhow::{Result, ensure};
 use api::{
@@ -158,7 +158,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     let (world, repository, hosts) = scene(4, &fields(3)).await?;
     let plugin = Plugin::new(&world)?;
 
-    // A pause by our command and by a person under a name of their own stays; Flux takes back what kubectl writes by itself.
+    // A pause by our command and by a user under a name of their own stays; Flux takes back what kubectl writes by itself.
     let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
     let patch = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
     for paused in [true, false] {
@@ -168,7 +168,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     for paused in [true, false] {
         let by_hand = ["patch", "wnp", POOL, "--field-manager=on-call", "--type", "merge", "-p", &patch(paused)];
         kubectl(&world, &by_hand).await?;
-        stays(&world, &repository, "a person", |p| is_paused(p) == paused).await?;
+        stays(&world, &repository, "a user", |p| is_paused(p) == paused).await?;
     }
     kubectl(&world, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
     world.until(POOL, "kubectl pauses it", is_paused).await?;

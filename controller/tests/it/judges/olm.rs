@@ -35,7 +35,7 @@ const OLM_GROUP: &str = "operators.coreos.com";
 struct Judged {
     client: Client,
     files: TempDir,
-    /// Catalogs that are served, or were: OLM goes over to the last one of a package.
+    /// Catalogs that are served, or were: OLM switches to the last one of a package.
     catalogs: Vec<Catalog>,
     _olm: Olm,
     _pods: JoinSet<()>,

@@ -71,7 +71,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Lets Flux read the repository and apply the newest commit again.
+    /// Makes Flux read the repository and apply the newest commit again.
     pub(crate) async fn reconcile(&self, kustomization: &str) -> Result<()> {
         self.request("GitRepository", "cluster").await?;
         self.request("Kustomization", kustomization).await?;

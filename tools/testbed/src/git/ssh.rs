@@ -52,7 +52,7 @@ impl SshServer {
         format!("ssh://{}@{}/{path}", self.openssh.user(), self.openssh.address())
     }
 
-    /// Line of `known_hosts` for the present host key of the server.
+    /// Line of `known_hosts` for the current host key of the server.
     pub fn known_hosts(&self) -> String {
         self.known_as(self.openssh.host_key().public_key())
     }

@@ -2,10 +2,10 @@
 //!
 //! | image | layers |
 //! |---|---|
-//! | `windows-node-pools` | the payload, and above it the operator, what people run, `wicd.exe`, certificate authorities, the licence |
+//! | `windows-node-pools` | the payload, and above it the operator, what users run, `wicd.exe`, certificate authorities, the licence |
 //! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
 //! | `windows-node-pools-slim` | the first without a payload |
-//! | `windows-node-pools-must-gather` | what people run, with a shell, for `oc adm must-gather` |
+//! | `windows-node-pools-must-gather` | what users run, with a shell, for `oc adm must-gather` |
 
 mod arch;
 pub mod must_gather;
@@ -30,7 +30,7 @@ pub use store::{Built, Store};
 
 /// Name of the image of the operator with a payload.
 pub const OPERATOR: &str = "windows-node-pools";
-/// Name of the program that people run.
+/// Name of the program that users run.
 pub const CLIENT: &str = "kubectl-windows_node_pools";
 /// Name of the image of the operator without a payload.
 pub const SLIM: &str = "windows-node-pools-slim";
@@ -62,7 +62,7 @@ pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 pub struct Files {
     /// The operator, a static program.
     pub operator: PathBuf,
-    /// The client, which people run, a static program.
+    /// The client, which users run, a static program.
     pub client: PathBuf,
     /// Client for Windows. An image of a test has none.
     pub client_for_windows: Option<PathBuf>,
@@ -100,7 +100,7 @@ pub fn missing(arch: Arch, programs: &[&'static str]) -> Vec<&'static str> {
 /// Builds the images in `store`, and writes each to a folder of its own in `out`, in the layout of the Open Container Initiative.
 ///
 /// # Errors
-/// When a file cannot be read, or buildah fails.
+/// Fails when a file cannot be read, or buildah fails.
 pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     let stage = tempfile::tempdir()?;
     let (of_payload, of_operator) = (stage.path().join("payload"), stage.path().join("operator"));
@@ -194,7 +194,7 @@ fn payload_tag(payload: &Path) -> Result<String> {
 /// The manifests of a payload with their folders: one, or one for each minor version of Kubernetes.
 ///
 /// # Errors
-/// When one cannot be read.
+/// Fails when one cannot be read.
 pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     let read = |folder: PathBuf| -> Result<(PathBuf, Manifest)> {
         let path = folder.join(MANIFEST);
@@ -215,7 +215,7 @@ pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
 /// Certificates of the authorities that Debian trusts, as they are in the images.
 ///
 /// # Errors
-/// When they are not installed.
+/// Fails when they are not installed.
 pub fn authorities() -> Result<Vec<u8>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(AUTHORITIES).with_context(|| format!("list {AUTHORITIES}: install ca-certificates"))? {

@@ -48,7 +48,7 @@ impl Compiler {
     /// the usual one.
     ///
     /// # Errors
-    /// When neither `CARGO_HOME` nor `HOME` is set.
+    /// Fails when neither `CARGO_HOME` nor `HOME` is set.
     pub fn new() -> Result<Self> {
         let source = workspace_root();
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| source.join("target"), |dir| source.join(dir));
@@ -58,7 +58,7 @@ impl Compiler {
     /// Returns a compiler of a copy of this workspace in `folder`, with a folder of cargo under another name: as on another machine.
     ///
     /// # Errors
-    /// When files cannot be copied.
+    /// Fails when files cannot be copied.
     pub fn elsewhere(folder: &Path) -> Result<Self> {
         let (from, source, home) = (workspace_root(), folder.join("source"), folder.join("cargo"));
         let mut git = Command::new("git");
@@ -87,7 +87,7 @@ impl Compiler {
     /// Compiles the operator or its client as one static program, and returns its path. `revision` is the commit that it reports.
     ///
     /// # Errors
-    /// When cargo fails.
+    /// Fails when cargo fails.
     pub fn program(&self, name: &str, arch: Arch, profile: Profile, revision: Option<&str>) -> Result<PathBuf> {
         let mut cargo = self.cargo(arch.target(), profile.name(), arch.flags());
         cargo.env(format!("CC_{}", arch.target().replace('-', "_")), arch.compiler());
@@ -107,7 +107,7 @@ impl Compiler {
     /// Compiles `wicd.exe`, and returns its path.
     ///
     /// # Errors
-    /// When cargo fails.
+    /// Fails when cargo fails.
     pub fn wicd(&self) -> Result<PathBuf> {
         self.for_windows("wicd", &["-p", "wicd"], "wicd.exe")
     }
@@ -115,7 +115,7 @@ impl Compiler {
     /// Compiles the client for Windows, and returns its path.
     ///
     /// # Errors
-    /// When cargo fails.
+    /// Fails when cargo fails.
     pub fn client_for_windows(&self, profile: Profile) -> Result<PathBuf> {
         let name = format!("{}.exe", super::CLIENT);
         self.for_windows(profile.name(), &["-p", "controller", "--bin", super::CLIENT], &name)

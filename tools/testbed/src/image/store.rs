@@ -33,7 +33,7 @@ impl Store {
     /// A store in `folder`, which is made.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// Fails when the folder cannot be written.
     pub fn new(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         let folder = folder.canonicalize()?;
@@ -86,7 +86,7 @@ impl Store {
     /// Builds an image as a Containerfile in `folder` says, and writes it to `out`.
     ///
     /// # Errors
-    /// When buildah fails.
+    /// Fails when buildah fails.
     pub fn build_by(&self, containerfile: &str, folder: &Path, name: &str, tag: &str, out: &Path) -> Result<Built> {
         let folder = folder.to_str().context("path is not UTF-8")?;
         let file = format!("{folder}/{containerfile}");

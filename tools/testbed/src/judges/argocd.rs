@@ -39,7 +39,7 @@ impl ArgoCd {
     /// repositories on `localhost`.
     ///
     /// # Errors
-    /// When a program is missing, cannot be built or does not start.
+    /// Fails when a program is missing, cannot be built or does not start.
     pub async fn start(control_plane: &ControlPlane, authority: &str) -> Result<Self> {
         install(control_plane).await?;
         let dir = RunDir::new("argocd")?;
@@ -81,7 +81,7 @@ impl ArgoCd {
     /// Begins a sync of an application, as a user does from its page.
     ///
     /// # Errors
-    /// When Argo CD refuses it.
+    /// Fails when Argo CD refuses it.
     pub async fn sync(&self, application: &str) -> Result<()> {
         let body = json!({"name": application, "appNamespace": NAMESPACE});
         self.ask("POST", &format!("/api/v1/applications/{application}/sync"), &body.to_string()).await.map(drop)
@@ -90,7 +90,7 @@ impl ArgoCd {
     /// Starts an action on a cluster-scoped object of an application, as a user does from its page.
     ///
     /// # Errors
-    /// When Argo CD refuses it.
+    /// Fails when Argo CD refuses it.
     pub async fn act(&self, application: &str, kind: &str, name: &str, action: &str) -> Result<()> {
         let path = format!("/api/v1/applications/{application}/resource/actions/v2");
         let body = json!({
@@ -103,7 +103,7 @@ impl ArgoCd {
     /// Names of the actions that a user may start on a cluster-scoped object of an application now.
     ///
     /// # Errors
-    /// When Argo CD does not say it.
+    /// Fails when Argo CD does not say it.
     pub async fn actions(&self, application: &str, kind: &str, name: &str) -> Result<Vec<String>> {
         let group = api::names::GROUP;
         let path = format!(
@@ -117,7 +117,7 @@ impl ArgoCd {
     /// Health of a cluster-scoped object of an application, and why.
     ///
     /// # Errors
-    /// When Argo CD does not know it.
+    /// Fails when Argo CD does not know it.
     pub async fn health(&self, application: &str, kind: &str, name: &str) -> Result<(String, String)> {
         let tree = self.ask("GET", &format!("/api/v1/applications/{application}/resource-tree"), "").await?;
         let mut nodes = tree["nodes"].as_array().into_iter().flatten();
@@ -181,7 +181,7 @@ async fn install(control_plane: &ControlPlane) -> Result<()> {
     MODULE.install_crds(control_plane, SOURCE, "manifests/crds").await?;
     let settings = MODULE.source(SOURCE)?.join("manifests/base/config");
     let settings = settings.to_str().context("path is not UTF-8")?;
-    // As people install it.
+    // As users install it.
     succeeded(control_plane.kubectl(&["apply", "-n", NAMESPACE, "-k", settings]).await?)?;
     let ours = devenv::workspace_root().join("deploy/argocd/argocd-cm-patch.yaml");
     let ours = ours.to_str().context("path is not UTF-8")?;

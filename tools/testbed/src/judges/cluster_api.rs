@@ -42,7 +42,7 @@ impl ClusterApi {
     /// controllers.
     ///
     /// # Errors
-    /// When they cannot be had or started, or the API server refuses something.
+    /// Fails when they cannot be found or built or started, or the API server refuses something.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let program = tokio::task::spawn_blocking(|| MODULE.program("cluster-api", REQUIRED, &[], "about 2 minutes"));
         let program = program.await??;
@@ -114,7 +114,7 @@ impl ClusterApi {
     /// Reports the infrastructure of a Machine as provisioned, with this provider ID and address.
     ///
     /// # Errors
-    /// When the API server refuses it.
+    /// Fails when the API server refuses it.
     pub async fn provide(&self, machine: &str, provider_id: &str, address: &str) -> Result<()> {
         let gvk = GroupVersionKind::gvk(INFRASTRUCTURE, "v1beta1", "BareMachine");
         let namespace = MachineApi::ClusterApi.namespace();

@@ -22,7 +22,7 @@ impl Flux {
     /// Installs the kinds and starts the controllers with the rights of an administrator, as Flux has them by default.
     ///
     /// # Errors
-    /// When a program cannot be built or does not start.
+    /// Fails when a program cannot be built or does not start.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         control_plane.apply_yaml(&namespace.to_string()).await?;

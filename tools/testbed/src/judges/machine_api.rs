@@ -29,7 +29,7 @@ const INFRASTRUCTURE: &str = "judged-x7k2p";
 /// Installs the kinds, and the namespace with the operator's rights.
 ///
 /// # Errors
-/// When they cannot be had, or the API server refuses something.
+/// Fails when they cannot be found or built, or the API server refuses something.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": Api::OpenShift.namespace()}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
@@ -63,10 +63,10 @@ pub struct MachineSets {
 }
 
 impl MachineSets {
-    /// Starts the controller for a platform, as `AWS`, in the place of one for another platform.
+    /// Starts the controller for a platform, as `AWS`, in place of one for another platform.
     ///
     /// # Errors
-    /// When it cannot be had or started, or the API server refuses something.
+    /// Fails when it cannot be built or started, or the API server refuses something.
     pub async fn start(control_plane: &ControlPlane, platform: &str) -> Result<Self> {
         let objects = [
             json!({"apiVersion": "config.openshift.io/v1", "kind": "DNS", "metadata": {"name": "cluster"}, "spec": {}}),
@@ -134,7 +134,7 @@ impl Controller {
     /// Starts the controller that links Machines and Nodes.
     ///
     /// # Errors
-    /// When it cannot be had or started.
+    /// Fails when it cannot be built or started.
     pub async fn node_link(control_plane: &ControlPlane) -> Result<Self> {
         let command = command(control_plane, "nodelink-controller").await?;
         Self::started("nodelink-controller", control_plane.dir(), &command)
@@ -143,7 +143,7 @@ impl Controller {
     /// Starts the controller of MachineHealthChecks.
     ///
     /// # Errors
-    /// When it cannot be had or started.
+    /// Fails when it cannot be built or started.
     pub async fn health_checks(control_plane: &ControlPlane) -> Result<Self> {
         let mut command = command(control_plane, "machine-healthcheck").await?;
         command.args(["--health-addr", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"]);

@@ -35,7 +35,7 @@ pub const CATALOGS: &str = "openshift-marketplace";
 pub struct Olm {
     _versions: Daemon,
     _catalogs: Daemon,
-    /// Port at which both programs would serve metrics on all addresses; they go on without. `None` if another program has the port.
+    /// Port at which both programs would serve metrics on all addresses; they continue without. `None` if another program has the port.
     _no_metrics: Option<TcpListener>,
 }
 
@@ -43,7 +43,7 @@ impl Olm {
     /// Installs the kinds, and starts the programs as an administrator.
     ///
     /// # Errors
-    /// When they cannot be had or started, or the API server refuses something.
+    /// Fails when they cannot be found or built or started, or the API server refuses something.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let program = |name: &'static str| {
             spawn_blocking(move || MODULE.program(name, &format!("{REQUIRED}/cmd/{name}"), &[], "about 7 minutes"))
@@ -117,7 +117,7 @@ impl Catalog {
     /// Renders the bundles, which are all of one package, checks the catalog as its author does, and serves it.
     ///
     /// # Errors
-    /// When `opm` cannot be had, refuses something, or does not serve within a minute.
+    /// Fails when `opm` cannot be had, refuses something, or does not serve within a minute.
     pub async fn serve(bundles: &[Bundle]) -> Result<Self> {
         let opm = spawn_blocking(|| {
             OPM.program("opm", "github.com/operator-framework/operator-registry/cmd/opm", OPM_FLAGS, "about 2 minutes")
@@ -171,7 +171,7 @@ impl Catalog {
 /// Writes the annotations that mark a folder as a bundle.
 ///
 /// # Errors
-/// When they cannot be written.
+/// Fails when they cannot be written.
 pub fn write_annotations(folder: &Path, package: &str, channel: &str) -> Result<()> {
     let annotations = json!({"annotations": {
         "operators.operatorframework.io.bundle.mediatype.v1": "registry+v1",

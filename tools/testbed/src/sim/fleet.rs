@@ -50,7 +50,7 @@ pub enum ServingCertificate {
 
 /// Namespace of the kubelets' Leases.
 const LEASES: &str = "kube-node-lease";
-/// Longest wait for an answer of the API server.
+/// Maximum wait for an answer of the API server.
 const ANSWER: Duration = Duration::from_mins(1);
 /// Seconds that a kubelet's Lease holds.
 const LEASE_SECONDS: i32 = 40;

@@ -42,7 +42,7 @@ impl Sim {
     /// Makes a jump host that lets this user in with this key, and switches it on.
     ///
     /// # Errors
-    /// When there is no address to listen on.
+    /// Fails when there is no address to listen on.
     pub async fn jump_host(&self, user: &str, authorized_key: PublicKey) -> Result<SimJumpHost> {
         let (listener, address) = listen(self.options.port).await?;
         let machine = Arc::new(Machine {

@@ -56,7 +56,7 @@ pub const BROKEN: &[u8] = b"BROKEN";
 /// Delay after which Windows starts the service again.
 const START_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Runs the machine's kubelet whenever its service runs, and has wicd's service go on with its work, until the machine goes to another cluster
+/// Runs the machine's kubelet whenever its service runs, and has wicd's service continue with its work, until the machine goes to another cluster
 /// than this one.
 pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster: u32) {
     let mut state = machine.state();
@@ -66,7 +66,7 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster:
     }
 }
 
-/// Has wicd's service continue later what it could not do, as the real one does, for example because another process held the host's lock.
+/// Makes wicd's service continue later what it could not do, as the real one does, for example because another process held the host's lock.
 async fn go_on(machine: &Machine) {
     loop {
         sleep(START_AGAIN).await;
@@ -237,7 +237,7 @@ fn node_status(machine: &Machine, node: &str, address: &str, version: &str, read
 /// The Node as the kubelet registers and keeps it, Ready, for a test without a cluster.
 ///
 /// # Errors
-/// When the kubelet could not start: its configuration or its certificate is not that of a node.
+/// Fails when the kubelet could not start: its configuration or its certificate is not that of a node.
 pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     let desired = who_am_i(machine)?;
     let own = machine.address().ip().to_string();
@@ -397,7 +397,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Renews wicd's certificate as wicd does, where it goes to the API server with it. Goes on until dropped.
+    /// Renews wicd's certificate as wicd does, where it goes to the API server with it. Continues until dropped.
     async fn rotate(&self) {
         if self.client.is_some() {
             let host = Arc::new(self.machine.windows().host().clone());
@@ -405,8 +405,8 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Keeps the host as wicd does, and says in the Node which version the host follows completely and whether it must be
-    /// restarted. kubelet contradicts where the cluster says that it is not heard of. Goes on until dropped.
+    /// Keeps the host as wicd does, and says in the Node which version the host follows completely and whether it must be restarted. kubelet
+    /// contradicts where the cluster says that it is not heard of. Continues until dropped.
     async fn report_version(&self) {
         let mut view = self.fleet.view(&self.node);
         let mut state = self.machine.state();

@@ -18,9 +18,9 @@ use super::machine::Machine;
 
 /// Port of kubelet.
 const PORT: u16 = 10250;
-/// Longest request.
+/// Maximum length of a request.
 const MAX_REQUEST: usize = 16 << 10;
-/// Longest wait for a request.
+/// Maximum wait for a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves at this address until dropped.

@@ -29,7 +29,7 @@ pub struct Link {
     pub bandwidth: Option<u64>,
 }
 
-/// Largest piece that travels at once.
+/// Maximum size of a piece that travels at once.
 const PIECE: usize = 32 << 10;
 /// Pieces that may be on their way in one direction: 32 MiB, more than any window that SSH grants.
 const PIECES_UNDER_WAY: usize = 1024;

@@ -145,7 +145,7 @@ impl Machine {
         self.state.borrow().address
     }
 
-    /// Gives the machine another address in the place of its own: connections are cut, and services know nothing of the change.
+    /// Gives the machine another address in place of its own: connections are cut, and services know nothing about the change.
     pub(super) fn readdress(&self, address: SocketAddr) {
         let mut windows = self.windows.host().state();
         windows.machine.addresses = vec![address.ip().to_string()];

@@ -82,7 +82,7 @@ pub struct SimOptions {
     pub heartbeat: Option<Duration>,
     /// Interval at which each kubelet reports a status that has not changed. `None`: never.
     pub status_report: Option<Duration>,
-    /// Longest time that a Pod takes to end; less if its grace period is shorter.
+    /// Maximum time that a Pod takes to end; less if its grace period is shorter.
     pub termination: Duration,
     /// Version that Nodes report.
     pub kubelet_version: String,
@@ -165,7 +165,7 @@ impl Sim {
     /// A world whose hosts become Nodes of the cluster of `admin`, a client that may impersonate any user.
     ///
     /// # Errors
-    /// When the directory for the hosts cannot be made.
+    /// Fails when the directory for the hosts cannot be made.
     pub fn start(admin: kube::Client, options: SimOptions) -> Result<Self> {
         Self::new(Some(admin), options)
     }
@@ -173,7 +173,7 @@ impl Sim {
     /// A world without a cluster: kubelets run and do nothing.
     ///
     /// # Errors
-    /// When the directory for the hosts cannot be made.
+    /// Fails when the directory for the hosts cannot be made.
     pub fn without_cluster(options: SimOptions) -> Result<Self> {
         Self::new(None, options)
     }
@@ -198,7 +198,7 @@ impl Sim {
     /// Makes a host and switches it on. Its name must be new.
     ///
     /// # Errors
-    /// When its name is not new, its directory cannot be written, or there is no address to listen on.
+    /// Fails when its name is not new, its directory cannot be written, or there is no address to listen on.
     pub async fn host(&self, options: HostOptions) -> Result<SimHost> {
         let common = &self.options;
         let dir = self.dir.path().join(&options.name);
@@ -272,7 +272,7 @@ impl SimHost {
     /// file serves many hosts.
     ///
     /// # Errors
-    /// When `file` lies on another file system than the hosts, or there is such a file already.
+    /// Fails when `file` lies on another file system than the hosts, or there is such a file already.
     pub fn preload(&self, windows_path: &str, file: &Path) -> Result<()> {
         let drive::Place::Below(parts) = drive::place(windows_path, true) else { bail!("{windows_path} is no path") };
         let path = drive::find(self.drive_c(), &parts);
@@ -310,7 +310,7 @@ impl SimHost {
         self.machine.restart();
     }
 
-    /// Pulls the plug: connections end, the port refuses, kubelet sends nothing any more.
+    /// Pulls the plug: connections end, the port refuses, kubelet sends nothing.
     pub fn power_off(&self) {
         self.machine.power_off();
     }
@@ -323,7 +323,7 @@ impl SimHost {
     /// Gives the host another address, as a DHCP server does while the host runs. The machine id and the host key stay.
     ///
     /// # Errors
-    /// When there is no address to listen on.
+    /// Fails when there is no address to listen on.
     pub async fn readdress(&self) -> Result<()> {
         let (listener, address) = listen(self.port()).await?;
         drop(listener);
@@ -365,13 +365,13 @@ impl SimHost {
     /// The Node that the host's kubelet registers and keeps, for a test without a cluster. `None` while no kubelet runs.
     ///
     /// # Errors
-    /// When the kubelet cannot start: its configuration or its certificate is not that of a node.
+    /// Fails when the kubelet cannot start: its configuration or its certificate is not that of a node.
     pub fn node(&self) -> Option<Result<Value>> {
         self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
     }
 
-    /// Has the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd works without a Node too: what
-    /// failed once is tried again.
+    /// Makes the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd works without a Node too: what failed
+    /// once is tried again.
     pub fn wicd_report(&self, node: Option<&PartialObjectMeta<Node>>) -> BTreeMap<&'static str, Option<String>> {
         if let Some(node) = node {
             kubelet::report(&self.machine, node)

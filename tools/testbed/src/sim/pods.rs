@@ -161,7 +161,7 @@ async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
     insist("pod deletion", || until_gone(fleet, pod, request(), &[404, 409])).await;
 }
 
-/// Sends a request, unless the kubelet has stopped. `gone` are the answers that say that there is nothing to do any more.
+/// Sends a request, unless the kubelet has stopped. `gone` are the answers that say that there is nothing left to do.
 async fn until_gone(
     fleet: &Fleet,
     pod: &Bound,

@@ -19,7 +19,7 @@ use russh_sftp::{
 
 use super::drive::{self, Place, place, spell};
 
-/// Largest read and write, as OpenSSH's. A packet has so much more.
+/// Maximum size of a read or write, as OpenSSH's. A packet has so much more.
 const MAX_DATA: u32 = (256 << 10) - 1024;
 
 /// Extension that reports the free space of the disk.
@@ -51,7 +51,7 @@ pub trait Disk: Send + Sync + 'static {
         true
     }
 
-    /// Largest read and write that the host announces.
+    /// Maximum size of a read or write that the host announces.
     fn largest(&self) -> u32 {
         MAX_DATA
     }
@@ -62,7 +62,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Fails when the disk is full, or the connection breaks.
     fn take(&self, bytes: usize) -> Result<(), StatusCode>;
 
-    /// Lets a file be renamed, replaced or removed.
+    /// Allows a file to be renamed, replaced or removed.
     ///
     /// # Errors
     /// Fails when another program holds the file.
@@ -70,7 +70,7 @@ pub trait Disk: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Lets a file be opened.
+    /// Allows a file to be opened.
     ///
     /// # Errors
     /// Fails when another program holds the file.
@@ -78,7 +78,7 @@ pub trait Disk: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Names that each listing has beside those of files.
+    /// Names that each listing has besides those of files.
     fn more_names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -141,7 +141,7 @@ impl<D: Disk> Session<D> {
         }
     }
 
-    /// Lets a file be renamed, replaced or removed. OpenSSH on Windows opens files such that this is refused while they are open.
+    /// Allows a file to be renamed, replaced or removed. OpenSSH on Windows opens files such that this is refused while they are open.
     fn release(&self, path: &Path) -> Reply<()> {
         let is_open = |open: &Open| matches!(open, Open::File(_, of) if of == path);
         if self.windows && self.open.values().any(is_open) {

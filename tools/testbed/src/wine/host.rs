@@ -97,7 +97,7 @@ impl WineHost {
     /// until it answers on its SSH port. Makes the template first if need be.
     ///
     /// # Errors
-    /// When `control_plane` has no network, or [`WineHost::start_in`] fails.
+    /// Fails when `control_plane` has no network, or [`WineHost::start_in`] fails.
     ///
     /// [`ControlPlaneOptions::network`]: crate::ControlPlaneOptions::network
     pub async fn start(control_plane: &ControlPlane, options: WineOptions) -> Result<Self> {
@@ -108,8 +108,8 @@ impl WineHost {
     /// Starts a host in `network` and waits until it answers on its SSH port.
     ///
     /// # Errors
-    /// When the template cannot be made, the network has no address left, a program or a cable cannot be set up, or the host
-    /// does not answer in time.
+    /// Fails when the template cannot be made, the network has no address left, a program or a cable cannot be set up, or the host does not answer in
+    /// time.
     pub async fn start_in(network: &Arc<HostNetwork>, options: WineOptions) -> Result<Self> {
         let network = Arc::clone(network);
         let host = spawn_blocking(move || Self::spawn(network, options)).await??;
@@ -195,10 +195,10 @@ impl WineHost {
         &self.host_public_key
     }
 
-    /// Lets the holder of a public key (in OpenSSH's format) in as `Administrator`.
+    /// Allows the holder of a public key (in OpenSSH's format) to log in as `Administrator`.
     ///
     /// # Errors
-    /// When the file of the keys cannot be written.
+    /// Fails when the file of the keys cannot be written.
     pub fn authorize(&self, public_key: &str) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.dir.join("authorized_keys"))?;
         Ok(writeln!(file, "{}", public_key.trim())?)
@@ -217,7 +217,7 @@ impl WineHost {
     /// Runs a line of cmd.exe on the host, past SSH. A failing line is not an error: check the output's status.
     ///
     /// # Errors
-    /// When `nsenter` cannot be started.
+    /// Fails when `nsenter` cannot be started.
     pub async fn cmd(&self, line: &str) -> Result<Output> {
         self.inside(
             r#". "$0/environment"; cd /C:/users/Administrator; SHELL_LINE="$1" exec "$WINE" "C:\testbed\shell.exe""#,
@@ -229,7 +229,7 @@ impl WineHost {
     /// All Win32 services, in the order of the service manager.
     ///
     /// # Errors
-    /// When `nsenter` cannot be started, or the services cannot be listed.
+    /// Fails when `nsenter` cannot be started, or the services cannot be listed.
     pub async fn services(&self) -> Result<Vec<Service>> {
         let output = self.cmd(r"C:\testbed\list-services.exe").await?;
         if !output.status.success() {
@@ -241,7 +241,7 @@ impl WineHost {
     /// The programs of Windows that run on the host, services among them.
     ///
     /// # Errors
-    /// When `nsenter` cannot be started.
+    /// Fails when `nsenter` cannot be started.
     pub async fn processes(&self) -> Result<Vec<Process>> {
         const LIST: &str =
             r#"cd /proc; for p in [0-9]*; do printf '%s ' "$p"; tr '\0' ' ' <"$p/cmdline"; echo; done 2>/dev/null"#;
@@ -252,7 +252,7 @@ impl WineHost {
     /// Ends a process as a crash does.
     ///
     /// # Errors
-    /// When `nsenter` cannot be started, or the process does not exist any more.
+    /// Fails when `nsenter` cannot be started, or the process no longer exists.
     pub async fn kill(&self, process: &Process) -> Result<()> {
         let output = self.inside(r#"kill -KILL "$1""#, &process.pid.to_string()).await?;
         if !output.status.success() {
@@ -270,7 +270,7 @@ impl WineHost {
     /// something on the host has asked for.
     ///
     /// # Errors
-    /// When the host was stopped or has ended, or does not start within 2 minutes.
+    /// Fails when the host was stopped or has ended, or does not start within 2 minutes.
     pub async fn wait_for_boot(&self, boots: u32) -> Result<()> {
         let deadline = Instant::now() + BOOT;
         loop {
@@ -289,7 +289,7 @@ impl WineHost {
     /// Ends every process on the host and starts Windows again; returns when its SSH port answers.
     ///
     /// # Errors
-    /// When Windows cannot be ended, or does not start again within 2 minutes.
+    /// Fails when Windows cannot be ended, or does not start again within 2 minutes.
     pub async fn reboot(&self) -> Result<()> {
         let next = self.boots() + 1;
         let output = self.inside(r#"WINEPREFIX="$0/prefix" exec wineserver -k"#, "").await?;
@@ -303,7 +303,7 @@ impl WineHost {
     /// Cuts the host off: packets vanish, as with a pulled cable.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Fails when `ip` fails.
     pub fn cut_network(&self) -> Result<()> {
         self.cable.cut()
     }
@@ -311,7 +311,7 @@ impl WineHost {
     /// Undoes [`WineHost::cut_network`].
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Fails when `ip` fails.
     pub fn mend_network(&self) -> Result<()> {
         self.cable.mend()
     }

@@ -59,8 +59,8 @@ pub(super) fn template() -> Result<PathBuf> {
     Ok(prefix)
 }
 
-/// Copies the template to `to`: files are hard links, so that it takes no time and no room, except for the registry.
-/// Wine and wicd replace files; a write *into* a file of Windows itself would change it for all hosts.
+/// Copies the template to `to`: files are hard links, so that it takes no time and no space, except for the registry. Wine and wicd replace files; a
+/// write *into* a file of Windows itself would change it for all hosts.
 pub(super) fn copy(template: &Path, to: &Path, registry: impl Fn(&str) -> String) -> Result<()> {
     Command::new("cp").args(["-al", "--"]).args([template, to]).run()?;
     for name in ["system.reg", "user.reg", "userdef.reg"] {

@@ -1,3 +1,5 @@
+//! Tests of the control plane.
+
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{

@@ -1,3 +1,5 @@
+//! Tests of `hostkubelet`, the kubelet for Wine hosts.
+
 use std::process::Command;
 
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! Integration tests of the test bed itself: it must stand where the product's tests build on it.
+//! Integration tests of the test bed itself: the product's tests rely on it.
 
 mod control_plane;
 mod host_kubelet;

@@ -74,7 +74,7 @@ const WRITES_OF_A_RENEWAL: f64 = 2.0;
 /// The least part of the life after which wicd renews a certificate.
 const EARLIEST_RENEWAL: f64 = 0.2;
 
-/// Largest number of writes that renewals cost for each node and day, with the default life of a certificate.
+/// Maximum number of writes that renewals cost for each node and day, with the default life of a certificate.
 fn certificate_writes_each_day() -> f64 {
     WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
 }

@@ -15,7 +15,7 @@ use super::{
     world::{API_WRITES, World},
 };
 
-/// How many, and for how long.
+/// Number of hosts, and duration.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Ready instances.
@@ -61,7 +61,7 @@ impl Written {
     }
 }
 
-/// Lets hosts join, and then measures what the operator does.
+/// Joins hosts, and then measures what the operator does.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let sim = SimOptions { heartbeat: Some(LEASE), status_report: Some(STATUS), ..SimOptions::default() };
     let mut world = World::start(args.hosts, 1, sim).await?;

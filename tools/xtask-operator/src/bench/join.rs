@@ -17,7 +17,7 @@ use super::{
 /// The profiles, unless some are named.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Only these profiles.
+    /// Profiles to run. Defaults to all.
     #[arg(long, value_parser = PROFILES.map(|p| p.name))]
     profile: Vec<String>,
     /// Seconds after which hosts that are still not nodes are given up.

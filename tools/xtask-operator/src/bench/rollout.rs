@@ -31,7 +31,7 @@ use super::{
 /// The profiles, unless some are named.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// These profiles: numbers of hosts.
+    /// Profiles to run: numbers of hosts.
     #[arg(long, value_parser = PROFILES, default_value = PROFILES[0])]
     profile: Vec<String>,
     /// Another number of hosts, instead of the profiles.
@@ -251,7 +251,7 @@ impl Watched {
         }
     }
 
-    /// Records the present state of a pool. The answer to a change may be newer than the next event of the watch.
+    /// Records the current state of a pool. The answer to a change may be newer than the next event of the watch.
     fn pool(&mut self, pool: WindowsNodePool) {
         match self.pools.iter_mut().find(|p| p.name_any() == pool.name_any()) {
             Some(known) if known.metadata.generation > pool.metadata.generation => {}
@@ -261,7 +261,7 @@ impl Watched {
     }
 }
 
-/// Reports whether all pools have observed their present generation, and say that all nodes follow it.
+/// Reports whether all pools have observed their current generation, and say that all nodes follow it.
 pub(super) fn is_updated(pools: &[WindowsNodePool], hosts: u32) -> bool {
     let says = |pool: &WindowsNodePool| {
         let updated = find(&pool.status.as_ref()?.conditions, kind::UPDATED)?;

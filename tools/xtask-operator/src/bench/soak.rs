@@ -23,7 +23,7 @@ use super::{
     world::{World, without_heartbeats},
 };
 
-/// How many, and for how long.
+/// Number of hosts, and duration.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Simulated hosts.
@@ -41,7 +41,7 @@ pub(super) struct Args {
 const CONVERGES: Duration = Duration::from_mins(15);
 /// Wait after the last change. The operator's work has no end that is seen: its HTTP client closes connections by then that it no longer needs.
 const SETTLES: Duration = Duration::from_mins(1);
-/// Time limit until nothing is pending any more.
+/// Time limit until nothing is pending.
 const ENDS: Duration = Duration::from_mins(2);
 /// Arguments for how long the operator keeps versions that are not in use. The default is longer than the fleet is left alone here.
 const VERSION_GRACE: [&str; 2] = ["--version-grace", "10s"];
@@ -248,7 +248,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Reads the state once nothing is pending any more, for example versions that the operator collects. What never ends is in it, too.
+    /// Reads the state once nothing is pending, for example versions that the operator collects. What never ends is in it, too.
     async fn settled(&mut self) -> Result<Rest> {
         sleep(SETTLES).await;
         let begun = Instant::now();

@@ -23,14 +23,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Resets the counters: the present values become the baseline.
+    /// Resets the counters: the current values become the baseline.
     pub(super) fn begin(&mut self, at: Duration) {
         (self.slots, self.status_writes, self.disruption) = (Slots::default(), 0, Duration::ZERO);
         self.granted.clear();
         self.disrupted.values_mut().for_each(|since| *since = at);
     }
 
-    /// Records the present state of an instance.
+    /// Records the current state of an instance.
     pub(super) fn instance(&mut self, at: Duration, instance: &WindowsInstance) {
         let name = instance.name_any();
         let update = instance.open_grant().filter(|g| g.type_ == GrantType::Update).map(|g| g.id.as_str());
@@ -42,7 +42,7 @@ impl Tally {
         self.status_writes += u32::from(before.is_some_and(|before| before != instance.status));
     }
 
-    /// Records the present state of a Node.
+    /// Records the current state of a Node.
     pub(super) fn node(&mut self, at: Duration, node: &Node) {
         let unschedulable = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
         let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Benchmark of the operator's upload beside OpenSSH's sftp and scp: the same bytes to the same OpenSSH server.
+//! Benchmark of the operator's upload against OpenSSH's sftp and scp: the same bytes to the same OpenSSH server.
 
 use std::{
     fs,
@@ -23,13 +23,13 @@ use super::{
     report::{self, ratio, round},
 };
 
-/// How much.
+/// Amount of data.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// MiB that are sent.
     #[arg(long, default_value_t = 235, value_parser = clap::value_parser!(u32).range(1..))]
     mib: u32,
-    /// How often each tool sends them. The median counts.
+    /// Number of times that each tool sends the files. The median counts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
 }

@@ -191,7 +191,7 @@ impl World {
         self.control_plane.processes().into_iter().map(|pid| Ok(Usage::of(pid)?.cpu_seconds)).sum()
     }
 
-    /// Messages of at most ten instances of which this condition is not true.
+    /// Messages of at most ten instances whose condition is not true.
     pub(super) async fn complaints(&self, condition: &str) -> Result<String> {
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
         let instances = instances.list(&ListParams::default()).await.context("list the instances")?;

@@ -1,4 +1,4 @@
-//! Power switches of the hosts, for people: a host is cut off while there is a file of its name.
+//! Power switches of the hosts, for users: a host is cut off while there is a file of its name.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! Tests of each alert by promtool: it fires for its cause, and is silent while the cause is what people want. Each has a runbook.
+//! Tests of each alert by promtool: it fires for its cause, and is silent while users want the cause. Each has a runbook.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -103,7 +103,7 @@ const CASES: &[Case] = &[
         fires: &[(pool!("removals_to_confirm"), "3+0x120"), (pool!("idle"), OFF)],
         silent: &[
             ("the pool is in mode Plan", &[(pool!("removals_to_confirm"), "3+0x120"), (pool!("idle"), ON)]),
-            ("a person confirms it", &[(pool!("removals_to_confirm"), "3+0x10 0+0x110")]),
+            ("a user confirms it", &[(pool!("removals_to_confirm"), "3+0x10 0+0x110")]),
         ],
     },
     Case {
@@ -114,7 +114,7 @@ const CASES: &[Case] = &[
     Case {
         alert: "WindowsNodePoolHostKeyChanged",
         fires: &[(pool!("hosts_key_changed"), "2+0x120"), (pool!("idle"), ON)],
-        silent: &[("a person trusts the new key, or holds the host", &[(pool!("hosts_key_changed"), OFF)])],
+        silent: &[("a user trusts the new key, or holds the host", &[(pool!("hosts_key_changed"), OFF)])],
     },
     Case {
         alert: "WindowsNodePoolNodesUnavailable",
@@ -153,7 +153,7 @@ const CASES: &[Case] = &[
         )],
         silent: &[
             (
-                "a person has scaled it to zero",
+                "a user has scaled it to zero",
                 &[(
                     r#"kube_deployment_spec_replicas{namespace="openshift-windows-machine-config-operator",deployment="windows-node-pools"}"#,
                     OFF,
@@ -347,7 +347,7 @@ fn each_series_of_an_expression_is_one_that_there_is() {
     }
 }
 
-/// Checks the runbook URL of each alert, of which Alertmanager and the console make a link.
+/// Checks the runbook URL of each alert, to which Alertmanager and the console link.
 #[test]
 fn the_runbook_of_an_alert_is_a_page_below_one_url() {
     for Alert { name, annotations, .. } in alerts() {

@@ -68,7 +68,7 @@ fn kept_by(managed_by: &str, text: &str) -> String {
         .replace("app.kubernetes.io/managed-by: \"Helm\"", &format!("app.kubernetes.io/managed-by: {managed_by}"))
 }
 
-/// The CRDs of the chart, each in one line: Helm reads no file outside of a chart. People read those in `crds/`.
+/// The CRDs of the chart, each in one line: Helm reads no file outside of a chart. Users read those in `crds/`.
 pub(super) fn crds() -> Result<BTreeMap<String, String>> {
     let file = |crd: CustomResourceDefinition| {
         let mut value = serde_yaml::to_value(&crd)?;

@@ -30,7 +30,7 @@ fn each_query_needs_only_series_that_there_are() {
     }
 }
 
-/// Values of a key, wherever it stands.
+/// Values of a key, wherever it is.
 fn all(value: &Value, key: &str) -> Vec<String> {
     match value {
         Value::Object(map) => {

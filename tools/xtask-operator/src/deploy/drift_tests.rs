@@ -300,7 +300,7 @@ fn each_setting_of_the_operator_is_a_value() {
             help.push('.');
         }
         if let Some(default) = arg.get_default_values().first().and_then(|value| value.to_str()) {
-            help = format!("{help} `{default}` if not set.");
+            help = format!("{help} Defaults to `{default}`.");
         }
         assert_eq!(setting.about, help, "operator.{key}");
         let is_list = arg.get_value_delimiter().is_some();

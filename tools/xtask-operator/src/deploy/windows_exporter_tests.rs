@@ -25,7 +25,7 @@ const OURS: &[&str] = &[
 /// Name of `windows_os_visible_memory_bytes` in the windows_exporter of WMCO.
 const MEMORY_OF_WMCO: &str = "windows_memory_physical_total_bytes";
 
-/// Labels that a series has on a host, beside `instance`. Newer exporters, as those of WMCO, say of which pod a container is.
+/// Labels that a series has on a host, besides `instance`. Newer exporters, as those of WMCO, say of which pod a container is.
 fn labels(series: &str, host: &str) -> &'static [&'static str] {
     match series {
         "windows_cpu_time_total" => &[r#"core="0,0",mode="idle""#, r#"core="0,0",mode="user""#],

@@ -43,7 +43,7 @@ impl Key {
 
 /// The text of the page.
 pub(super) fn labels() -> String {
-    let about = "The operator, people and other programs exchange these keys on objects of the cluster. *Legacy* keys are those of the Windows \
+    let about = "The operator, users and other programs exchange these keys on objects of the cluster. *Legacy* keys are those of the Windows \
                  Machine Config Operator. They are spelled once, in `api/src/names.rs`.";
     let mut text = page("Labels and annotations", about);
     let keys: Vec<Key> = key::TABLE.iter().filter_map(Key::of).collect();
@@ -93,10 +93,10 @@ mod tests {
     fn doc_comments_are_read() {
         for (text, expected) in [
             (
-                "Node annotation `true`, written by a person: leave it.",
-                ["Node annotation", "a person", "`true`: leave it."],
+                "Node annotation `true`, written by a user: leave it.",
+                ["Node annotation", "a user", "`true`: leave it."],
             ),
-            ("Pool annotation, written by a person before it: a number.", ["Pool annotation", "a person", "A number."]),
+            ("Pool annotation, written by a user before it: a number.", ["Pool annotation", "a user", "A number."]),
             (
                 "Instance and node label: the name. Written by the operator.",
                 ["Instance and node label", "the operator", "The name."],

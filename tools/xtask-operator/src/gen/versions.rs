@@ -62,7 +62,7 @@ fn combinations(text: &mut String) {
         ])
     });
     let columns = ["operator", "payload", "Kubernetes", "OpenShift", "builds of Windows", "network", "state"];
-    section(text, "In one view", about, &columns, rows.to_vec());
+    section(text, "Overview", about, &columns, rows.to_vec());
 }
 
 /// The version of containerd in the payload.
@@ -199,7 +199,7 @@ fn others(text: &mut String) {
         row([
             "a downgrade by one release",
             "tested in part",
-            "the same test, back to the payload of before, with the newer CRDs and with this program: there is no release yet whose program could be run. What an older program does with \
+            "the same test, back to the previous payload, with the newer CRDs and with this program: there is no release yet whose program could be run. What an older program does with \
              values that it does not know, `controller/tests/it/newer.rs` shows with values that this one does not know",
         ]),
         row([

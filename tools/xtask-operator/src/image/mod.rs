@@ -19,7 +19,7 @@ use crate::{deploy::VERSION, sign::Signer};
 
 /// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
 ///
-/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. What --arch arm64 needs beside them, the command says.
+/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. The command says what else --arch arm64 needs.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Payload for hosts, as `cargo xtask payload` makes it.
@@ -128,7 +128,7 @@ fn digests(images: &Images) -> Vec<&str> {
     all(images).map(|built| built.digest.as_str()).collect()
 }
 
-/// Present commit, if all is in it.
+/// Current commit, if all is in it.
 fn revision() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(workspace_root()).args(args).output().ok()?;

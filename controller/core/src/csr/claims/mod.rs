@@ -22,7 +22,7 @@ use reserved::Reserved;
 /// The service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
 
-/// Facts of which a claim is made, beside the instance.
+/// Facts of a claim besides the instance.
 pub struct Beside<'a> {
     /// IP addresses that are proven.
     pub proven: Vec<IpAddr>,

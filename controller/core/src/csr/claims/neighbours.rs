@@ -23,8 +23,8 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Gathers the addresses and names. Of a host of a pool only the address counts at which it was reached: what its Node reports is only a claim,
-    /// with which it could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can
-    /// give its Node their label.
+    /// with which it could take another's address from it. So could any other node, so only control plane nodes count: no kubelet can give its Node
+    /// their label.
     pub fn gather<'a>(instances: &[Arc<WindowsInstance>], nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut found = Self::default();
         for instance in instances {

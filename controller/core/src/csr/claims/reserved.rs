@@ -1,6 +1,6 @@
 //! Addresses and names that no host may have in a certificate, even with a proof. Pure.
 //!
-//! Where one CA signs for the whole cluster, a serving certificate with one of these would be taken for that of the API server.
+//! Where one CA signs for the whole cluster, a serving certificate with one of these would be mistaken for that of the API server.
 
 use std::net::IpAddr;
 

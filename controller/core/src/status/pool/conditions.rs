@@ -281,7 +281,7 @@ impl<'a> View<'a> {
         Some((why, message))
     }
 
-    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has gone on or failed for too long. An operation that goes on for too
+    /// Returns [`kind::STALLED`]: True if only a user can help, or an operation has lasted or failed for too long. An operation that lasts for too
     /// long in a paused pool does not count if that is the only fault: kstatus would call the pool failed.
     pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
@@ -301,7 +301,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns [`kind::RECONCILING`]: True if the operator makes progress, in the terms of kstatus. It is never set beside Stalled.
+    /// Returns [`kind::RECONCILING`]: True if the operator makes progress, in the terms of kstatus. It is never set together with Stalled.
     pub(super) fn reconciling(&self) -> Next {
         if matches!(self.stalled(), Next::Set(..)) {
             return Next::Remove;
@@ -432,7 +432,7 @@ pub(super) enum Held {
     Stalled {
         reason: Reason,
         message: String,
-        /// True if the nodes still come to a version: the one before.
+        /// True if the nodes still come to a version: the previous one.
         passes: bool,
     },
 }

@@ -39,7 +39,7 @@ fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Opti
     let (was, now) = (before.rollout.as_ref(), next.rollout.as_ref()?);
     let to = &now.to_version;
     let Some(was) = was.filter(|was| was.to_version == *to) else {
-        // A change that is taken back goes on from what nodes follow, and not from what the rollout before began with.
+        // A change that is taken back continues from what nodes follow, and not from what the rollout before began with.
         let others: Vec<_> = next.versions.iter().filter(|v| v.version != *to).collect();
         let nodes = |n: i32| counted(usize::try_from(n).unwrap_or_default(), "node");
         let change = match others.as_slice() {
@@ -54,11 +54,11 @@ fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Opti
             }
         };
         let is_back = now.from_version.as_ref() == Some(to);
-        let note = if is_back { format!("{change}; the change before is taken back") } else { change };
+        let note = if is_back { format!("{change}; the previous change is reverted") } else { change };
         return (!now.completed).then_some((EventReason::RolloutStarted, note));
     };
     if now.rolled_back && !was.rolled_back {
-        let from = now.from_version.as_deref().unwrap_or("the version before");
+        let from = now.from_version.as_deref().unwrap_or("the previous version");
         let note = format!("too many nodes failed to follow version {to}; all return to {from}");
         return Some((EventReason::RolledBack, note));
     }
@@ -92,7 +92,7 @@ mod tests {
                 on("b"),
                 on("a"),
                 &[("a", 2), ("b", 1)],
-                "1 node changes from version b to version a; the change before is taken back",
+                "1 node changes from version b to version a; the previous change is reverted",
             ),
             ("it is taken back before the first node", on("b"), on("a"), &[("a", 3)], ""),
             (

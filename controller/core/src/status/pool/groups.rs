@@ -53,7 +53,7 @@ pub(super) struct Groups {
     pub updated: usize,
     /// All hosts that failed.
     pub failed: Vec<String>,
-    /// Hosts that have failed for so long, or so often, that the pool counts as failed while the operator goes on trying.
+    /// Hosts that have failed for so long, or so often, that the pool counts as failed while the operator continues to try.
     pub lasting: Vec<String>,
     /// Number of listed hosts that had no instance yet when the pool was observed.
     pub new: usize,
@@ -81,7 +81,7 @@ impl Groups {
         };
         let rollout = seen.course.status.as_ref();
         let tried = rollout.map(|r| r.to_version.as_str());
-        // Also during a rollback of all nodes: a person must know that the version was tried and failed.
+        // Also during a rollback of all nodes: a user must know that the version was tried and failed.
         let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
         let failing = names(&|m| joins(m) && fails(m));
         let stuck = names(&|m| m.candidate.leaving && fails(m));

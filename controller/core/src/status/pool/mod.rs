@@ -38,7 +38,7 @@ use groups::{Groups, current};
 
 /// Maximum number of refused entries in the status.
 const MOST_REFUSED: usize = 50;
-/// Longest text about a refused entry.
+/// Maximum length of a text about a refused entry.
 const MOST_TEXT: usize = 500;
 
 /// Observed state of a pool.

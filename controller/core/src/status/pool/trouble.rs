@@ -141,7 +141,7 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: 
     }
 }
 
-/// Nodes whose entries lead elsewhere by now: to no host, to another machine, or to one with another host key than they declare.
+/// Nodes whose entries now lead elsewhere: to no host, to another machine, or to one with another host key than they declare.
 fn misled(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let refused =
         |m: &'_ Member| Some((m.candidate.name.clone(), m.instance.status.as_ref()?.address_failures.clone()?));

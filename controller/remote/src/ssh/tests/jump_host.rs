@@ -74,7 +74,7 @@ async fn both_connections_end_when_one_is_closed_or_dropped() {
     }
 }
 
-/// Both connections must go on reading while they have to write.
+/// Both connections must continue to read while they have to write.
 #[tokio::test]
 async fn uploads_and_output_without_end_do_not_hold_up_each_other() {
     let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);

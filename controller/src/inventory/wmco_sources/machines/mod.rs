@@ -43,7 +43,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
             Ok(Some(machines)) => machines,
             Ok(None) => {
                 let message = format!(
-                    "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
+                    "{source} cannot be read because this cluster has no such API: name another source, or install it; existing hosts stay"
                 );
                 return SourceOutcome::Unknown(
                     SourceError { reason: Reason::SourceNotFound, message, stalls: true },

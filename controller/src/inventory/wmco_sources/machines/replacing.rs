@@ -235,12 +235,12 @@ impl<'a> Found<'a> {
         }
         if let Some(other) = set.and_then(|s| s.user_data.as_deref()).filter(|name| *name != USER_DATA_SECRET) {
             return Ok(Objection::Of(format!(
-                "its MachineSet has user data of its own, in the Secret {other}: check that this user data admits the key, and delete the Machine yourself"
+                "its MachineSet has user data of its own, in the Secret {other}: check that this user data has the key, and delete the Machine yourself"
             )));
         }
         if !user_data::lets_in(cx, &source.namespace, keys).await? {
             return Ok(Objection::Of(format!(
-                "the user data in {}/{USER_DATA_SECRET} admits none of its keys, so a new host would refuse them, too",
+                "the user data in {}/{USER_DATA_SECRET} has none of its keys, so a new host would refuse them, too",
                 source.namespace
             )));
         }

@@ -118,7 +118,7 @@ impl Watch {
             };
             let watching = async { tokio::join!(follow_machines, follow_sets, follow_health_checks, filled) };
             if let Err(fault) = catch(Box::pin(watching)).await {
-                // What is in the caches is not true any more.
+                // What is in the caches is no longer true.
                 tracing::error!(?group, %fault, "the watch of Machines is begun again");
                 cx.caches.machines.set(group, None);
                 wake_pools(&cx, |s| s.group == group);

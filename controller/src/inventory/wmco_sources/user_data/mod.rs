@@ -66,8 +66,8 @@ fn text(secret: &Secret) -> Option<Cow<'_, str>> {
     api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
-/// Maintains the Secret in the namespaces that exist. Without the key it makes no change: the present content may be
-/// right. Reports whether it has changed.
+/// Maintains the Secret in the namespaces that exist. Without the key it makes no change: the current content may be right. Reports whether it has
+/// changed.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.hosts.secrets.key(&default).await {

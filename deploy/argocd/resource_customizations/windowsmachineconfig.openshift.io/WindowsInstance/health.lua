@@ -14,7 +14,7 @@ local function is(kind, value)
   return conditions[kind] ~= nil and conditions[kind].status == value
 end
 
--- What ends by a person's decision or at the opening of a window. Nothing is wrong.
+-- What ends by a user's decision or at the opening of a window. Nothing is wrong.
 local waits = {
   Paused = true,
   Planned = true,

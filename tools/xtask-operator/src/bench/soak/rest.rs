@@ -24,7 +24,7 @@ use super::super::{process::Usage, world::World};
 const MEMORY_MIB: f64 = 32.0;
 /// Files that a process may have open more at the end: one connection to the API server more or less.
 const FILES: usize = 4;
-/// Versions in use once all hosts have followed two changes after the last one that joined: the hosts' version, and the one before.
+/// Versions in use once all hosts have followed two changes after the last one that joined: the hosts' version, and the previous one.
 pub(super) const VERSIONS: usize = 2;
 /// Names of objects in an error, at most.
 const NAMED: usize = 10;
@@ -51,12 +51,12 @@ pub(super) struct Causes {
 }
 
 impl Causes {
-    /// Largest number of certificate requests from these causes. An interrupted join may begin again.
+    /// Maximum number of certificate requests from these causes. An interrupted join may begin again.
     pub(super) fn requests(self) -> u32 {
         REQUESTS_OF_JOIN * (self.joins + self.interruptions)
     }
 
-    /// Largest number of events from these causes.
+    /// Maximum number of events from these causes.
     pub(super) fn events(self) -> u32 {
         EVENTS_OF_JOIN * self.joins
             + EVENTS_OF_REMOVAL * self.removals
@@ -81,7 +81,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Reads the present state.
+    /// Reads the current state.
     pub(super) async fn of(world: &World) -> Result<Self> {
         let client = &world.client;
         let mut objects = BTreeMap::from([

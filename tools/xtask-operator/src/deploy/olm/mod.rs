@@ -32,7 +32,7 @@ const CHANNEL: &str = "candidate";
 /// Release that a bundle is made for.
 #[derive(Clone, Debug)]
 pub(crate) struct Release<'a> {
-    /// The operator's image; by digest, except in the form that stands in the repository.
+    /// The operator's image; by digest, except in the form that is in the repository.
     pub image: &'a str,
     /// The image for `oc adm must-gather`, by digest.
     pub must_gather: Option<&'a str>,
@@ -68,7 +68,7 @@ fn place(object: &Object) -> Place {
     let is_here = metadata["namespace"] == DEFAULT_NAMESPACE;
     match object.kind() {
         "Deployment" => Place::Deployment,
-        // A registry+v1 bundle cannot hold the policies: people apply them.
+        // A registry+v1 bundle cannot hold the policies: users apply them.
         "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => Place::Left,
         "ServiceAccount" | "ClusterRoleBinding" if is_operators => Place::Left,
         "ClusterRole" if is_operators => Place::ClusterPermissions,
@@ -79,7 +79,7 @@ fn place(object: &Object) -> Place {
     }
 }
 
-/// A cluster's objects, sorted by what becomes of them.
+/// A cluster's objects, sorted by their treatment.
 struct Sorted {
     manifests: Vec<Object>,
     deployment: Value,
@@ -104,7 +104,7 @@ fn sorted(release: &Release<'_>) -> Result<Sorted> {
     })
 }
 
-/// Files of a bundle without the CRDs, which stand in `crds/`: path below the bundle's folder, and text.
+/// Files of a bundle without the CRDs, which are in `crds/`: path below the bundle's folder, and text.
 fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     let sorted = sorted(release)?;
     let csv = csv::csv(release, &sorted)?;

@@ -85,7 +85,7 @@ fn olm_takes_every_kind_of_the_bundle_and_puts_it_where_it_belongs() {
 
 /// Differences of the bundle's objects from those of `deploy/openshift`.
 const DIFFERENCES: &[Difference] = &[
-    ("people apply the policies, because a bundle cannot hold them", |objects| {
+    ("users apply the policies, because a bundle cannot hold them", |objects| {
         objects.retain(|(kind, ..), _| !kind.starts_with("ValidatingAdmissionPolicy"));
     }),
     ("OLM keeps the objects", |objects| label(objects, "app.kubernetes.io/managed-by", "olm")),

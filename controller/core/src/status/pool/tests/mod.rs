@@ -167,7 +167,7 @@ fn situations() {
             "1 of 2 nodes Ready; 1 leaving: h1; 1 new",
         ),
         (
-            "a conflict needs a person",
+            "a conflict needs a user",
             of(&[Ready]),
             vec![conflict()],
             "False",
@@ -408,7 +408,7 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     for (about, problems, mends_itself, ready, of_kstatus) in [
         ("all is well", vec![], false, "True", "Current"),
         ("it is asked again", vec![problem(Reason::GitOperationFailed)], true, "False", "InProgress"),
-        ("only a person can correct it", vec![problem(Reason::VerificationError)], false, "False", "Failed"),
+        ("only a user can correct it", vec![problem(Reason::VerificationError)], false, "False", "Failed"),
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let seen = observed(&list, &members, &decision, &course);

@@ -75,7 +75,7 @@ fn to_restart(name: &str) -> Member {
     member
 }
 
-/// A node of whose wicd nothing is heard.
+/// A node whose wicd is silent.
 fn silent(name: &str) -> Member {
     let mut member = ready(name);
     let conditions = &mut status_of(&mut member).conditions;
@@ -313,7 +313,7 @@ fn a_node_in_maintenance_is_no_trouble_unless_its_host_never_ends_it() {
     let long_ago = now() - jiff::SignedDuration::from_hours(48);
     let pool = pool(2);
     for (name, by, handed_back, failures, degraded, stalled) in [
-        ("a person may take long", Some(By::Person), long_ago, false, false, false),
+        ("a user may take long", Some(By::Person), long_ago, false, false, false),
         ("who may write the Node may not", Some(By::Node), long_ago, false, false, true),
         ("a host may not", Some(By::Host), long_ago, false, false, true),
         ("it was handed back just now", None, now(), false, false, false),

@@ -1,3 +1,5 @@
+//! Tests of which Node belongs to an instance.
+
 use api::{Grant, WindowsInstanceStatus};
 use serde_json::{Value, json};
 
@@ -49,7 +51,7 @@ async fn a_node_that_is_made_again_is_the_hosts_wherever_the_host_is_reached() {
 #[tokio::test]
 async fn no_host_is_wiped_because_its_node_cannot_be_recognised() {
     let mut bed = Bed::new().await;
-    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
     let granted = json!({"id": "g-1", "type": "Remove", "grantedTime": "2026-01-01T00:00:00Z"});
     let instance = bed.instance(
         &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),

@@ -55,7 +55,7 @@ pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepEr
     }
 }
 
-/// Asks the host what it is, and proves that it is the one that is meant.
+/// Asks the host what it is, and proves that it is the expected one.
 pub(super) async fn ask(
     scope: &mut Scope,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! The Node of an instance, by [`whose`](crate::caches::name_owner).
+//! Ownership of Nodes: finds the Node that belongs to an instance, by [`name_owner`](crate::caches::name_owner).
 
 use std::net::IpAddr;
 
@@ -80,7 +80,7 @@ impl Scope {
         }
     }
 
-    /// Returns the Node as [`Scope::find_node`] does, before the host is disturbed. A host that is a node is not taken for one without pods only
+    /// Returns the Node as [`Scope::find_node`] does, before the host is disturbed. A host that is a node is not treated as one without pods only
     /// because it is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
     /// that it is, and whether or not that is on record already.
     pub(super) async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
@@ -108,5 +108,5 @@ impl Scope {
 }
 
 #[cfg(test)]
-#[path = "own_tests.rs"]
+#[path = "node_ownership_tests.rs"]
 mod tests;

@@ -13,8 +13,8 @@ use wnp_core::{
     render::has_cloud_controller,
 };
 
-/// Gathers the desired metadata of the Node. The legacy user annotation needs the
-/// private key: if the key cannot be had now, the annotation is left for later.
+/// Gathers the desired metadata of the Node. The legacy user annotation needs the private key: if the key is not available now, the annotation is
+/// written later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
     let mut wanted = template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref());
     if let Some(version) = scope.version_for_wicd() {
@@ -43,7 +43,7 @@ fn provider_id(scope: &Scope) -> Option<String> {
     id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
 }
 
-/// Adds the legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.
+/// Adds the legacy user and key hash. The two go together: a user that no client can decrypt would never be found out.
 async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
     let host = &scope.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();
