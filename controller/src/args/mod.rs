@@ -458,6 +458,9 @@ pub struct CheckHost {
     /// URL of the API server, to which the host opens a connection. Not checked if not set.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER", value_name = "URL")]
     pub api_server: Option<String>,
+    /// VXLAN port of the cluster's hybrid overlay, if it is not 4789. Windows Server 2019 takes no other.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_name = "PORT")]
+    pub vxlan_port: Option<u16>,
     /// Room on C: that the host needs, in MiB.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     pub needed_mib: u64,

@@ -300,7 +300,7 @@ fn unhealthy(table: &str) -> String {
     table.split_inclusive('\n').filter(|l| !is_long || !is_dull(l)).collect()
 }
 
-fn files_below(dir: &std::path::Path) -> Vec<PathBuf> {
+pub(crate) fn files_below(dir: &std::path::Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }

@@ -1,6 +1,7 @@
-//! Examples of MachineSets, applied to an API server with the kinds of the Machine API.
+//! Examples of MachineSets, and those that the command `machineset` makes, applied to an API server with the kinds of the Machine API.
 
 use anyhow::{Context as _, Result, ensure};
+use api::names::key;
 use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
@@ -24,6 +25,26 @@ async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result
     })
 }
 
+/// Stores a MachineSet as one of Linux workers, and returns what the command `machineset` makes of it.
+async fn from_worker(control_plane: &ControlPlane, windows: &Value) -> Result<String> {
+    let mut worker = windows.clone();
+    worker["metadata"]["name"] = json!("ocp-7x2kq-worker-a");
+    let labels = worker.pointer_mut("/spec/template/metadata/labels").and_then(Value::as_object_mut);
+    labels.context("no labels")?.remove(key::MACHINE_OS);
+    let file = tempfile::NamedTempFile::with_suffix(".json")?;
+    std::fs::write(file.path(), worker.to_string())?;
+    let path = file.path().to_str().context("path is not UTF-8")?;
+    let replaced = control_plane.kubectl(&["replace", "--force", "-f", path]).await?;
+    ensure!(replaced.status.success(), "{}", String::from_utf8_lossy(&replaced.stderr));
+    let made = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
+        .args(["machineset", "win", "--image", "an-image"])
+        .env("KUBECONFIG", control_plane.kubeconfig_as("a-user", &["system:masters"])?)
+        .output()
+        .await?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Ok(String::from_utf8(made.stdout)?)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_takes_each_example_of_a_machine_set() -> Result<()> {
     // A control plane of its own: kinds of machines change what other operators do.
@@ -40,6 +61,8 @@ async fn the_api_server_takes_each_example_of_a_machine_set() -> Result<()> {
         let taken = apply(control_plane, &text).await?.map_err(|said| anyhow::anyhow!("{}: {said}", path.display()))?;
         let given: Value = serde_yaml::from_str(&text)?;
         ensure!(taken["spec"] == given["spec"], "{}: the API server changed it: {}", path.display(), taken["spec"]);
+        let made = from_worker(control_plane, &given).await?;
+        apply(control_plane, &made).await?.map_err(|said| anyhow::anyhow!("{}: {said}\n{made}", path.display()))?;
         first.get_or_insert(given);
     }
     // What it would say to a field in the wrong place.

@@ -1,6 +1,9 @@
 //! Removal of hosts: gentle, within the budget, and complete.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Reason, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
@@ -23,8 +26,9 @@ use testbed::{
 };
 
 use crate::{
-    fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status},
+    fleet::{World, entries, files_below, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status},
     rollout::until_updated,
+    transcripts::root,
 };
 
 /// Grace period of pods, in seconds.
@@ -237,6 +241,22 @@ async fn a_budget_blocks(world: &World) -> Result<()> {
     world.until_gone(&host).await
 }
 
+/// Fails for a file that the host did not have before, and that this section of the guide does not name.
+fn names_what_is_left(host: &SimHost, before: &[PathBuf], heading: &str) -> Result<()> {
+    let page = std::fs::read_to_string(root().join("docs/guide/removal.md"))?;
+    let section = page.split(&format!("\n{heading}\n")).nth(1).and_then(|rest| rest.split("\n## ").next());
+    let section = section.with_context(|| format!("the page has no section {heading}"))?;
+    let named: Vec<String> =
+        section.split('`').skip(1).step_by(2).filter(|word| word.starts_with(r"C:\")).map(str::to_lowercase).collect();
+    for file in files_below(host.drive_c()).iter().filter(|file| !before.contains(file)) {
+        let path = file.strip_prefix(host.drive_c())?.display().to_string();
+        let path = format!(r"C:\{}", path.replace('/', r"\"));
+        let is_named = named.iter().any(|name| path.to_lowercase().starts_with(name));
+        ensure!(is_named, "{} has {path}, which {heading:?} does not name", host.name());
+    }
+    Ok(())
+}
+
 pub(crate) async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
     world
         .eventually(&format!("the pool {name} is gone"), || async {
@@ -253,17 +273,20 @@ pub(crate) async fn delete_pool(world: &World, name: &str) -> Result<()> {
 
 pub(crate) async fn the_pool_is_deleted(world: &World) -> Result<()> {
     let hosts = world.hosts("deleted", 2).await?;
+    let before: Vec<_> = hosts.iter().map(|host| files_below(host.drive_c())).collect();
     world.join("deleted", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": "100%"}}))).await?;
     delete_pool(world, "deleted").await?;
     until_pool_gone(world, "deleted").await?;
-    for host in &hosts {
+    for (host, before) in hosts.iter().zip(&before) {
         world.until_gone(host).await?;
+        names_what_is_left(host, before, "### What stays on the host")?;
     }
     Ok(())
 }
 
 async fn orphans_go_on_running(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("orphan")).await?;
+    let bare = files_below(host.drive_c());
     world.join("orphans", &spec_with(std::slice::from_ref(&host), json!({"deletionPolicy": "Orphan"}))).await?;
     let before = host.services();
     delete_pool(world, "orphans").await?;
@@ -274,6 +297,7 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     ensure!(!before.is_empty() && host.services() == before, "{:?} {before:?}", host.services());
     ensure!(host.stats().connections == 1, "the host was touched");
     world.until_event("orphan", "Orphaned").await?;
+    names_what_is_left(&host, &bare, "## Release hosts as they are")?;
 
     // In a pool again: it has the whole payload, and nothing of that is sent.
     let first = received(&host);

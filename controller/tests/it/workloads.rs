@@ -3,11 +3,16 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use api::names::default_taint;
+use api::names::{default_taint, key};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 use wnp_core::operation::windows_versions::VERSIONS;
 
-use crate::{cluster::shared, transcripts::root};
+use crate::{
+    cluster::{eventually, shared},
+    transcripts::root,
+};
 
 fn folder() -> PathBuf {
     root().join("examples/workloads")
@@ -52,8 +57,8 @@ async fn the_api_server_takes_the_examples_of_pools() -> Result<()> {
 async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
     let classes = objects("runtime-classes.yaml")?;
     let builds: Vec<String> = VERSIONS.iter().map(|version| format!("10.0.{}", version.build)).collect();
-    let key = "node.kubernetes.io/windows-build";
-    let listed: Vec<&Value> = classes.iter().map(|class| &class["scheduling"]["nodeSelector"][key]).collect();
+    let build = "node.kubernetes.io/windows-build";
+    let listed: Vec<&Value> = classes.iter().map(|class| &class["scheduling"]["nodeSelector"][build]).collect();
     ensure!(json!(listed) == json!(builds), "{listed:?}");
     let runtime = std::fs::read_to_string(root().join("tools/xtask/payload/static/containerd_conf.toml"))?;
     for class in &classes {
@@ -70,6 +75,8 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
         for mut pod in objects(&name)?.iter().filter_map(pod_of) {
             let class = pod["spec"]["runtimeClassName"].as_str().context("no RuntimeClass")?.to_owned();
             let at = classes.iter().position(|c| c["metadata"]["name"] == *class).context("no such class")?;
+            let domain = &pod["spec"]["nodeSelector"][key::DOMAIN];
+            ensure!(domain.is_string() == (name == "gmsa.yaml"), "{name} selects nodes of {domain}");
             let image = pod["spec"]["containers"][0]["image"].as_str().context("no image")?;
             ensure!(image.ends_with(VERSIONS[at].image), "{name}: {image} on {class}");
             // It is made by a test that runs no controller for its ServiceAccount.
@@ -77,7 +84,7 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
                 spec.remove("serviceAccountName");
             }
             let pod = apply(&serde_json::to_string(&pod)?, "--dry-run=server").await?;
-            ensure!(pod["spec"]["nodeSelector"][key] == builds[at], "{name}: {}", pod["spec"]["nodeSelector"]);
+            ensure!(pod["spec"]["nodeSelector"][build] == builds[at], "{name}: {}", pod["spec"]["nodeSelector"]);
             let tolerations = pod["spec"]["tolerations"].as_array().context("no tolerations")?;
             let is_of_taint = |one: &Value| {
                 one["key"] == taint.key && one["value"] == json!(taint.value) && one["effect"] == json!(taint.effect)
@@ -87,5 +94,23 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
         }
     }
     ensure!(pods == 4, "{pods} pods");
+    the_claim_of_a_share_is_bound().await
+}
+
+/// Applies volume and claim of the example, which the controller of volumes joins.
+async fn the_claim_of_a_share_is_bound() -> Result<()> {
+    let client = shared().await?.client().await?;
+    let (volumes, claims) =
+        (Api::<PersistentVolume>::all(client.clone()), Api::<PersistentVolumeClaim>::default_namespaced(client));
+    for object in objects("storage.yaml")?.iter().filter(|object| object["kind"] != "Pod") {
+        apply(&serde_json::to_string(object)?, "--dry-run=none").await?;
+    }
+    eventually(|| async {
+        let phase = claims.get("recipes").await.ok().and_then(|claim| claim.status?.phase);
+        phase.as_deref() == Some("Bound")
+    })
+    .await?;
+    claims.delete("recipes", &DeleteParams::default()).await?;
+    volumes.delete("recipes", &DeleteParams::default()).await?;
     Ok(())
 }

@@ -39,6 +39,7 @@ impl Run {
             address,
             login,
             api_server: None,
+            vxlan_port: None,
             needed_mib: NEEDED_MIB,
             gmsa: Vec::new(),
             wicd,

@@ -4,7 +4,7 @@ use api::Reason;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use api::host::{self, HostState, Verb, path};
+use api::host::{self, Feature, HostState, Verb, path};
 use jiff::Timestamp;
 use remote::{
     Operator, RemoteError, Session, Traffic, facts,
@@ -120,7 +120,7 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
         api_server: args.api_server.as_deref(),
         needed: args.needed_mib.saturating_mul(1 << 20),
         credential_plugin: None,
-        vxlan_port: None,
+        vxlan_port: args.vxlan_port,
         now: facts.now,
     };
     let results = preflight::results(&asked, state);
@@ -153,6 +153,23 @@ pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     Outcome::of(warning.map(|warning| Finding::warning(Reason::HostWarning, warning)), note)
 }
 
+/// Reports a restart that the join needs.
+pub(super) fn feature(facts: &Facts, _: &str) -> Outcome {
+    let Some(state) = facts.state() else { return Outcome::default() };
+    let missing = (state.machine.containers_feature == Feature::Disabled).then(|| {
+        Finding::warning(
+            Reason::HostWarning,
+            "the feature Containers is not enabled: the join enables it and restarts the host",
+        )
+        .remedy("to have the restart before: Install-WindowsFeature -Name Containers -Restart")
+    });
+    let is_known = state.machine.containers_feature != Feature::Unknown;
+    Outcome::of(
+        missing,
+        if is_known { "Containers is enabled" } else { "Windows does not say whether Containers is enabled" },
+    )
+}
+
 pub(super) fn accounts(facts: &Facts, _: &str) -> Outcome {
     let Some(state) = facts.state().filter(|_| !facts.args.gmsa.is_empty()) else { return Outcome::default() };
     let fault = service_accounts::check(&facts.args.gmsa, None, state).err();
@@ -176,9 +193,8 @@ mod tests {
     /// Name of the case, change of a host that makes only one thing wrong, and the check that says so with its result.
     type Case = (&'static str, fn(&mut HostState), Option<(&'static str, &'static str, &'static str)>);
 
-    #[test]
-    fn each_fault_of_a_host_is_found_by_its_check() {
-        let args = CheckHost {
+    fn args() -> CheckHost {
+        CheckHost {
             address: "10.0.0.1".into(),
             login: crate::args::Login {
                 identity: "key".into(),
@@ -187,12 +203,35 @@ mod tests {
                 host_key: None,
             },
             api_server: Some("https://api:6443".into()),
+            vxlan_port: None,
             needed_mib: 1024,
             gmsa: Vec::new(),
             wicd: "wicd.exe".into(),
             output: crate::args::Output::Table,
+        }
+    }
+
+    #[test]
+    fn a_host_with_the_windows_of_2019_is_refused_with_another_vxlan_port() {
+        let machine = Machine {
+            os_name: "Windows Server 2019 Datacenter".into(),
+            os_build: "10.0.17763.6000".into(),
+            ..Machine::default()
         };
-        let cases: [Case; 9] = [
+        let state = HostState { machine, ..HostState::default() };
+        for (port, expected) in [(None, "passed"), (Some(4789), "passed"), (Some(9898), "failed")] {
+            let args = CheckHost { vxlan_port: port, ..args() };
+            let facts = Facts { args, login: Ok(String::new()), state: Some(Ok(state.clone())), now: Timestamp::now() };
+            let rows = catalog::objects(&catalog::outcomes(catalog::Facts::Host(&facts)));
+            let row = rows.iter().find(|row| row["check"] == "windows").unwrap();
+            assert_eq!(row["result"], expected, "{port:?}: {row}");
+        }
+    }
+
+    #[test]
+    fn each_fault_of_a_host_is_found_by_its_check() {
+        let args = args();
+        let cases: [Case; 10] = [
             ("nothing", |_| (), None),
             ("no administrator", |s| s.machine.is_admin = false, Some(("rights", "failed", "NotAdministrator"))),
             (
@@ -214,6 +253,11 @@ mod tests {
             ("a clock that is off", |s| s.machine.clock_ms += 3_600_000, Some(("clock", "failed", "ClockSkew"))),
             ("a port in use", |s| s.ports_in_use.push(10250), Some(("port", "failed", "PortInUse"))),
             (
+                "no feature Containers",
+                |s| s.machine.containers_feature = Feature::Disabled,
+                Some(("feature", "warning", "HostWarning")),
+            ),
+            (
                 "no way to the API server",
                 |s| s.api_server = Some("timed out".into()),
                 Some(("api-server", "failed", "ApiServerUnreachable")),
@@ -233,7 +277,7 @@ mod tests {
             let (login, state) = (Ok("SHA256:x".into()), Some(Ok(state)));
             let facts = Facts { args: args.clone(), login, state, now: Timestamp::now() };
             let rows = catalog::objects(&catalog::outcomes(catalog::Facts::Host(&facts)));
-            assert_eq!(rows.len(), 13, "{about}");
+            assert_eq!(rows.len(), 14, "{about}");
             let wrong: Vec<_> = rows.iter().filter(|row| row["result"] != "passed").collect();
             let found: Vec<_> = wrong
                 .iter()

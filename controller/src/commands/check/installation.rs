@@ -8,11 +8,13 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
         coordination::v1::Lease,
+        core::v1::Node,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::version::Info,
 };
 use kube::{Api, Client, Config, ResourceExt, api::ListParams, client::Body};
+use wnp_core::render::api_servers_of_kubelet;
 
 use super::row::{Finding, Outcome, Read, read};
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
         release::{Release, ReleaseError},
         secrets::Secrets,
     },
+    context::WINDOWS_NODES,
     csr,
     runtime::operator_namespace::OperatorNamespace,
     wmco::lock::{self, Holder},
@@ -49,6 +52,8 @@ pub(super) struct Facts {
     /// Policies that hold hosts, and all others.
     policies: [Vec<(Shipped, Seen)>; 2],
     pools: Read<Vec<WindowsNodePool>>,
+    /// Windows nodes.
+    nodes: Read<Vec<Node>>,
     keys: Vec<(SecretKeyRef, Option<Finding>)>,
     /// URL that hosts get, with the fault of its certificate.
     release: Option<Read<(String, Option<Finding>)>>,
@@ -60,6 +65,8 @@ pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
     let user = operator(client, namespace).await;
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let pools = read("the pools", pools.list(&ListParams::default())).await.map(|list| list.items);
+    let (nodes, of_windows) = (Api::all(client.clone()), ListParams::default().labels(WINDOWS_NODES));
+    let nodes = read("the nodes", nodes.list(&of_windows)).await.map(|list| list.items);
     Facts {
         version: read_version(client).await,
         here: Timestamp::now(),
@@ -73,6 +80,7 @@ pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
         ],
         keys: read_keys(client, namespace, pools.as_deref().unwrap_or_default()).await,
         pools,
+        nodes,
         release: None,
         home,
     }
@@ -244,22 +252,69 @@ pub(super) fn keys(facts: &Facts) -> Outcome {
 
 pub(super) fn pools(facts: &Facts) -> Outcome {
     Outcome::judged(&facts.pools, |pools| {
-        let is_ready = |pool: &&WindowsNodePool| {
-            let conditions = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-            conditions.iter().any(|c| c.type_ == kind::READY && c.status == "True")
-        };
-        let names: Vec<String> = pools.iter().filter(|pool| !is_ready(pool)).map(ResourceExt::name_any).collect();
-        let more = if names.len() > SHOWN { ", …" } else { "" };
-        let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-        let message = format!("{} of {} are not Ready: {shown}{more}", names.len(), pools.len());
-        let finding = Finding::warning(Reason::PoolsNotReady, message)
-            .remedy("kubectl windows-node-pools status shows the hosts, the worst first");
+        let names: Vec<String> =
+            pools.iter().filter(|pool| !has_condition(pool, kind::READY)).map(ResourceExt::name_any).collect();
+        let count = names.len();
+        let finding = shown(names).map(|names| {
+            Finding::warning(Reason::PoolsNotReady, format!("{count} of {} are not Ready: {names}", pools.len()))
+                .remedy("kubectl windows-node-pools status shows the hosts, the worst first")
+        });
         let note = match pools.len() {
             0 => "there is none".to_owned(),
             count => format!("all {count} are Ready"),
         };
-        Outcome::of((!names.is_empty()).then_some(finding), note)
+        Outcome::of(finding, note)
     })
+}
+
+/// Judges what an upgrade of the cluster must wait for.
+pub(super) fn upgrade(facts: &Facts) -> Outcome {
+    let no_nodes = Vec::new();
+    Outcome::judged(&facts.pools, |pools| {
+        let outdated = pools.iter().filter(|pool| !has_condition(pool, kind::UPDATED)).map(ResourceExt::name_any);
+        let outdated = shown(outdated.collect()).map(|names| {
+            Finding::warning(Reason::PoolsNotReady, format!("not Updated: {names}")).remedy(
+                "upgrade the cluster once they are: kubectl wait --for=condition=Updated wnp --all --timeout=4h",
+            )
+        });
+        let server = facts.version.as_ref().ok().and_then(|info| minor(&info.minor)).unwrap_or_default();
+        let nodes = facts.nodes.as_ref().unwrap_or(&no_nodes).iter();
+        let behind = nodes.filter_map(|node| {
+            let version = &node.status.as_ref()?.node_info.as_ref()?.kubelet_version;
+            let kubelet = minor(version.strip_prefix("v1.")?)?;
+            (kubelet < server).then(|| (kubelet, format!("{} ({version})", node.name_any())))
+        });
+        let (minors, names): (Vec<u32>, Vec<String>) = behind.unzip();
+        let behind = shown(names).map(|names| {
+            let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
+            let message = format!("older than the API server, which is of version 1.{server}: {names}");
+            Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
+                "end the pause of their pools, or give the operator a payload of 1.{server}; the API server must stay at 1.{last} or older until then"
+            ))
+        });
+        let unreadable = facts.nodes.as_ref().err().cloned();
+        Outcome::of(
+            outdated.into_iter().chain(behind).chain(unreadable),
+            "pools and nodes are as new as the API server",
+        )
+    })
+}
+
+/// Number of a minor version, as `36` or the beginning of `36.3`; some clusters write `36+`.
+fn minor(version: &str) -> Option<u32> {
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Returns the first names, and that there are more. `None` without names.
+fn shown(names: Vec<String>) -> Option<String> {
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    (!names.is_empty()).then(|| shown + more)
+}
+
+fn has_condition(pool: &WindowsNodePool, type_: &str) -> bool {
+    let conditions = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == type_ && c.status == "True")
 }
 
 pub(super) fn payload(facts: &Facts) -> Outcome {

@@ -22,6 +22,7 @@ const WMCO_LOCK: &str =
     "/api/v1/namespaces/openshift-windows-machine-config-operator/configmaps/windows-machine-config-operator-lock";
 const KEY: &str = "/api/v1/namespaces/ns/secrets/cloud-private-key";
 const POOLS: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
+const NODES: &str = "/api/v1/nodes";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -42,12 +43,21 @@ fn lease(renewed: Timestamp, holder: &str) -> Value {
 
 fn pools(ready: &[&str]) -> Value {
     let pool = |(n, ready): (usize, &&str)| {
-        let condition = json!({"type": "Ready", "status": ready, "reason": "X", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});
+        let condition = |type_, status| json!({"type": type_, "status": status, "reason": "X", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});
         json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool", "metadata": {"name": format!("p-{n}")},
-            "spec": {"inventory": {}}, "status": {"conditions": [condition]}})
+            "spec": {"inventory": {}}, "status": {"conditions": [condition("Ready", *ready), condition("Updated", "True")]}})
     };
     let items: Vec<Value> = ready.iter().enumerate().map(pool).collect();
     json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePoolList", "metadata": {}, "items": items})
+}
+
+fn nodes(kubelets: &[&str]) -> Value {
+    let node = |(n, kubelet): (usize, &&str)| {
+        json!({"metadata": {"name": format!("win-{n}")}, "status": {"nodeInfo": {
+        "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": kubelet,
+        "machineID": "", "operatingSystem": "windows", "osImage": "", "systemUUID": ""}}})
+    };
+    json!({"metadata": {}, "items": kubelets.iter().enumerate().map(node).collect::<Vec<_>>()})
 }
 
 fn private_key() -> Value {
@@ -82,6 +92,7 @@ impl Bed {
         api.on("GET", LEASE, 200, lease(Timestamp::now(), "pod-1"));
         api.on("GET", KEY, 200, private_key());
         api.on("GET", POOLS, 200, pools(&["True", "True"]));
+        api.on("GET", NODES, 200, nodes(&["v1.36.2", "v1.36.0"]));
         let user = wicd_policy::default_user("ns");
         for guard in wicd_policy::shipped("ns").iter().chain(&wicd_policy::others("ns", &user)) {
             bed.listed(POLICIES, &guard.name, &[json!(guard.policy)]);
@@ -220,6 +231,21 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
         bed.instead(POOLS, pools(&["True", "False"]));
     })
     .await;
+    finds("a pool that is being changed", "upgrade warning PoolsNotReady", |bed| {
+        let mut pools = pools(&["True", "True"]);
+        pools["items"][1]["status"]["conditions"][1]["status"] = "False".into();
+        bed.instead(POOLS, pools);
+    })
+    .await;
+    finds("a node of an older version", "upgrade warning KubeletVersionSkew", |bed| {
+        bed.instead(NODES, nodes(&["v1.36.2", "v1.34.9"]));
+    })
+    .await;
+    let bed = Bed::new();
+    bed.instead(NODES, nodes(&["v1.35.1", "v1.34.9"]));
+    let row = bed.rows().await.into_iter().find(|row| row["check"] == "upgrade").unwrap();
+    assert_eq!(row["message"], "older than the API server, which is of version 1.36: win-0 (v1.35.1), win-1 (v1.34.9)");
+    assert!(row["remedy"].as_str().unwrap().contains("must stay at 1.37 or older"), "{row}");
 }
 
 #[tokio::test]

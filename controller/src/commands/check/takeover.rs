@@ -45,6 +45,8 @@ use crate::{
 };
 
 const WMCO: &str = "windows-machine-config-operator";
+/// Prefix of the package's name in the catalog of OKD.
+const OF_OKD: &str = "community-";
 
 type Versions = BTreeMap<String, Result<Option<Stored>, String>>;
 type Services = api::services::ServicesConfig;
@@ -159,7 +161,7 @@ impl Here {
             match self.of_olm(kind, plural, "v1alpha1").await {
                 Ok(objects) => {
                     let of_wmco = |o: &&DynamicObject| {
-                        o.name_any().starts_with(WMCO) || o.data["spec"]["name"].as_str() == Some(WMCO)
+                        is_of_package(&o.name_any()) || o.data["spec"]["name"].as_str().is_some_and(is_of_package)
                     };
                     found.extend(objects.iter().filter(of_wmco).map(|o| Ok((kind, o.name_any()))));
                 }
@@ -292,9 +294,14 @@ pub(super) fn idle(facts: &Facts) -> Outcome {
     Outcome::of(upgraded.chain(busy).chain(unread), "no node is being changed")
 }
 
+/// Reports whether a name is that of WMCO's package, or of a version of it.
+fn is_of_package(name: &str) -> bool {
+    name.strip_prefix(OF_OKD).unwrap_or(name).starts_with(WMCO)
+}
+
 /// Returns the message in WMCO's OperatorCondition while it changes a node.
 fn busy(condition: &DynamicObject) -> Option<&str> {
-    let all = condition.data["spec"]["conditions"].as_array().filter(|_| condition.name_any().starts_with(WMCO))?;
+    let all = condition.data["spec"]["conditions"].as_array().filter(|_| is_of_package(&condition.name_any()))?;
     let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
     Some(upgradeable["message"].as_str().unwrap_or_default())
 }

@@ -193,6 +193,12 @@ async fn wmco_and_what_starts_it_are_found() {
         bed.instead(SUBSCRIPTIONS, list("Subscription", "operators.coreos.com/v1alpha1", &[subscription]));
     })
     .await;
+    finds("its Subscription in OKD is there", "package warning AnotherOperator", |bed| {
+        let package = json!({"name": "community-windows-machine-config-operator"});
+        let subscription = json!({"metadata": {"name": "mine"}, "spec": package});
+        bed.instead(SUBSCRIPTIONS, list("Subscription", "operators.coreos.com/v1alpha1", &[subscription]));
+    })
+    .await;
     finds("its ClusterServiceVersion is there", "package warning AnotherOperator", |bed| {
         let csv = json!({"metadata": {"name": "windows-machine-config-operator.v11.0.0"}});
         bed.instead(CSVS, list("ClusterServiceVersion", "operators.coreos.com/v1alpha1", &[csv]));
