@@ -1,6 +1,7 @@
 //! Commands that users run, and what they share.
 
 pub mod act;
+pub mod age;
 pub mod check;
 #[cfg(test)]
 mod documented_commands_tests;
@@ -9,6 +10,7 @@ pub mod gather;
 pub mod lint;
 pub mod machineset;
 pub mod plan;
+mod short_version;
 pub mod ssh_target;
 pub mod status;
 pub mod ui;
