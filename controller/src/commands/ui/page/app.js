@@ -9,7 +9,7 @@ const STATES = {
   done: ["✔", "done"],
 };
 const ORDER = Object.keys(STATES);
-const PAGE = 200;
+const PAGE = 50;
 const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 const objects = new Map();
@@ -175,7 +175,7 @@ function table(element, pool, hosts) {
     const row = there.get(host.name) ?? hostRow(host.name);
     const cells = row.children;
     const [sign, word] = STATES[host.state];
-    cells[1].className = host.state;
+    if (cells[1].className !== host.state) cells[1].className = host.state;
     const next = host.nextRetryTime ? (Date.parse(host.nextRetryTime) > Date.now() ? `in ${age(host.nextRetryTime)}` : "now") : "";
     const texts = [`${sign} ${host.phase ?? word}`, host.step ?? "", age(host.since), next, host.version ?? "", withAges(host.news)];
     texts.forEach((text, at) => put(cells[at + 1], text));
