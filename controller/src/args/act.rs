@@ -27,7 +27,7 @@ pub enum Act {
         /// Name of the pool.
         #[arg(value_parser = object_name)]
         pool: String,
-        /// The version that waits. Refused if it is another one.
+        /// The version that waits; the first 7 digits of its digest are enough. Refused if it is another one.
         #[arg(long, conflicts_with = "removals")]
         version: Option<String>,
         /// Number of hosts whose removal waits. Refused if it is another one.

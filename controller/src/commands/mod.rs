@@ -1,6 +1,7 @@
 //! Commands that users run, and what they share.
 
 pub mod act;
+pub mod age;
 pub mod check;
 #[cfg(test)]
 mod documented_commands_tests;
@@ -8,6 +9,7 @@ pub mod explain;
 pub mod gather;
 pub mod machineset;
 pub mod plan;
+mod short_version;
 pub mod ssh_target;
 pub mod status;
 pub mod ui;

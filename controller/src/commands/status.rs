@@ -18,7 +18,11 @@ use wnp_core::enumeration::counted;
 use crate::{
     args::{self, Output, Status, StatusOutput, host_key_policy::shown_key, output},
     client::api_server,
-    commands::check::{leader, server_time},
+    commands::{
+        age::{age, with_ages},
+        check::{leader, server_time},
+        short_version::short,
+    },
     runtime::operator_namespace,
 };
 
@@ -83,6 +87,8 @@ impl Status {
 pub(in crate::commands) struct Seen {
     pub pools: Vec<Pool>,
     operator: Operator,
+    /// Time of the API server.
+    now: Timestamp,
 }
 
 impl Seen {
@@ -93,7 +99,7 @@ impl Seen {
         instances: &[impl Borrow<WindowsInstance>],
     ) -> Self {
         let (operator, now) = operator_now(args, client).await;
-        Self { pools: summarize(pools, instances, now), operator }
+        Self { pools: summarize(pools, instances, now), operator, now }
     }
 
     /// Returns the tree below the warning, if there is one.
@@ -102,7 +108,7 @@ impl Seen {
         if let Some(warning) = self.operator.warning() {
             put(&mut text, "", "", warning, look.width);
         }
-        text + &tree(&self.pools, look)
+        text + &tree(&self.pools, self.now, look)
     }
 
     fn exit(&self) -> u8 {
@@ -206,7 +212,7 @@ pub(in crate::commands) struct Pool {
     /// True if the operator has read the present spec of the pool.
     observed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    desired_version: Option<String>,
+    pub desired_version: Option<String>,
     pub hosts: Vec<Host>,
     refused: Vec<Refused>,
     asks: Vec<Ask>,
@@ -239,7 +245,7 @@ pub(in crate::commands) struct Host {
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
+    pub version: Option<String>,
     /// True if the host follows the version of its pool.
     up_to_date: bool,
     failures: i32,
@@ -411,7 +417,7 @@ fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]
     let is_plain = |version: &&String| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
     if let Some(version) = status.desired_version.as_ref().filter(|_| waits).filter(is_plain) {
         let what = format!("version {} waits for an approval", short(version));
-        asks.push(ask(what, format!("approve {pool} --version {version}")));
+        asks.push(ask(what, format!("approve {pool} --version {}", short(version))));
     }
     let removals = status.removals_to_confirm;
     if removals > 0 {
@@ -493,29 +499,21 @@ fn exit(pools: &[Pool], operator: &Operator) -> u8 {
     }
 }
 
-/// Returns a version as a line has room for it: the release, and the beginning of the digest.
-fn short(version: &str) -> String {
-    match version.rsplit_once('-') {
-        Some((release, digest)) => format!("{release}-{}", digest.chars().take(8).collect::<String>()),
-        None => version.to_owned(),
-    }
-}
-
 /// Returns the row of a host: its head and its text. Versions are shown if not all hosts have the same.
-fn row(host: &Host, pool: &Pool, column: usize, with_version: bool, look: Look) -> (String, String) {
+fn row(host: &Host, pool: &Pool, now: Timestamp, column: usize, with_version: bool, look: Look) -> (String, String) {
     let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
     let version = match (with_version, &host.version) {
         (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
         (false, _) => String::new(),
     };
     let address = if look.wide { format!("  {:15}", text::line(&host.address, 253)) } else { String::new() };
-    let since = host.since.and_then(Time::known).map(|at| format!(" (since {})", Time::from(at)));
-    let said = host.news(pool) + &since.filter(|_| !host.is_fine).unwrap_or_default();
+    let since = host.since.and_then(Time::known).map(|at| format!(" (for {})", age(at, now)));
+    let said = with_ages(&host.news(pool), now) + &since.filter(|_| !host.is_fine).unwrap_or_default();
     let phase = look.paint(&format!("{phase:9}"), host.state().colour());
     (format!("{:column$}{address}  {phase}{version}", host.name), said)
 }
 
-fn tree(pools: &[Pool], look: Look) -> String {
+fn tree(pools: &[Pool], now: Timestamp, look: Look) -> String {
     let Look { wide, width, .. } = look;
     if pools.is_empty() {
         return "There is no WindowsNodePool.\n".into();
@@ -527,12 +525,12 @@ fn tree(pools: &[Pool], look: Look) -> String {
             &mut text,
             &format!("{}  ", look.paint(&pool.name, pool.colour())),
             "  ",
-            &format!("{old}{}", pool.message),
+            &format!("{old}{}", with_ages(&pool.message, now)),
             width,
         );
         let with_version = pool.hosts.iter().any(Host::is_outdated);
         if let Some(version) = pool.desired_version.as_ref().filter(|_| with_version) {
-            put(&mut text, "│  ", "│  ", &format!("to version {version}"), width);
+            put(&mut text, "│  ", "│  ", &format!("to version {}", short(version)), width);
         }
         let (old, new): (Vec<&Host>, Vec<&Host>) =
             pool.hosts.iter().filter(|host| host.is_fine).partition(|host| host.is_outdated());
@@ -541,7 +539,7 @@ fn tree(pools: &[Pool], look: Look) -> String {
         let column = names.map(|name| name.chars().count()).max().unwrap_or_default().min(40);
         let shown = pool.hosts.iter().filter(|host| !(folds && host.is_fine));
         let mut rows: Vec<(String, String)> =
-            shown.map(|host| row(host, pool, column, with_version || wide, look)).collect();
+            shown.map(|host| row(host, pool, now, column, with_version || wide, look)).collect();
         for entry in &pool.refused {
             rows.push((format!("{:column$}  {:9}", entry.host, "Refused"), entry.message.clone()));
         }

@@ -63,18 +63,17 @@ fn the_worst_comes_first_and_what_works_takes_one_line() {
     let expected = "\
 yard  1 of 13 nodes Ready; 1 of 13 failed: gate-1: Connect: refused
 ├─ gate-1  Failed     Connect: 10.0.0.9 port 22 refuses connections: check that
-│      the OpenSSH server runs there[2J and listens on this port (since
-│      2027-01-15T02:00:00Z)
+│      the OpenSSH server runs there[2J and listens on this port (for 30s)
 ├─ held    Ready      kubelet is posting ready status; on hold
 ├─ gate-2  Refused    belongs to gate-1
 └─ 11 more are Ready
 factory  1 of 1 nodes Ready
 └─ win-1  Ready
 ";
-    assert_eq!(tree(&pools, look(false, 80)), expected);
-    let all = tree(&pools, look(true, 80));
+    assert_eq!(tree(&pools, now(), look(false, 80)), expected);
+    let all = tree(&pools, now(), look(true, 80));
     assert!(all.contains("├─ ok-00 ") && all.contains("├─ ok-10 ") && !all.contains("more are Ready"), "{all}");
-    assert_eq!(tree(&[], look(false, 80)), "There is no WindowsNodePool.\n");
+    assert_eq!(tree(&[], now(), look(false, 80)), "There is no WindowsNodePool.\n");
 }
 
 #[test]
@@ -113,7 +112,7 @@ fn that_no_operator_works_comes_first() {
     let (alive, dead, free) = (lease("a", 3), lease("a", 29), lease("", 3));
     for (about, lease, is_missing, words) in [
         ("it works", Ok(Some(&alive)), false, ""),
-        ("it died", Ok(Some(&dead)), true, "was renewed by a 29 s ago"),
+        ("it died", Ok(Some(&dead)), true, "was renewed by a 29s ago, and lasts 15s"),
         ("it has stopped", Ok(Some(&free)), true, "is held by no process"),
         ("there is none", Ok(None), true, "does not exist"),
         (
@@ -148,16 +147,14 @@ fn a_half_changed_pool_shows_the_version_of_each_host() {
         host
     };
     let mut hosts = vec![of("win-1", &new), of("win-2", &old)];
-    let expected = format!(
-        "\
+    let expected = "\
 demo  2 of 2 nodes Ready, 1 updated
-│  to version {new}
+│  to version 0.1.0-bbbbbbbb
 ├─ win-1  Ready      0.1.0-bbbbbbbb
 └─ win-2  Ready      0.1.0-aaaaaaaa  to be updated (WaitingForApproval)
-"
-    );
+";
     let summary = summarize(&[changing.clone()], &hosts, now());
-    assert_eq!(tree(&summary, look(false, 120)), expected);
+    assert_eq!(tree(&summary, now(), look(false, 120)), expected);
     let shown = serde_json::to_value(&summary).unwrap();
     let host = &shown[0]["hosts"][1];
     assert_eq!(
@@ -167,16 +164,16 @@ demo  2 of 2 nodes Ready, 1 updated
     assert_eq!(host["failures"], 0);
 
     // Wide, each line has the address.
-    let text = tree(&summary, look(true, 120));
+    let text = tree(&summary, now(), look(true, 120));
     assert!(text.contains("├─ win-1  10.0.0.1         Ready      0.1.0-bbbbbbbb\n"), "{text}");
 
     // Many of each are one line.
     hosts.extend((0..20).map(|n| of(&format!("more-{n:02}"), &old)));
-    let text = tree(&summarize(&[changing.clone()], &hosts, now()), look(false, 120));
+    let text = tree(&summarize(&[changing.clone()], &hosts, now()), now(), look(false, 120));
     assert!(text.ends_with("├─ 1 is Ready\n└─ 21 more are Ready, to be updated (WaitingForApproval)\n"), "{text}");
 
     changing.metadata.generation = Some(2);
-    let text = tree(&summarize(&[changing], &hosts, now()), look(false, 120));
+    let text = tree(&summarize(&[changing], &hosts, now()), now(), look(false, 120));
     assert!(text.starts_with("demo  the operator has not read the pool as it is now; before: 2 of 2"), "{text}");
 }
 
@@ -219,7 +216,7 @@ fn what_waits_for_a_person_has_its_command() {
             "a version",
             status(&[waits.clone(), stalled.clone()], 0),
             &[],
-            vec!["approve p --version 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68".to_owned()],
+            vec!["approve p --version 1.0.0-5c9a1f0e".to_owned()],
         ),
         (
             "a version that no operator has",
@@ -271,8 +268,8 @@ fn colours_take_no_columns() {
         ],
         now(),
     );
-    let plain = tree(&pools, look(false, 40));
-    let coloured = tree(&pools, Look { has_colours: true, ..look(false, 40) });
+    let plain = tree(&pools, now(), look(false, 40));
+    let coloured = tree(&pools, now(), Look { has_colours: true, ..look(false, 40) });
     assert!(coloured.starts_with("\x1b[31myard\x1b[0m  1 of 2"), "{coloured:?}");
     assert!(
         coloured.contains("gate-1  \x1b[31mFailed   \x1b[0m") && coloured.contains("\x1b[32mReady"),

@@ -24,6 +24,7 @@ mod crd_budget;
 mod crd_inventory;
 mod crd_template;
 mod csr;
+mod dashboard;
 mod deploy;
 mod drain_rights;
 mod faults;

@@ -1,12 +1,19 @@
 //! Page of the command `ui`, in a headless Chromium. Set `UPDATE_TRANSCRIPTS=1` to rewrite the pictures in `docs/guide/pictures/`.
 
-use std::{net::TcpListener, process::Stdio};
+use std::{net::TcpListener, process::Stdio, time::Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use api::{Host, conditions::kind};
+use api::{Host, WindowsInstance, WindowsNodePool, conditions::kind, services_version::DIGITS};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use controller::commands::age::{age, with_ages};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
-use testbed::sim::SimOptions;
+use testbed::{ControlPlane, ControlPlaneOptions, deployment, sim::SimOptions};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
@@ -59,7 +66,7 @@ impl Browser {
 
     /// Returns the value of a JavaScript expression.
     async fn value(&self, expression: &str) -> Result<Value> {
-        self.post("/execute/sync", &json!({"script": format!("return {expression}"), "args": []})).await
+        self.post("/execute/sync", &json!({"script": format!("return (async () => {expression})()"), "args": []})).await
     }
 
     async fn text(&self, selector: &str) -> Result<String> {
@@ -99,10 +106,10 @@ impl Browser {
 }
 
 /// Starts the command, and returns it with the URL that it prints.
-async fn ui(world: &World) -> Result<(Child, String)> {
+async fn ui(control_plane: &ControlPlane) -> Result<(Child, String)> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("ui")
-        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .env("KUBECONFIG", control_plane.kubeconfig_as("a-person", &["system:masters"])?)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
@@ -130,7 +137,7 @@ async fn the_page_shows_what_happens_and_what_waits_for_a_person() -> Result<()>
     let waits = |p: &_| has(&pool_status(p).conditions, kind::READY, "Unknown", "WaitingForApproval");
     world.until("assembly", "it waits for an approval", waits).await?;
 
-    let (command, url) = ui(&world).await?;
+    let (command, url) = ui(&world.control_plane).await?;
     let browser = Browser::start().await?;
     let shown = shows(&world, &browser, command, &url).await;
     browser.quit().await?;
@@ -142,7 +149,9 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.until("#link", "live").await?;
     // What waits for a person is first, with the command to copy; the pool that is worst is the first of all.
     let version = pool_status(&world.pool("assembly").await?).desired_version.context("no version")?;
-    let approve = format!("kubectl windows-node-pools approve assembly --version {version}");
+    // A person can say it: the release, and the beginning of the digest.
+    let short = &version[..version.len() - DIGITS + 8];
+    let approve = format!("kubectl windows-node-pools approve assembly --version {short}");
     browser.until("#asks", &approve).await?;
     browser.until("#pools article:first-child", "yard").await?;
     browser.until("#pools article:first-child .counts", "1 failed").await?;
@@ -166,6 +175,25 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.theme("dark").await?;
     browser.picture("ui-host").await?;
 
+    // Ages are those of the command `status`.
+    let now = Timestamp::now();
+    for seconds in
+        [-5, 0, 90, 120, 190, 599, 600, 10_799, 11_520, 28_800, 172_799, 176_400, 691_200, 63_158_400, 252_288_000]
+    {
+        let at = now - SignedDuration::from_secs(seconds);
+        let expression = format!("(await import('./app.js')).age('{at}', Date.parse('{now}'))");
+        let expected = if seconds < 0 { age(now, at) } else { age(at, now) };
+        ensure!(browser.value(&expression).await? == json!(expected), "{expression}: not {expected}");
+    }
+    for message in [
+        "h0 since 2026-01-15T01:55:00Z, being repaired",
+        "(failed once; next try 2126-01-15T02:00:40Z)",
+        "opens at 2026-01-15T01:55:00Z",
+    ] {
+        let expression = format!("(await import('./app.js')).withAges('{message}', Date.parse('{now}'))");
+        ensure!(browser.value(&expression).await? == json!(with_ages(message, now)), "{message}");
+    }
+
     // It follows without being loaded again, and keeps the focus.
     browser.value("document.querySelector('#pools').dataset.same = 'yes'").await?;
     let args = approve.split(' ').skip(2);
@@ -175,7 +203,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
         .arg("--yes")
         .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?);
     ensure!(approved.output().await?.status.success(), "the copied command fails");
-    browser.until("#pools", "version 0.1.0").await?;
+    browser.until("#pools", &format!("version {short}: ")).await?;
     browser.until("#pools article:nth-child(2) .counts", "6 done").await?;
     ensure!(browser.value("document.querySelector('#pools').dataset.same").await? == "yes", "it was loaded again");
     ensure!(browser.value("document.activeElement.textContent").await? == "gate-1", "the focus is lost");
@@ -205,4 +233,124 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     }
     command.start_kill()?;
     browser.until("#link", "what is shown is old").await
+}
+
+/// Hosts of a large fleet, and pools that they are in.
+const FLEET: usize = 5_000;
+const POOLS: usize = 10;
+/// Elements that the page may have: the cards of the pools, and a page of hosts of each, whatever the number of hosts.
+const ELEMENTS: u64 = 6_000;
+/// Expression that notes from now on which rows of hosts are drawn, and how long tasks take that hold the page up.
+const WATCH: &str = "(window.drawn = new Set(), window.tasks = [], \
+    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((task) => task.duration))).observe({type: 'longtask'}), \
+    new MutationObserver((all) => all.forEach(({target, addedNodes}) => [target, ...addedNodes].forEach((node) => { \
+        const row = (node.closest ? node : node.parentElement)?.closest('tr'); \
+        if (row) window.drawn.add(row.dataset.key); \
+    }))).observe(document.querySelector('#pools'), {subtree: true, childList: true, characterData: true, attributes: true}))";
+
+/// Creates pools and hosts as an operator has them after a while, without one.
+async fn large_fleet(control_plane: &ControlPlane) -> Result<Api<WindowsInstance>> {
+    deployment::install(control_plane).await?;
+    let client = deployment::operator_client(control_plane).await?;
+    let (pools, instances): (Api<WindowsNodePool>, Api<WindowsInstance>) =
+        (Api::all(control_plane.client().await?), Api::all(client));
+    for n in 0..POOLS {
+        let pool = WindowsNodePool::new(&format!("pool-{n}"), spec(&[]));
+        pools.create(&PostParams::default(), &pool).await?;
+    }
+    let create = async |n: usize| {
+        let name = format!("win-{n:04}");
+        let host = json!({"name": name, "address": format!("10.0.{}.{}", n / 250, n % 250 + 1), "port": 22,
+            "username": "Administrator", "privateKeys": []});
+        let object = json!({"apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsInstance",
+            "metadata": {"name": name}, "spec": {"poolRef": {"name": format!("pool-{}", n % POOLS)}, "host": host}});
+        instances.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        set(&instances, &name, "Ready").await
+    };
+    stream::iter((0..FLEET).map(create)).buffer_unordered(32).try_collect::<()>().await?;
+    Ok(instances)
+}
+
+/// Sets the phase of a host.
+async fn set(instances: &Api<WindowsInstance>, host: &str, phase: &str) -> Result<()> {
+    let (status, message) =
+        if phase == "Ready" { ("True", "kubelet is posting ready status") } else { ("False", "no answer") };
+    let ready = json!({"type": "Ready", "status": status, "reason": phase, "message": message,
+        "lastTransitionTime": "2026-01-15T01:55:00Z"});
+    let version = format!("1.0.0-{}", "5c".repeat(DIGITS / 2));
+    let status = json!({"status": {"phase": phase, "currentVersion": version, "conditions": [ready]}});
+    instances.patch_status(host, &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "creates thousands of objects: it runs by night"]
+async fn a_large_fleet_takes_a_page_of_hosts_and_an_update_for_one() -> Result<()> {
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    let instances = large_fleet(&control_plane).await?;
+    let begin = Instant::now();
+    let (command, url) = ui(&control_plane).await?;
+    println!("{FLEET} hosts: the command serves after {:.1?}", begin.elapsed());
+    let browser = Browser::start().await?;
+    let stays = stays_small(&instances, &browser, &command, &url).await;
+    browser.quit().await?;
+    stays
+}
+
+async fn stays_small(instances: &Api<WindowsInstance>, browser: &Browser, command: &Child, url: &str) -> Result<()> {
+    let mut live = browser.client.get(format!("{url}live")).send().await?;
+    let whole = message(&mut live).await?;
+    println!("the first message has {} KiB", whole.to_string().len() / 1024);
+    ensure!(whole["set"].as_object().context("no objects")?.len() == FLEET + POOLS + 1, "hosts are missing");
+
+    let begin = Instant::now();
+    browser.post("/url", &json!({"url": url})).await?;
+    browser.until("#pools article:last-child .counts", &format!("{} done", FLEET / POOLS)).await?;
+    println!("the page shows them after {:.1?}", begin.elapsed());
+    let elements = async || -> Result<u64> {
+        browser.value("document.getElementsByTagName('*').length").await?.as_u64().context("no number")
+    };
+    println!("folded, it has {} elements", elements().await?);
+    // All pools unfolded, as far as a click goes.
+    let begin = Instant::now();
+    browser.value("document.querySelectorAll('#pools summary').forEach((summary) => summary.click())").await?;
+    browser.until("#pools article:last-child tbody", "win-").await?;
+    let unfolded = elements().await?;
+    println!("unfolded, it has {unfolded} elements after {:.1?}", begin.elapsed());
+
+    // A host fails: it comes first in its pool, and no other host is sent or drawn anew.
+    browser.value(WATCH).await?;
+    let begin = Instant::now();
+    set(instances, "win-4321", "Failed").await?;
+    browser.until("#pools article:nth-child(2) tbody tr:first-child", "win-4321").await?;
+    println!(
+        "an update shows after {:.1?}; the longest task of the page takes {} ms",
+        begin.elapsed(),
+        browser.value("Math.max(0, ...window.tasks)").await?
+    );
+    let update = message(&mut live).await?;
+    println!("it has {} B: {update}", update.to_string().len());
+    let sent: Vec<&String> = update["set"].as_object().context("no objects")?.keys().collect();
+    ensure!(update["whole"] == false && sent == ["host/win-4321"], "{update}");
+    let drawn = browser.value("[...window.drawn]").await?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", command.id().context("it has ended")?))?;
+    let memory = status.lines().filter(|line| line.starts_with("VmHWM") || line.starts_with("VmRSS"));
+    let heap = browser.value("performance.memory.usedJSHeapSize").await?;
+    println!("memory of the page: {heap} B; of the command: {}", memory.collect::<Vec<_>>().join(", "));
+    ensure!(unfolded < ELEMENTS && drawn == json!(["win-4321"]), "{unfolded} elements, drawn anew: {drawn}");
+    Ok(())
+}
+
+/// Returns the next message of a stream of events.
+async fn message(live: &mut reqwest::Response) -> Result<Value> {
+    let mut text = Vec::new();
+    loop {
+        text.extend_from_slice(&live.chunk().await?.context("the stream has ended")?);
+        if let Some(data) = text.strip_prefix(b"data: ").and_then(|text| text.strip_suffix(b"\n\n")) {
+            return Ok(serde_json::from_slice(data)?);
+        }
+        if text.starts_with(b":") {
+            text.clear();
+        }
+    }
 }

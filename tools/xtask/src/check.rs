@@ -73,12 +73,13 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps of hours. Each repeats for longer what a change must pass, but three: hosts join and leave with each version of Kubernetes, programs of
-/// other projects judge this one, and images are built twice from the same sources.
+/// Steps of hours. Each repeats for longer what a change must pass, but four: a page shows a large fleet, hosts join and leave with each version of
+/// Kubernetes, programs of other projects judge this one, and images are built twice from the same sources.
 const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
+    ("page of a large fleet", || tests(&[&["--test", "it", "--", "ui::", "--ignored"]], &[])),
     ("each version of Kubernetes", || {
         tests(&[&["--test", "it", "--", "versions::", "node_programs::", "--ignored"]], &[])
     }),

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use wnp_core::{acts, enumeration::counted};
 
-use crate::args::host_key_policy::shown_key;
+use crate::{args::host_key_policy::shown_key, commands::short_version::means};
 
 /// Maximum characters of another author's text that are repeated.
 const MOST: usize = 400;
@@ -106,6 +106,9 @@ pub(super) fn approve(
 
 fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str) -> Decided {
     let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
+    // No other version can be approved, so that a short one has no second meaning.
+    let whole = waiting.into_iter().chain(before.as_deref()).find(|known| means(version, known));
+    let version = whole.unwrap_or(version);
     match waiting {
         _ if before.as_deref() == Some(version) => Ok(Change::none(format!("version {version} is approved already"))),
         None => refuse("no version waits for an approval; see: kubectl windows-node-pools status"),
@@ -113,7 +116,7 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str)
             refuse(format!("version {waiting} waits for an approval, not {}", text::line(version, MOST)))
         }
         Some(_) => {
-            let before = before.map_or_else(|| "no version".to_owned(), |before| format!("version {before}"));
+            let before = before.as_ref().map_or_else(|| "no version".to_owned(), |before| format!("version {before}"));
             let message = format!("{before} was approved; now version {version} is, and the rollout continues");
             let question =
                 format!("the rollout of version {version} continues on more nodes, which are drained for it");

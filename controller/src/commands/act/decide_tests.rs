@@ -3,7 +3,7 @@
 use super::*;
 
 const NOW: &str = "2027-01-15T02:00:00Z";
-const VERSION: &str = "1.0.0-5c9a1f0e";
+const VERSION: &str = "1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68";
 const OLD: &str = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const NEW: &str = "SHA256:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
 
@@ -84,9 +84,25 @@ fn only_what_waits_is_approved() {
         (&none, waits(true, 0), None, Some(2), &refused, "no removal waits"),
         (&none, waits(true, 0), None, None, &version, "no version was approved; now version 1.0.0-"),
         (&older, waits(true, 2), named, None, &version, "version 0.9.0-a was approved; now"),
-        (&none, waits(true, 0), Some("2"), None, &refused, "version 1.0.0-5c9a1f0e waits for an approval, not 2"),
+        (
+            &none,
+            waits(true, 0),
+            Some("2"),
+            None,
+            &refused,
+            "version 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68 waits for an approval, not 2",
+        ),
+        (&none, waits(true, 0), Some("5c9a1f0"), None, &version, "no version was approved; now version 1.0.0-"),
         (&approved, waits(true, 0), None, None, &nothing, "is approved already"),
-        (&none, waits(true, 2), None, None, &refused, "--version 1.0.0-5c9a1f0e or --removals 2"),
+        (&approved, waits(false, 0), Some("1.0.0-5c9a1f0e"), None, &nothing, "is approved already"),
+        (
+            &none,
+            waits(true, 2),
+            None,
+            None,
+            &refused,
+            "--version 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68 or --removals 2",
+        ),
         (&none, waits(false, 2), None, None, &removal, "of 2 hosts waited; now it is approved: win-1, win-2"),
         (&none, waits(true, 2), None, Some(2), &removal, "now it is approved"),
         (&none, waits(false, 2), None, Some(3), &refused, "of 2 hosts waits, not of 3: win-1, win-2"),

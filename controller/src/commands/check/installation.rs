@@ -26,6 +26,7 @@ use crate::{
         release::{Release, ReleaseError},
         secrets::Secrets,
     },
+    commands::age::age,
     context::WINDOWS_NODES,
     csr,
     runtime::operator_namespace::OperatorNamespace,
@@ -386,10 +387,9 @@ pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, St
     let spec = lease.spec.clone().unwrap_or_default();
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty()).ok_or("is held by no process")?;
     let renewed = spec.renew_time.map(|time| time.0).ok_or("was never renewed")?;
-    let age = now.duration_since(renewed).as_secs();
     let duration = i64::from(spec.lease_duration_seconds.unwrap_or(0));
-    if age > duration {
-        return Err(format!("was renewed by {holder} {age} s ago, and lasts {duration} s"));
+    if now.duration_since(renewed).as_secs() > duration {
+        return Err(format!("was renewed by {holder} {} ago, and lasts {duration}s", age(renewed, now)));
     }
     Ok(holder)
 }

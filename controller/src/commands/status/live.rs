@@ -70,7 +70,7 @@ impl Live {
         let (operator, now) = self.operator(args).await?;
         let old = |error: &watcher::Error| format!("what follows may be old: {}", line(&error.to_string(), 400));
         let warnings = self.faults.iter().flatten().map(old).collect();
-        Ok((Seen { pools: summarize(&pools, &instances, now), operator }, warnings))
+        Ok((Seen { pools: summarize(&pools, &instances, now), operator, now }, warnings))
     }
 
     /// Waits for a result of a watch, and for those that follow at once.

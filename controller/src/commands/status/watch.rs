@@ -16,22 +16,24 @@ use crate::args::Status;
 /// When the pools and hosts cannot be watched at first, or nothing can be printed.
 pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCode> {
     let mut live = Live::of(client);
-    let mut before = String::new();
+    let mut before = None;
     loop {
         let (seen, warnings) = live.next(args).await?;
-        let warnings = warnings.into_iter().map(|warning| format!("Warning: {warning}\n"));
-        let tree = seen.text(Look::of(args));
-        let text = warnings.chain([tree]).collect::<String>();
-        if text != before {
+        let lines = terminal().map(|(_, lines)| lines);
+        let now = Some((seen.pools.clone(), seen.operator.clone(), warnings.clone()));
+        // Ages change all the time: only a terminal, where the tree takes the place of the one before, shows them anew.
+        if lines.is_some() || now != before {
+            let warnings = warnings.into_iter().map(|warning| format!("Warning: {warning}\n"));
+            let text = warnings.chain([seen.text(Look::of(args))]).collect::<String>();
             let mut out = io::stdout().lock();
-            let shown = frame(&text, terminal().map(|(_, lines)| lines));
+            let shown = frame(&text, lines);
             match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
                 // The reader has what it wants, as `head` does.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
                 result => result?,
             }
             drop(out);
-            before = text;
+            before = now;
         }
     }
 }

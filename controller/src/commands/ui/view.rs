@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json, to_value};
 
-use crate::commands::status::Seen;
+use crate::commands::{short_version::short, status::Seen};
 
 /// Objects by key, each as JSON: `cluster`, `pool/NAME` and `host/NAME`.
 pub(super) type Snapshot = BTreeMap<String, String>;
@@ -16,13 +16,13 @@ pub(super) fn snapshot(cluster: &str, seen: &Seen, warnings: &[String]) -> serde
     objects.insert("cluster".into(), json!({"cluster": cluster, "warnings": warnings}).to_string());
     for (rank, pool) in seen.pools.iter().enumerate() {
         for host in &pool.hosts {
-            let more = json!({"pool": pool.name, "state": host.state(), "news": host.news(pool)});
+            let version = host.version.as_deref().map(short);
+            let more = json!({"pool": pool.name, "state": host.state(), "news": host.news(pool), "version": version});
             objects.insert(format!("host/{}", host.name), with(to_value(host)?, more).to_string());
         }
-        objects.insert(
-            format!("pool/{}", pool.name),
-            with(to_value(pool)?, json!({"rank": rank, "hosts": null})).to_string(),
-        );
+        let version = pool.desired_version.as_deref().map(short);
+        let more = json!({"rank": rank, "hosts": null, "desiredVersion": version});
+        objects.insert(format!("pool/{}", pool.name), with(to_value(pool)?, more).to_string());
     }
     Ok(objects)
 }

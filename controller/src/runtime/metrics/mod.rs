@@ -1,4 +1,4 @@
-//! Metrics, all but those of the process with the prefix `windows_node_pool_`. Labels are pools, steps and reasons: never addresses, users or keys.
+//! Metrics, all but those of the process with the prefix `windows_node_pool_`. Labels are pools, hosts, steps and reasons: never addresses, users or keys.
 
 pub(crate) mod exposition;
 mod hosts;

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use api::{Phase, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus};
+use api::{
+    Phase, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
+    conditions::{find, kind},
+};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
@@ -40,6 +43,13 @@ const STATUS: Label =
 const STATUS_NOW: Label = ("status", "`true`, `false` or `unknown`: the status of the condition.");
 const REASON: Label = ("reason", "[Reason](conditions.md#reasons) of the condition.");
 
+const HOST: Label = ("host", "Name of the host, of its WindowsInstance and of its Node.");
+const REASON_OF_HOST: Label =
+    ("reason", "[Reason](conditions.md#reasons) of the host's last failure; without one, of its condition `Ready`.");
+
+/// Maximum series of one pool that name hosts.
+const MOST_HOSTS: usize = 100;
+
 /// A family of gauges.
 pub(super) struct PoolGauge {
     pub(super) name: &'static str,
@@ -53,6 +63,12 @@ pub(super) struct PoolGauge {
 pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("hosts", &[POOL, PHASE], "Hosts by pool and phase", Pool::phases),
     gauge("hosts_failed", &[POOL], "Hosts whose last attempt failed", |pool| pool.number(|s| s.failed_nodes)),
+    gauge(
+        "unhealthy_host_info",
+        &[POOL, HOST, PHASE, REASON_OF_HOST],
+        "Hosts that failed or whose nodes are not Ready, at most 100 of a pool, the failed first; the value is 1",
+        Pool::unhealthy_hosts,
+    ),
     gauge("hosts_refused", &[POOL], "Entries of the inventory that the operator refuses", |pool| {
         pool.number(|s| s.refused_hosts)
     }),
@@ -208,6 +224,25 @@ impl Pool {
         Phase::ALL.iter().map(|phase| (vec![format!("{phase:?}")], number(*phase))).collect()
     }
 
+    fn unhealthy_hosts(&self) -> Vec<Sample> {
+        let mut samples: Vec<(bool, Vec<String>)> = self
+            .hosts
+            .iter()
+            .filter_map(|host| {
+                let status = host.status()?;
+                let phase = status.phase.unwrap_or(Phase::Pending);
+                let failure = status.failures.as_ref().map(|failures| failures.reason().to_string());
+                let is_unhealthy = failure.is_some() || matches!(phase, Phase::Failed | Phase::NotReady);
+                let ready = || find(&status.conditions, kind::READY).map(|c| c.reason.clone()).unwrap_or_default();
+                let has_failed = failure.is_some();
+                let labels = || vec![host.instance.name_any(), format!("{phase:?}"), failure.unwrap_or_else(ready)];
+                is_unhealthy.then(|| (!has_failed, labels()))
+            })
+            .collect();
+        samples.sort();
+        samples.into_iter().take(MOST_HOSTS).map(|(_, labels)| (labels, 1)).collect()
+    }
+
     fn conditions(&self) -> Vec<Sample> {
         let conditions = self.object.status.iter().flat_map(|s| &s.conditions);
         let samples = |c: &Condition| {
@@ -328,6 +363,43 @@ mod tests {
             let values: Vec<i64> = pool(spec).window().into_iter().map(|(_, value)| value).collect();
             assert_eq!(values, expected, "{about}");
         }
+    }
+
+    #[test]
+    fn hosts_are_named_while_they_are_unhealthy_and_few() {
+        let failures =
+            json!({"count": 1, "firstTime": "2027-01-01T00:00:00Z", "lastReason": "Unreachable", "lastMessage": "x"});
+        let not_ready = json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"}]);
+        let of = |statuses: &[(String, serde_json::Value)]| {
+            let mut pool = pool(json!({"inventory": {}}));
+            let host = |(name, status): &(String, serde_json::Value)| {
+                let mut instance = WindowsInstance::new(name, api::WindowsInstanceSpec::default());
+                instance.status = Some(serde_json::from_value(status.clone()).unwrap());
+                Host { instance: Arc::new(instance), node: None }
+            };
+            pool.hosts = statuses.iter().map(host).collect();
+            pool.unhealthy_hosts().into_iter().map(|(labels, value)| format!("{} {value}", labels.join(" ")))
+        };
+        for (about, status, expected) in [
+            ("new", json!({}), None),
+            ("Ready", json!({"phase": "Ready", "conditions": not_ready}), None),
+            ("joining", json!({"phase": "Joining", "conditions": not_ready}), None),
+            ("not Ready", json!({"phase": "NotReady", "conditions": not_ready}), Some("w NotReady NodeNotReady 1")),
+            ("failed", json!({"phase": "Failed", "failures": failures}), Some("w Failed Unreachable 1")),
+            (
+                "failed, and tried again",
+                json!({"phase": "Joining", "failures": failures}),
+                Some("w Joining Unreachable 1"),
+            ),
+        ] {
+            assert_eq!(of(&[("w".into(), status)]).next().as_deref(), expected, "{about}");
+        }
+        let mut many: Vec<_> = (0..MOST_HOSTS)
+            .map(|n| (format!("a-{n}"), json!({"phase": "NotReady", "conditions": not_ready})))
+            .collect();
+        many.push(("z".into(), json!({"phase": "Failed", "failures": failures})));
+        let shown: Vec<String> = of(&many).collect();
+        assert_eq!((shown.len(), shown[0].as_str()), (MOST_HOSTS, "z Failed Unreachable 1"));
     }
 
     #[test]

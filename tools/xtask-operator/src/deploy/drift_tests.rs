@@ -10,6 +10,7 @@ use testbed::{binaries, registry::Registry};
 
 use super::{
     Platform, VERSION, chart, crds,
+    dashboards_tests::GRAFANA,
     kustomize_tests::{build, folder},
     manifest, values,
 };
@@ -388,6 +389,12 @@ fn a_value_reaches_its_field() {
             "PrometheusRule",
             "/spec/groups/0/rules/0/annotations/runbook_url".into(),
             json!("https://a/WindowsNodePoolDegraded.html"),
+        ),
+        (
+            "dashboards.grafana=true,monitoring.runbookBaseUrl=https://a",
+            "ConfigMap",
+            "/data/windows-node-pools.json".into(),
+            json!(GRAFANA.trim_end().replace("https://windows-node-pools.example.com/runbooks", "https://a")),
         ),
         ("extraEnv[0].name=A", "Deployment", format!("{container}/env/2"), json!({"name": "A"})),
         ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/2"), json!({"name": "a"})),

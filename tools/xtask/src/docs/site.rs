@@ -39,7 +39,7 @@ pub(super) fn build(root: &Path) -> Result<()> {
 /// The place of a file in what mdBook reads.
 fn staged(path: &str) -> String {
     match path.strip_prefix("docs/") {
-        Some(setting @ ("book.toml" | "site.css")) => setting.to_owned(),
+        Some(setting @ ("book.toml" | "site.css" | "site.js")) => setting.to_owned(),
         Some(page) => format!("src/{page}"),
         None => format!("src/repository/{path}"),
     }

@@ -9,7 +9,7 @@ const STATES = {
   done: ["✔", "done"],
 };
 const ORDER = Object.keys(STATES);
-const PAGE = 200;
+const PAGE = 50;
 const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 const objects = new Map();
@@ -25,14 +25,28 @@ function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Time since then, in the largest unit, as kubectl has it. */
-function age(time, now = Date.now()) {
+/** Ends of the ranges in which kubectl shows an age in these units: the larger one, and perhaps the smaller one, in seconds. */
+const AGES = [
+  [120, "s", 1], [600, "m", 60, "s", 1], [10800, "m", 60], [28800, "h", 3600, "m", 60], [172800, "h", 3600],
+  [691200, "d", 86400, "h", 3600], [63072000, "d", 86400], [252288000, "y", 31536000, "d", 86400], [Infinity, "y", 31536000],
+];
+
+/** Time since or until then, as kubectl and the command `status` have it. */
+export function age(time, now = Date.now()) {
   if (!time) return "";
-  const seconds = Math.abs(now - Date.parse(time)) / 1000;
-  for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60]]) {
-    if (seconds >= 2 * size) return `${Math.floor(seconds / size)}${unit}`;
-  }
-  return `${Math.floor(seconds)}s`;
+  const seconds = Math.floor(Math.abs(now - Date.parse(time)) / 1000);
+  const [, unit, size, small, smallSize] = AGES.find(([end]) => seconds < end);
+  const rest = small ? Math.floor((seconds % size) / smallSize) : 0;
+  return `${Math.floor(seconds / size)}${unit}${rest ? `${rest}${small}` : ""}`;
+}
+
+/** Message with ages in place of its times, as in the command `status`. */
+export function withAges(message, now = Date.now()) {
+  return message.replace(/\b(since|next try) (\d{4}-[\dT:-]+Z)/g, (whole, word, time) => {
+    const isPast = Date.parse(time) <= now;
+    if (word === "since") return isPast ? `for ${age(time, now)}` : whole;
+    return isPast ? whole : `${word} in ${age(time, now)}`;
+  });
 }
 
 /** Sets the children of a list by key, and moves only those that are elsewhere: the focus stays where it is. */
@@ -122,7 +136,7 @@ function card(pool, all, listed, wanted) {
   badge.className = `badge ${pool.degraded || pool.stalled ? "failed" : tone}`;
   put(badge, [`${sign} ${pool.reason}`, pool.degraded && "Degraded", pool.stalled && "Stalled"].filter(Boolean).join(" · "));
   const follows = all.filter((host) => host.upToDate).length;
-  const to = pool.desiredVersion ? `version ${short(pool.desiredVersion)}: ${follows} of ${all.length}` : "";
+  const to = pool.desiredVersion ? `version ${pool.desiredVersion}: ${follows} of ${all.length}` : "";
   put($(".version", element), to);
   const bar = $(".bar", element);
   bar.setAttribute("aria-label", words);
@@ -137,7 +151,8 @@ function card(pool, all, listed, wanted) {
     }));
   }
   put($(".counts", element), words);
-  put($(".message", element), pool.observed ? pool.message : `The operator has not read the pool as it is now. Before: ${pool.message}`);
+  const message = withAges(pool.message);
+  put($(".message", element), pool.observed ? message : `The operator has not read the pool as it is now. Before: ${message}`);
   keep($(".refused", element), pool.refused.map((entry) => {
     const item = document.createElement("li");
     put(item, `${entry.host} refused, ${entry.reason}: ${entry.message}`);
@@ -150,8 +165,6 @@ function card(pool, all, listed, wanted) {
   return element;
 }
 
-const short = (version) => version.replace(/-([0-9a-f]{8})[0-9a-f]+$/, "-$1");
-
 function table(element, pool, hosts) {
   const body = $("tbody", element);
   const limit = shown.get(pool.name) ?? PAGE;
@@ -162,9 +175,9 @@ function table(element, pool, hosts) {
     const row = there.get(host.name) ?? hostRow(host.name);
     const cells = row.children;
     const [sign, word] = STATES[host.state];
-    cells[1].className = host.state;
+    if (cells[1].className !== host.state) cells[1].className = host.state;
     const next = host.nextRetryTime ? (Date.parse(host.nextRetryTime) > Date.now() ? `in ${age(host.nextRetryTime)}` : "now") : "";
-    const texts = [`${sign} ${host.phase ?? word}`, host.step ?? "", age(host.since), next, short(host.version ?? ""), host.news];
+    const texts = [`${sign} ${host.phase ?? word}`, host.step ?? "", age(host.since), next, host.version ?? "", withAges(host.news)];
     texts.forEach((text, at) => put(cells[at + 1], text));
     return row.facts ? [row, row.facts] : [row];
   }));

@@ -1,0 +1,63 @@
+//! Versions in the short form that a person can say, as git has it for commits.
+
+use api::services_version::carried;
+
+/// Digits of the digest in a short version.
+const DIGITS: usize = 8;
+/// Fewest digits of the digest that name a version, as git prints them.
+const FEWEST: usize = 7;
+
+/// Returns the release and the beginning of the digest.
+pub(super) fn short(version: &str) -> String {
+    match version.rsplit_once('-') {
+        Some((release, digest)) => format!("{release}-{}", digest.chars().take(DIGITS).collect::<String>()),
+        None => version.to_owned(),
+    }
+}
+
+/// Reports whether a user means this version: by its whole name, or by the beginning of its digest, with or without the release before it.
+pub(super) fn means(name: &str, version: &str) -> bool {
+    let is_short = carried(version).is_some_and(|digest| {
+        let release = version.strip_suffix(digest).unwrap_or_default();
+        let digits = name.strip_prefix(release).unwrap_or(name);
+        digits.len() >= FEWEST && digest.starts_with(digits)
+    });
+    is_short || name == version
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION: &str = "1.0.0-rc.1-5c9a1f0e7b64d2380f1ac95be2370d68";
+
+    #[test]
+    fn a_version_is_shortened() {
+        for (version, expected) in
+            [(VERSION, "1.0.0-rc.1-5c9a1f0e"), ("10.18.0-abc", "10.18.0-abc"), ("unknown", "unknown")]
+        {
+            assert_eq!(short(version), expected);
+        }
+    }
+
+    #[test]
+    fn the_short_form_means_the_version() {
+        for (name, expected) in [
+            (VERSION, true),
+            (&short(VERSION), true),
+            ("5c9a1f0e7b64d2380f1ac95be2370d68", true),
+            ("5c9a1f0", true),
+            ("1.0.0-rc.1-5c9a1f0", true),
+            ("5c9a1f", false),
+            ("1.0.0-rc.1-", false),
+            ("1.0.0-rc.1", false),
+            ("", false),
+            ("1.0.0-5c9a1f0e", false),
+            ("5c9a1f1", false),
+            ("5c9a1f0e7b64d2380f1ac95be2370d680", false),
+        ] {
+            assert_eq!(means(name, VERSION), expected, "{name}");
+        }
+        assert!(means("10.18.0-abc", "10.18.0-abc") && !means("abc", "10.18.0-abc"));
+    }
+}
