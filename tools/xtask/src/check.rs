@@ -79,7 +79,7 @@ const NIGHTLY: &[Step] = &[
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
     ("each version of Kubernetes", || {
-        tests(&[&["--test", "it", "--", "versions::", "node_programs::", "--ignored"]], &[])
+        tests(&[&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--ignored"]], &[])
     }),
     ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
     ("fuzz targets", || fuzz_targets(600)),
