@@ -286,7 +286,6 @@ enum OfKubelet {
 use OfKubelet::{Refused, Taken};
 
 /// Settings of kubelet just outside of what the API server takes.
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn outside() -> Vec<(Value, OfKubelet)> {
     let negative = "cannot be negative";
     let no_quantity = "quantities must match";

@@ -303,10 +303,10 @@ fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
 /// Waits until the operator follows the API server's version.
 async fn until_known(world: &World, version: &str) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
-    let minor = version.split('.').nth(1).context("it is no version")?;
+    let minor: u32 = version.split('.').nth(1).context("it is no version")?.parse()?;
     let is_known = |secret: Secret| {
         let facts: Option<Value> = serde_json::from_slice(&secret.data?.get("facts.json")?.0).ok();
-        Some(facts?["kubernetesMinor"].to_string() == minor)
+        Some(facts?["kubernetesMinor"] == minor)
     };
     let known = || async { secrets.get(KEPT_FACTS).await.is_ok_and(|secret| is_known(secret) == Some(true)) };
     world.eventually(&format!("the operator knows {version}"), known).await
