@@ -39,7 +39,7 @@ impl Guide {
     }
 
     /// Returns the blocks of a language directly below a heading; of commands, those that have the mark of the test.
-    fn blocks(&self, heading: &str, language: &str) -> Vec<String> {
+    pub(crate) fn blocks(&self, heading: &str, language: &str) -> Vec<String> {
         let (mut blocks, mut is_here, mut before) = (Vec::new(), false, "");
         let mut lines = self.text.lines();
         while let Some(line) = lines.next() {
@@ -69,12 +69,17 @@ impl Guide {
         ensure!(!blocks.is_empty(), "no commands of this test in {heading}");
         let mut printed = String::new();
         for block in blocks {
-            let output = self.output(world, &block).await?;
-            let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            ensure!(output.status.success(), "{heading}: {out}{err}");
-            printed += &out;
+            printed += &self.run_block(world, &block).await.with_context(|| heading.to_owned())?;
         }
         Ok(printed)
+    }
+
+    /// Runs the commands of one block, and returns what they print.
+    pub(crate) async fn run_block(&self, world: &World, block: &str) -> Result<String> {
+        let output = self.output(world, block).await?;
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{out}{err}");
+        Ok(out.into_owned())
     }
 
     /// Runs commands.

@@ -29,7 +29,7 @@ use wnp_core::render::{
     program,
 };
 
-use crate::crd::pool;
+use crate::crd::{self, Verdict, pool};
 
 /// The oldest and the newest version.
 const ENDS: [&str; 2] = [KUBERNETES[KUBERNETES.len() - 1], KUBERNETES[0]];
@@ -47,8 +47,11 @@ struct Node {
 }
 
 impl Node {
-    fn new(cluster: &Cluster, template: &TemplateSpec) -> Result<Self> {
-        let rendered = render::render(cluster, &payload(&PROGRAMS), &Settings::default(), template)?;
+    /// Renders a node with a kubelet of a version.
+    fn new(cluster: &Cluster, template: &TemplateSpec, kubernetes: &str) -> Result<Self> {
+        let mut payload = payload(&PROGRAMS);
+        payload.files[0].version = Some(kubernetes.to_owned());
+        let rendered = render::render(cluster, &payload, &Settings::default(), template)?;
         let taints = template.taints.clone().unwrap_or_default();
         let configs = rendered.configs(cluster, &HostParams { taints, ..host() })?;
         let files = configs.into_iter().map(|file| (file.path, file.content)).collect();
@@ -63,10 +66,10 @@ impl Node {
     }
 }
 
-/// Returns what a node gets that is of interest to kubelet and kube-proxy.
-fn node(cluster: &Cluster, template: &TemplateSpec) -> Result<Value> {
+/// Returns what a node gets that is of interest to kubelet and kube-proxy of a version.
+fn node(cluster: &Cluster, template: &TemplateSpec, kubernetes: &str) -> Result<Value> {
     let cluster = Cluster { network: render::Network::OvnHybrid { vxlan_port: None }, ..cluster.clone() };
-    let node = Node::new(&cluster, template)?;
+    let node = Node::new(&cluster, template, kubernetes)?;
     let content = |path: &str| node.files.iter().find(|(name, _)| name == path).map(|(_, content)| content);
     let [kubelet, proxy] = [node.arguments(program::KUBELET)?, node.arguments(program::KUBE_PROXY)?];
     ensure!(!kubelet.is_empty() && !proxy.is_empty(), "{kubelet:?} {proxy:?}");
@@ -197,15 +200,17 @@ async fn nodes_are_taken(versions: &[&str]) -> Result<()> {
     }
     let taken = taken().await?;
     ensure!((POOLS / 10..POOLS).contains(&taken.len()), "{} of {POOLS} pools are taken", taken.len());
-    let mut nodes =
-        clusters().iter().map(|cluster| node(cluster, &TemplateSpec::default())).collect::<Result<Vec<_>>>()?;
-    let rendered_alone = nodes.len();
-    for template in &taken {
-        let template: TemplateSpec = serde_json::from_value(template.clone())?;
-        nodes.push(node(&cluster(), &template).with_context(|| format!("{template:?}"))?);
-    }
     let windows = Prefix::new()?;
     for version in versions {
+        let mut nodes = clusters()
+            .iter()
+            .map(|cluster| node(cluster, &TemplateSpec::default(), version))
+            .collect::<Result<Vec<_>>>()?;
+        let rendered_alone = nodes.len();
+        for template in &taken {
+            let template: TemplateSpec = serde_json::from_value(template.clone())?;
+            nodes.push(node(&cluster(), &template, version).with_context(|| format!("{template:?}"))?);
+        }
         let refused = refused(&windows, version, &nodes)?;
         let shown: Vec<String> = refused
             .iter()
@@ -236,31 +241,167 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
     if let Err(reason) = available() {
         return testbed::skip(&reason);
     }
-    let good = node(&cluster(), &TemplateSpec::default())?;
-    let with = |name: &str, from: &str, to: &str| -> Result<Value> {
-        let mut node = good.clone();
-        let text = node[name].to_string();
-        ensure!(text.contains(from), "{text} has no {from}");
-        node[name] = serde_json::from_str(&text.replace(from, to))?;
-        Ok(node)
-    };
-    let nodes = [
-        with("arguments", "--node-ip=", "--node-address=")?,
-        with("config", "maxPods", "maximumOfPods")?,
-        with("config", "500Mi", "500Q")?,
-        with("proxyArguments", "--windows-service", "--linux-service")?,
-        with("proxyConfig", "sourceVip", "sourceAddress")?,
-        with("proxyConfig", "kernelspace", "iptables")?,
-    ];
     let windows = Prefix::new()?;
-    for version in ENDS {
-        let refused = refused(&windows, version, &nodes)?;
-        let parts =
-            ["node-address", "maximumOfPods", "quantities must match", "linux-service", "sourceAddress", "iptables"];
-        for (number, part) in parts.into_iter().enumerate() {
+    let [oldest, newest] = ENDS;
+    // A kubelet of one of them gets what is for one of the other.
+    for (version, other, gate) in [
+        (oldest, newest, "NodeLogQuery feature gate is required"),
+        (newest, oldest, "feature gate NodeLogQuery needs not be set"),
+    ] {
+        let good = node(&cluster(), &TemplateSpec::default(), version)?;
+        let with = |name: &str, from: &str, to: &str| -> Result<Value> {
+            let mut node = good.clone();
+            let text = node[name].to_string();
+            ensure!(text.contains(from), "{text} has no {from}");
+            node[name] = serde_json::from_str(&text.replace(from, to))?;
+            Ok(node)
+        };
+        let cases = [
+            (with("arguments", "--node-ip=", "--node-address=")?, "node-address"),
+            (with("config", "maxPods", "maximumOfPods")?, "maximumOfPods"),
+            (with("config", "500Mi", "500Q")?, "quantities must match"),
+            (with("config", "2Gi", "-2Gi")?, "cannot be negative"),
+            (with("proxyArguments", "--windows-service", "--linux-service")?, "linux-service"),
+            (with("proxyConfig", "sourceVip", "sourceAddress")?, "sourceAddress"),
+            (with("proxyConfig", "kernelspace", "iptables")?, "iptables"),
+            (node(&cluster(), &TemplateSpec::default(), other)?, gate),
+        ];
+        let refused = refused(&windows, version, &cases.clone().map(|(node, _)| node))?;
+        for (number, (_, part)) in cases.iter().enumerate() {
             let is_said = |line: &String| line.starts_with(&format!("{number}: ")) && line.contains(part);
             ensure!(refused.iter().any(is_said), "{version}: {part}: {refused:?}");
         }
+    }
+    Ok(())
+}
+
+/// Verdict of kubelet about settings that the API server refuses.
+#[derive(Clone, Copy)]
+enum OfKubelet {
+    /// kubelet refuses them, too, with a message that contains this text.
+    Refused(&'static str),
+    /// kubelet takes them, and the API server refuses them for this reason.
+    Taken(&'static str),
+}
+use OfKubelet::{Refused, Taken};
+
+/// Settings of kubelet just outside of what the API server takes.
+fn outside() -> Vec<(Value, OfKubelet)> {
+    let negative = "cannot be negative";
+    let no_quantity = "quantities must match";
+    let no_suffix = "unable to parse quantity's suffix";
+    let cases = [
+        (json!({"maxPods": -1}), Refused("must not be a negative number")),
+        (json!({"maxPods": 0}), Taken("no pod would run on the node")),
+        (json!({"maxPods": 1001}), Taken("no Windows host runs as many")),
+        (json!({"imageGCHighThresholdPercent": 101}), Refused("between 0 and 100")),
+        (json!({"imageGCHighThresholdPercent": 0}), Refused("must be less than")),
+        (json!({"imageGCLowThresholdPercent": -1}), Refused("between 0 and 100")),
+        (json!({"imageGCLowThresholdPercent": 85}), Refused("must be less than")),
+        (json!({"imageGCHighThresholdPercent": 80}), Refused("must be less than")),
+        (json!({"imageGCLowThresholdPercent": 70, "imageGCHighThresholdPercent": 70}), Refused("must be less than")),
+        (json!({"containerLogMaxFiles": 1}), Refused("must be greater than 1")),
+        (json!({"containerLogMaxFiles": 101}), Taken("more files than anyone reads")),
+        (json!({"containerLogMaxSize": ""}), Taken("kubelet would take its own default, and not the operator's")),
+        (json!({"containerLogMaxSize": "0"}), Taken("less than 1Ki is a mistake")),
+        (json!({"containerLogMaxSize": "-1"}), Taken("no log would be rotated")),
+        (json!({"containerLogMaxSize": "1023"}), Taken("less than 1Ki is a mistake")),
+        (json!({"containerLogMaxSize": "10m"}), Refused("invalid max log size")),
+        (json!({"containerLogMaxSize": "1.5Gi"}), Refused("invalid max log size")),
+        (json!({"containerLogMaxSize": "10MB"}), Refused(no_quantity)),
+        (json!({"shutdownGracePeriod": "999ms"}), Refused(">= 1 sec")),
+        (json!({"shutdownGracePeriod": "-1s"}), Refused(">= 1 sec")),
+        (json!({"shutdownGracePeriod": "60"}), Refused("missing unit")),
+        (json!({"shutdownGracePeriod": "1h 30m"}), Refused("unknown unit")),
+        (json!({"shutdownGracePeriod": "1d"}), Refused("unknown unit")),
+        (json!({"shutdownGracePeriod": "9999999h"}), Refused("invalid duration")),
+        (json!({"shutdownGracePeriod": "87601h"}), Taken("no host waits for ten years")),
+        (json!({"shutdownGracePeriod": "2000000us"}), Taken("a pool needs no shorter units")),
+        (json!({"shutdownGracePeriodCriticalPods": "1s"}), Refused("must be <= shutdownGracePeriod")),
+        (json!({"shutdownGracePeriod": "9s", "shutdownGracePeriodCriticalPods": "999ms"}), Refused(">= 1 sec")),
+    ];
+    let reserved = [
+        ("cpu", "", Refused(no_quantity)),
+        ("cpu", "two", Refused(no_quantity)),
+        ("cpu", "-1m", Refused(negative)),
+        ("cpu", "1000", Taken("no host has as many CPUs")),
+        ("cpu", "2Gi", Taken("a size of memory, with which no pod would fit")),
+        ("memory", "", Refused(no_quantity)),
+        ("memory", "2gi", Refused(no_quantity)),
+        ("memory", "2GB", Refused(no_quantity)),
+        ("memory", "2GiB", Refused(no_quantity)),
+        ("memory", "2 Gi", Refused(no_quantity)),
+        ("memory", "2K", Refused(no_suffix)),
+        ("memory", "0x800", Refused(no_quantity)),
+        ("memory", "10%", Refused(no_quantity)),
+        ("memory", "-1", Refused(negative)),
+        ("memory", "-1e3", Refused(negative)),
+        ("memory", "2048m", Taken("two bytes are a mistake")),
+        ("memory", "1k", Taken("less than 1Ki is a mistake")),
+        ("memory", "1e-3", Taken("less than 1Ki is a mistake")),
+        ("ephemeral-storage", "1023", Taken("less than 1Ki is a mistake")),
+        ("ephemeral-storage", "-1Gi", Refused(negative)),
+        ("pid", "100", Taken("kubelet limits no process ids on Windows")),
+        ("pods", "1", Refused("cannot reserve")),
+    ];
+    let thresholds = [
+        ("memory.available", "", Refused(no_quantity)),
+        ("memory.available", "0", Refused("must be positive")),
+        ("memory.available", "-1", Refused("must be positive")),
+        ("memory.available", "1023", Taken("less than 1Ki is a mistake")),
+        ("memory.available", "500m", Taken("half a byte is a mistake")),
+        ("nodefs.available", "-1%", Refused("must be >= 0%")),
+        ("nodefs.available", "%", Refused("invalid syntax")),
+        ("nodefs.available", "10 %", Refused("invalid syntax")),
+        ("nodefs.available", "101%", Refused("must be <= 100%")),
+        ("nodefs.available", "100%", Taken("kubelet reads it as none, and not as all")),
+        ("imagefs.available", "1.5%", Taken("whole percents are fine enough")),
+        ("imagefs.available", "10%%", Taken("kubelet reads it as 10%")),
+        ("nodefs.inodesFree", "1Gi", Taken("Windows has no inodes")),
+        ("pid.available", "1Gi", Taken("kubelet limits no process ids on Windows")),
+        ("memory.free", "1Gi", Refused("unsupported eviction signal")),
+    ];
+    let of_reserved = ["systemReserved", "kubeReserved"].into_iter().flat_map(move |field| {
+        reserved.into_iter().map(move |(key, value, verdict)| (json!({field: {key: value}}), verdict))
+    });
+    let of_thresholds =
+        thresholds.into_iter().map(|(key, value, verdict)| (json!({"evictionHard": {key: value}}), verdict));
+    cases.into_iter().chain(of_reserved).chain(of_thresholds).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubelet_refuses_what_the_api_server_refuses_unless_a_reason_is_listed() -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let cases = outside();
+    let refused_pools = cases.iter().map(|(kubelet, _)| json!({"template": {"spec": {"kubelet": kubelet}}}));
+    crd::check(refused_pools.map(|patch| (patch.to_string(), pool("case", &patch), Verdict::Refused(""))).collect())
+        .await?;
+    let windows = Prefix::new()?;
+    for version in ENDS {
+        let good = node(&cluster(), &TemplateSpec::default(), version)?;
+        let config: Value = serde_json::from_str(good["config"].as_str().context("it is a text")?)?;
+        let nodes = cases.iter().map(|(kubelet, _)| {
+            let mut config = config.clone();
+            crd::merge(&mut config, kubelet);
+            json!({"config": config.to_string()})
+        });
+        let refused = refused(&windows, version, &nodes.collect::<Vec<_>>())?;
+        let wrong = cases.iter().enumerate().filter_map(|(number, (kubelet, expected))| {
+            let said = refused.iter().find(|line| line.starts_with(&format!("{number}: ")));
+            match expected {
+                Refused(part) if said.is_none_or(|said| !said.contains(part)) => {
+                    Some(format!("{kubelet}: kubelet says {said:?} and not {part}"))
+                }
+                Refused(_) => None,
+                Taken(reason) => {
+                    said.map(|said| format!("{kubelet}, refused as {reason}: kubelet refuses it, too: {said}"))
+                }
+            }
+        });
+        let wrong: Vec<String> = wrong.collect();
+        ensure!(wrong.is_empty(), "{version}:\n{}", wrong.join("\n"));
     }
     Ok(())
 }
@@ -277,7 +418,7 @@ fn containerd_takes_its_files(containerd: &NodeProgram) -> Result<()> {
         ..cluster()
     };
     let template = json!({"containerd": {"sandboxImage": "example.com/pause:1", "maxConcurrentDownloads": 7}});
-    let node = Node::new(&cluster, &serde_json::from_value(template)?)?;
+    let node = Node::new(&cluster, &serde_json::from_value(template)?, KUBERNETES[0])?;
     let config = include_str!("../../../tools/xtask/payload/static/containerd_conf.toml");
     let payload = (program::CONTAINERD_CONFIG.to_owned(), config.to_owned());
     for (path, content) in node.files.iter().chain([&payload]) {
@@ -321,7 +462,7 @@ fn windows_exporter_takes_its_arguments() -> Result<()> {
     }
     let windows = Prefix::new()?;
     let template = serde_json::from_value(json!({"logs": {"level": "Debug"}}))?;
-    let mut arguments = Node::new(&cluster(), &template)?.arguments(program::WINDOWS_EXPORTER)?;
+    let mut arguments = Node::new(&cluster(), &template, KUBERNETES[0])?.arguments(program::WINDOWS_EXPORTER)?;
     ensure!(arguments.len() > 2, "{arguments:?}");
     // It prints its version only if it takes the arguments before.
     arguments.push("--version".into());

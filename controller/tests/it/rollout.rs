@@ -156,6 +156,8 @@ pub(crate) struct Observed {
     pub most_cordoned: usize,
     /// Nodes that were ever cordoned.
     pub ever_cordoned: BTreeSet<String>,
+    /// Number of times that each of these became cordoned.
+    pub cordons: BTreeMap<String, usize>,
     /// Grace periods of pods at their deletion, by uid.
     pub graces: BTreeMap<String, Option<i64>>,
     /// Budgets that were broken.
@@ -169,6 +171,9 @@ impl Observed {
             let name = node.name_any();
             let is_cordoned = is_cordoned(node);
             let is_disrupted = is_cordoned || !node_is_ready(node);
+            if is_cordoned && !self.cordoned.contains(&name) {
+                *self.cordons.entry(name.clone()).or_default() += 1;
+            }
             for (is_so, now, ever) in [
                 (is_cordoned, &mut self.cordoned, &mut self.ever_cordoned),
                 (is_disrupted, &mut self.disrupted, &mut self.ever_disrupted),

@@ -1,10 +1,17 @@
-//! Upgrade to another release of the operator: the next one, and back by one.
+//! Upgrade to another release of the operator: the next one, and back by one. Upgrade of the control plane over two minor versions.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Reason, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use api::{
+    Reason, WindowsInstance, WindowsNodePool,
+    conditions::kind,
+    names::{DEFAULT_NAMESPACE, KEPT_FACTS, key},
+};
+use k8s_openapi::{
+    api::core::v1::{Pod, Secret},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
@@ -12,6 +19,8 @@ use kube::{
 use remote::payload::{Payload, Wicd};
 use serde_json::{Value, json};
 use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    binaries::KUBERNETES,
     deployment::install,
     payload::LEVEL_FAST,
     sim::{SimHost, SimOptions},
@@ -19,9 +28,10 @@ use testbed::{
 use wnp_core::rollout::release_file::ReleaseFile;
 
 use crate::{
-    fleet::{World, entries, has, is_cordoned, pool_status, spec_with},
+    fleet::{OUTLIVES_API_SERVER, World, entries, has, is_cordoned, pool_status, spec, spec_with},
     guide::Guide,
-    rollout::until_updated,
+    removal::pod,
+    rollout::{Watcher, until_updated},
     transcripts::copied,
 };
 
@@ -274,4 +284,111 @@ async fn approve(world: &World, version: &str) -> Result<()> {
     let approve = json!({"metadata": {"annotations": {key::APPROVE: version}}});
     pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
     until_updated(world, "kept").await
+}
+
+const TWO_MINORS: &str = "## Two minor versions in one go: EUS to EUS";
+
+/// Gives the next operator a payload for the minor version of each of these versions of Kubernetes.
+fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
+    for version in versions {
+        let mut files = entries(version.as_bytes());
+        files[0] = files[0].clone().version(Some(version));
+        let (minor, _) = version.trim_start_matches('v').rsplit_once('.').context("it is no version")?;
+        world.give(&format!("each/{minor}"), &files)?;
+    }
+    ensure!(world.options.payload.pop(), "a payload has a folder");
+    Ok(())
+}
+
+/// Waits until the operator follows the API server's version.
+async fn until_known(world: &World, version: &str) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
+    let minor: u32 = version.split('.').nth(1).context("it is no version")?.parse()?;
+    let is_known = |secret: Secret| {
+        let facts: Option<Value> = serde_json::from_slice(&secret.data?.get("facts.json")?.0).ok();
+        Some(facts?["kubernetesMinor"] == minor)
+    };
+    let known = || async { secrets.get(KEPT_FACTS).await.is_ok_and(|secret| is_known(secret) == Some(true)) };
+    world.eventually(&format!("the operator knows {version}"), known).await
+}
+
+/// Upgrades a control plane over two minor versions while pods run on nodes. The operator has payloads for `versions`; with `is_paused` the pools
+/// are paused meanwhile.
+async fn go_over_two_minor_versions(versions: &[&str], is_paused: bool) -> Result<()> {
+    let [.., last, middle, first] = KUBERNETES;
+    let options = ControlPlaneOptions { kubernetes: Some(first), ..ControlPlaneOptions::default() };
+    let args = [&["--cluster-facts-interval", "500ms"], &OUTLIVES_API_SERVER[..]].concat();
+    let mut world =
+        World::on(ControlPlane::start(options).await?, SimOptions::default(), &entries(b"of none"), None, &args)
+            .await?;
+    world.operator.leads().await?;
+    give_each(&mut world, versions)?;
+    world.restart().await?;
+    let hosts = world.hosts("win", 2).await?;
+    world.join("kept", &spec(&hosts)).await?;
+    for host in &hosts {
+        pod(&world, "kept", host.name(), &[]).await?;
+    }
+    let guide = Guide::open(&world.control_plane, "upgrade.md", "upgrade")?;
+    let blocks = guide.blocks(TWO_MINORS, "sh");
+    let [pause, resume, look] = &blocks[..] else { anyhow::bail!("other commands than are expected: {blocks:?}") };
+    let count = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
+    let stands = async |world: &World| -> Result<()> {
+        let seen = guide.run_block(world, look).await?;
+        ensure!(count(&seen, first) == hosts.len() && count(&seen, "Draining") == 0, "{seen}");
+        standing(world, &hosts).await.map(drop)
+    };
+    stands(&world).await?;
+    let watcher = Watcher::of(&world.client, "kept");
+    if is_paused {
+        guide.run_block(&world, pause).await?;
+        world
+            .until("kept", "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", Reason::Paused))
+            .await?;
+    }
+
+    world.control_plane.upgrade(middle).await?;
+    until_known(&world, middle).await?;
+    stands(&world).await?;
+    world.control_plane.upgrade(last).await?;
+    until_known(&world, last).await?;
+    if is_paused {
+        stands(&world).await?;
+        guide.run_block(&world, resume).await?;
+    }
+    let runs_last = async |host: &SimHost| -> Result<bool> {
+        let info = world.node(host.name()).await?.and_then(|node| node.status?.node_info);
+        Ok(info.is_some_and(|info| info.kubelet_version == last))
+    };
+    for host in &hosts {
+        world
+            .eventually("its kubelet is of the last version", async || runs_last(host).await.is_ok_and(|is| is))
+            .await?;
+        world.until_event(host.name(), "Draining").await?;
+    }
+    until_updated(&world, "kept").await?;
+    let seen = guide.run_block(&world, look).await?;
+    ensure!(count(&seen, last) == hosts.len() && count(&seen, "Draining") == hosts.len(), "{seen}");
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    for host in &hosts {
+        ensure!(pods.get_opt(&format!("kept-{}", host.name())).await?.is_none(), "{} was not drained", host.name());
+    }
+    let cordons = watcher.seen.lock().unwrap().cordons.clone();
+    let once: BTreeMap<String, usize> = hosts.iter().map(|host| (host.name().to_owned(), 1)).collect();
+    ensure!(cordons == once, "{cordons:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "it runs by night"]
+async fn nodes_skip_a_version_that_the_payload_does_not_have() -> Result<()> {
+    let [.., last, _, first] = KUBERNETES;
+    Box::pin(go_over_two_minor_versions(&[first, last], false)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "it runs by night"]
+async fn nodes_skip_a_version_while_pools_are_paused() -> Result<()> {
+    let [.., last, middle, first] = KUBERNETES;
+    Box::pin(go_over_two_minor_versions(&[first, middle, last], true)).await
 }

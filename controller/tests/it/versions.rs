@@ -22,19 +22,33 @@ use crate::{
 
 const POOL: &str = "changed";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hosts_go_the_whole_way_with_the_oldest() -> Result<()> {
-    let oldest = KUBERNETES.last().copied().context("no version is claimed")?;
-    Box::pin(the_whole_way(oldest)).await
+/// Defines the test of each minor version. Each but the oldest takes minutes to build.
+macro_rules! tests {
+    ($($(#[$ignore:meta])? $name:ident = $minor:literal;)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            $(#[$ignore])?
+            async fn $name() -> Result<()> {
+                let version = KUBERNETES.into_iter().find(|version| version.starts_with($minor));
+                Box::pin(the_whole_way(version.context("it is not claimed")?)).await
+            }
+        )*
+
+        #[test]
+        fn each_version_has_its_test() {
+            let minors: &[&str] = &[$($minor),*];
+            assert!(KUBERNETES.iter().zip(minors).all(|(version, minor)| version.starts_with(minor)));
+            assert_eq!(KUBERNETES.len(), minors.len());
+        }
+    };
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "each version takes minutes to build: it runs by night"]
-async fn hosts_go_the_whole_way_with_each() -> Result<()> {
-    for version in KUBERNETES {
-        Box::pin(the_whole_way(version)).await?;
-    }
-    Ok(())
+tests! {
+    #[ignore = "it runs by night"] hosts_go_the_whole_way_with_1_37 = "v1.37.";
+    #[ignore = "it runs by night"] hosts_go_the_whole_way_with_1_36 = "v1.36.";
+    #[ignore = "it runs by night"] hosts_go_the_whole_way_with_1_35 = "v1.35.";
+    #[ignore = "it runs by night"] hosts_go_the_whole_way_with_1_34 = "v1.34.";
+    hosts_go_the_whole_way_with_1_33 = "v1.33.";
 }
 
 /// Installs the operator, and has hosts join, follow a change, be taken over and be removed.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/featuregate"
 	credentials "k8s.io/kubelet/config/v1"
 	"sigs.k8s.io/yaml"
 
@@ -130,10 +131,21 @@ func config(decoder machinery.Decoder, text string) error {
 	if err := gates.SetFromMap(read.FeatureGates); err != nil {
 		return err
 	}
+	// kubelet warns of these, and the next versions do not start with them.
+	for gate, spec := range gates.GetAll() {
+		if _, isSet := read.FeatureGates[string(gate)]; isSet && (spec.PreRelease == featuregate.GA || spec.PreRelease == featuregate.Deprecated) {
+			return fmt.Errorf("feature gate %s needs not be set", gate)
+		}
+	}
 	if err := kubeletvalidation.ValidateKubeletConfiguration(read, gates); err != nil {
 		return err
 	}
 	// kubelet reads these when it starts, after its validation.
+	for _, reserved := range []map[string]string{read.SystemReserved, read.KubeReserved} {
+		if _, err := parseResourceList(reserved); err != nil {
+			return err
+		}
+	}
 	if _, err := eviction.ParseThresholdConfig(nil, read.EvictionHard, nil, nil, nil); err != nil {
 		return err
 	}

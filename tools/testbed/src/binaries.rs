@@ -103,7 +103,7 @@ fn tool(version: &str, name: &str, package: &str, duration: &str) -> Result<Path
         let what = if name == "etcd" { name.to_owned() } else { format!("{name} {version}") };
         say(&format!("building {what} ({duration}, once)"));
         let start = Instant::now();
-        set.build(out, Path::new(package), "linux")?;
+        set.build(out, &[Path::new(package)], "linux")?;
         say(&format!("built {what} in {} s", start.elapsed().as_secs()));
         Ok(())
     })
@@ -128,11 +128,20 @@ impl Set {
         Ok(Self { version: version.to_owned(), dir, key: key(&[&go_mod, &go_sum]) })
     }
 
-    /// Builds a package of the set, or a file of ours with its modules, for `goos`.
-    pub(crate) fn build(&self, out: &Path, what: &Path, goos: &str) -> Result<()> {
+    /// Builds a package of the set, or files of ours with its modules, for `goos`.
+    pub(crate) fn build(&self, out: &Path, what: &[&Path], goos: &str) -> Result<()> {
         let mut build = go_build();
         build.env("GOOS", goos);
-        build.current_dir(&self.dir).args(["-ldflags", &ldflags(&self.version)]).arg("-o").arg(out).arg(what).run()
+        build.current_dir(&self.dir).args(["-ldflags", &ldflags(&self.version)]).arg("-o").arg(out).args(what).run()
+    }
+
+    /// Reads a file of the module `k8s.io/kubernetes`.
+    fn read(&self, file: &str) -> Result<String> {
+        let module = "k8s.io/kubernetes";
+        go("mod").args(["download", module]).current_dir(&self.dir).run()?;
+        let folder = go("list").args(["-m", "-f", "{{.Dir}}", module]).current_dir(&self.dir).read()?;
+        let file = Path::new(&folder).join(file);
+        fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
     }
 }
 
@@ -177,7 +186,8 @@ pub(crate) fn key(inputs: &[&str]) -> String {
     hex::encode(&hash.finalize()[..6])
 }
 
-/// Linker flags that set the version of Kubernetes, without which the programs call themselves v0.0.0.
+/// Linker flags that set the version of Kubernetes, without which the programs call themselves v0.0.0. The Git commit is left out, which the
+/// module proxy does not tell.
 fn ldflags(kubernetes: &str) -> String {
     let version = "k8s.io/component-base/version";
     let mut parts = kubernetes.trim_start_matches('v').split('.');

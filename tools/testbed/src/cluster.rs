@@ -1,6 +1,10 @@
 //! Clusters on which the operator is installed. A start takes longer than most tests, so that one is used by test after test.
 
-use std::{ops::Deref, sync::Mutex, thread};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Mutex,
+    thread,
+};
 
 use anyhow::Result;
 
@@ -50,6 +54,13 @@ impl Deref for Cluster {
     #[expect(clippy::expect_used, reason = "it is there until it is dropped")]
     fn deref(&self) -> &ControlPlane {
         self.control_plane.as_ref().expect("a cluster has a control plane")
+    }
+}
+
+impl DerefMut for Cluster {
+    #[expect(clippy::expect_used, reason = "it is there until it is dropped")]
+    fn deref_mut(&mut self) -> &mut ControlPlane {
+        self.control_plane.as_mut().expect("a cluster has a control plane")
     }
 }
 

@@ -319,6 +319,15 @@ impl ControlPlane {
         self.wait_until_ready().await
     }
 
+    /// Restarts all programs on the same data, with an API server and a controller manager of another of the versions [`binaries::KUBERNETES`].
+    ///
+    /// # Errors
+    /// When a program cannot be built or started, or the control plane is not ready within 3 minutes. It may be down then.
+    pub async fn upgrade(&mut self, kubernetes: &'static str) -> Result<()> {
+        self.binaries = spawn_blocking(move || binaries::control_plane_of(kubernetes)).await??;
+        self.while_down(|_| Ok(())).await
+    }
+
     /// Copies etcd's data. The control plane is down meanwhile: every connection to it breaks.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ const NIGHTLY: &[Step] = &[
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
     ("page of a large fleet", || tests(&[&["--test", "it", "--", "ui::", "--ignored"]], &[])),
     ("each version of Kubernetes", || {
-        tests(&[&["--test", "it", "--", "versions::", "node_programs::", "--ignored"]], &[])
+        tests(&[&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--ignored"]], &[])
     }),
     ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
     ("fuzz targets", || fuzz_targets(600)),

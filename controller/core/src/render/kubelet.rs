@@ -1,7 +1,5 @@
 //! kubelet's command line and configuration.
 
-use std::collections::BTreeMap;
-
 use api::{KubeletSettings, host::path, names::key};
 use serde_json::{Map, Value, json};
 
@@ -18,8 +16,10 @@ const IMAGE_GC_LOW: i64 = 80;
 /// Argument of kubelet that leaves it to a cloud controller manager to initialise the Node.
 pub(super) const EXTERNAL_CLOUD: &str = "--cloud-provider=external";
 
-/// Feature gates that the operator sets.
-const FEATURE_GATES: [&str; 2] = ["NodeLogQuery", "RotateKubeletServerCertificate"];
+/// Feature gate of `enableSystemLogQuery`.
+const LOG_QUERY: &str = "NodeLogQuery";
+/// First minor version of kubelet in which [`LOG_QUERY`] is always true. It warns of one that is set, and 1.39 would not start with it.
+const LOG_QUERY_IS_LOCKED: u32 = 36;
 
 /// Returns kubelet's command line, with variables in it.
 pub(super) fn command(context: &Context<'_>) -> String {
@@ -47,8 +47,13 @@ pub(super) fn command(context: &Context<'_>) -> String {
 pub(super) const TAINTS: &str = "registerWithTaints";
 
 /// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers but that for memory are
-/// WMCO's. The operator's patch takes precedence over them, and the pool's settings over both.
-pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
+/// WMCO's. The operator's patch takes precedence over them, and the pool's settings over both. `minor` is the minor version of kubelet, if it is known.
+pub(super) fn config(
+    cluster: &Cluster,
+    minor: Option<u32>,
+    settings: &Settings,
+    pool: &KubeletSettings,
+) -> Result<Value, RenderError> {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -66,7 +71,7 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         "enforceNodeAllocatable": ["none"],
         // kubelet's defaults for Windows are gone as soon as one signal is set: at the limit of memory all programs of a host fail.
         "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
-        "featureGates": FEATURE_GATES.map(|gate| (gate, true)).into_iter().collect::<BTreeMap<_, _>>(),
+        "featureGates": feature_gates(minor),
         "kubeAPIBurst": 100,
         "kubeAPIQPS": 50,
         "logging": {"flushFrequency": "5s"},
@@ -105,6 +110,11 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
     }
     image_gc(&config, pool)?;
     Ok(config)
+}
+
+/// Returns the feature gates for a kubelet of a minor version.
+fn feature_gates(minor: Option<u32>) -> Value {
+    if minor.is_some_and(|minor| minor >= LOG_QUERY_IS_LOCKED) { json!({}) } else { json!({LOG_QUERY: true}) }
 }
 
 /// Adds the taints of one host to its [`config`], written the way kubelet reads them.
@@ -190,11 +200,26 @@ mod tests {
             ("under the operator's low", low_patch(), pool(None, Some(50)), false),
             ("the pool wins", low_patch(), pool(Some(59), Some(60)), true),
         ] {
-            let config = config(&Cluster::default(), &settings, &pool);
+            let config = config(&Cluster::default(), None, &settings, &pool);
             assert_eq!(config.is_ok(), fine, "{name}");
             if let Err(error) = config {
                 assert!(error.to_string().contains("imageGC") && error.reason() == "SpecInvalid", "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn feature_gates_of_each_kubelet() {
+        let log_query = || json!({"NodeLogQuery": true});
+        for (minor, expected) in [
+            (None, log_query()),
+            (Some(33), log_query()),
+            (Some(34), log_query()),
+            (Some(35), log_query()),
+            (Some(36), json!({})),
+            (Some(37), json!({})),
+        ] {
+            assert_eq!(feature_gates(minor), expected, "{minor:?}");
         }
     }
 
@@ -209,7 +234,7 @@ mod tests {
             (&modern, &Settings::default(), json!("VersionTLS13"), true),
             (&modern, &patched, json!("VersionTLS12"), false),
         ] {
-            let config = config(cluster, settings, &KubeletSettings::default()).unwrap();
+            let config = config(cluster, None, settings, &KubeletSettings::default()).unwrap();
             assert_eq!((&config["tlsMinVersion"], config["tlsCipherSuites"].is_array()), (&version, has_ciphers));
         }
     }
@@ -221,7 +246,7 @@ mod tests {
         let pool = json!({
             "maxPods": 100, "shutdownGracePeriod": "30s", "evictionHard": {"memory.available": "1Gi"}, "cloudProvider": "None",
         });
-        let set = config(&Cluster::default(), &settings, &serde_json::from_value(pool).unwrap()).unwrap();
+        let set = config(&Cluster::default(), None, &settings, &serde_json::from_value(pool).unwrap()).unwrap();
         for (field, expected) in [
             ("maxPods", json!(100)),
             ("imageMinimumGCAge", json!("5m")),

@@ -36,13 +36,15 @@ pub fn api_servers_of_kubelet(minor: u32) -> RangeInclusive<u32> {
     minor..=minor.saturating_add(OLDEST)
 }
 
+/// Version and minor version of kubelet. One of one's own may have none.
+pub(super) fn kubelet(payload: &Manifest) -> Option<(&str, u32)> {
+    let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET))?;
+    let version = kubelet.version.as_deref()?;
+    Some((version, minor(version)?))
+}
+
 fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
-    let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET));
-    let version = kubelet.and_then(|file| file.version.as_deref());
-    // A kubelet of one's own may have no version here.
-    let Some((version, minor, server)) = version.and_then(|v| Some((v, minor(v)?, cluster.kubernetes_minor?))) else {
-        return Ok(());
-    };
+    let Some(((version, minor), server)) = kubelet(payload).zip(cluster.kubernetes_minor) else { return Ok(()) };
     let supported = api_servers_of_kubelet(minor);
     let problem = if supported.contains(&server) {
         return Ok(());

@@ -18,7 +18,7 @@ use super::{
     context::Context,
     credential_plugin, credential_provider,
     files::{self, Programs},
-    kubelet, pool_facts, program,
+    kubelet, pool_facts, prerequisites, program,
     services::{has_node_manager, services},
 };
 
@@ -103,7 +103,12 @@ pub fn render(
     let shared = Shared {
         hash_version: HASH_VERSION,
         files: payload.for_platform(cluster.platform.as_str()),
-        kubelet: kubelet::config(cluster, settings, &template.kubelet.clone().unwrap_or_default())?,
+        kubelet: kubelet::config(
+            cluster,
+            prerequisites::kubelet(payload).map(|(_, minor)| minor),
+            settings,
+            &template.kubelet.clone().unwrap_or_default(),
+        )?,
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
         metadata_address: metadata_address(cluster, template),

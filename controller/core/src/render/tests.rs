@@ -306,7 +306,7 @@ fn kubelet_configuration() {
         "logging": {"flushFrequency": "5s"},
         "enableSystemLogHandler": true,
         "enableSystemLogQuery": true,
-        "featureGates": {"NodeLogQuery": true, "RotateKubeletServerCertificate": true},
+        "featureGates": {"NodeLogQuery": true},
         "containerLogMaxSize": "50Mi",
         "enforceNodeAllocatable": ["none"],
         "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},

@@ -16,6 +16,6 @@ pub fn crdbudget(kubernetes: &str) -> Result<PathBuf> {
         .join(format!("crdbudget-{kubernetes}-{}", key(&[include_str!("../../crdbudget/main.go"), &set.key])));
     built_once(&dir, "crdbudget", |out| {
         say(&format!("building crdbudget for Kubernetes {kubernetes} (a minute, once)"));
-        set.build(out, &crate::source_dir().join("crdbudget/main.go"), "linux")
+        set.build(out, &[&crate::source_dir().join("crdbudget/main.go")], "linux")
     })
 }

@@ -47,16 +47,57 @@ pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
     })
 }
 
+const NODEJUDGE: &str = include_str!("../../nodejudge/main.go");
+/// Beginning of a file of nodejudge whose rest is kubelet's [`RESERVED`].
+const RESERVED_IMPORTS: &str = r#"package main
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/kubernetes/pkg/kubelet/stats/pidlimit"
+)
+
+"#;
+/// Beginning of the function with which kubelet reads reserved resources when it starts. Its package keeps it to itself.
+const RESERVED: &str = "func parseResourceList(";
+
 /// Finds or builds nodejudge (`tools/testbed/nodejudge`) with the code of one of the versions [`super::KUBERNETES`]: minutes.
 ///
 /// # Errors
-/// Fails when it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, for example because kubelet has no such function as is expected, or the cache cannot be written.
 pub fn nodejudge(kubernetes: &str) -> Result<PathBuf> {
     let set = Set::of(kubernetes)?;
-    let inputs = [include_str!("../../nodejudge/main.go"), &set.key];
-    let dir = cache_dir()?.join(format!("nodejudge-{kubernetes}-{}", key(&inputs)));
+    let dir = cache_dir()?
+        .join(format!("nodejudge-{kubernetes}-{}", key(&[NODEJUDGE, RESERVED_IMPORTS, RESERVED, &set.key])));
     built_once(&dir, "nodejudge.exe", |out| {
         say(&format!("building nodejudge for Kubernetes {kubernetes} (minutes, once)"));
-        set.build(out, &crate::source_dir().join("nodejudge/main.go"), "windows")
+        let reserved = function(&set.read("cmd/kubelet/app/server.go")?, RESERVED)?;
+        // Go takes files of one folder alone.
+        let sources = tempfile::tempdir()?;
+        let [main, of_kubelet] = ["main.go", "reserved.go"].map(|name| sources.path().join(name));
+        fs::write(&main, NODEJUDGE)?;
+        fs::write(&of_kubelet, format!("{RESERVED_IMPORTS}{reserved}"))?;
+        set.build(out, &[&main, &of_kubelet], "windows")
     })
+}
+
+/// Returns the function of a Go source that begins so.
+fn function(source: &str, begins: &str) -> Result<String> {
+    let (_, rest) = source.split_once(&format!("\n{begins}")).with_context(|| format!("there is no {begins}"))?;
+    let (body, _) = rest.split_once("\n}\n").context("the function has no end")?;
+    Ok(format!("{begins}{body}\n}}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_ends_where_its_brace_is_closed() {
+        let source = "// a\nfunc a(x int) {\n\tif x {\n\t}\n}\n\nfunc b() {\n}\n";
+        assert_eq!(function(source, "func a(").unwrap(), "func a(x int) {\n\tif x {\n\t}\n}\n");
+        assert_eq!(function(source, "func c(").unwrap_err().to_string(), "there is no func c(");
+    }
 }

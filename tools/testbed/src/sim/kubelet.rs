@@ -335,7 +335,16 @@ impl Kubelet<'_> {
     }
 
     fn status(&self, ready: bool) -> Value {
-        node_status(self.machine, &self.node, &self.address, &self.fleet.options().kubelet_version, ready)
+        node_status(self.machine, &self.node, &self.address, &self.version(), ready)
+    }
+
+    /// Returns the version of kubelet: of a `kubelet.exe` that is no more than a version, such as `v1.36.3`, that one.
+    fn version(&self) -> String {
+        let program = std::fs::File::open(drive::find(self.machine.drive(), &["k", "kubelet.exe"]));
+        let mut version = String::new();
+        // The rest may be large, and is not text.
+        let is_text = program.is_ok_and(|file| file.take(16).read_to_string(&mut version).is_ok());
+        if is_text && version.starts_with("v1.") { version } else { self.fleet.options().kubelet_version.clone() }
     }
 
     /// Requests a serving certificate, and returns whether one was issued. A host that has one does not ask again.

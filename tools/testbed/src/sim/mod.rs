@@ -84,7 +84,7 @@ pub struct SimOptions {
     pub status_report: Option<Duration>,
     /// Maximum time that a Pod takes to end; less if its grace period is shorter.
     pub termination: Duration,
-    /// Version that Nodes report.
+    /// Version that Nodes report, unless their `kubelet.exe` is no more than a version.
     pub kubelet_version: String,
     /// True if kubelet and wicd of each host go to the API server with the host's own certificates and CA, and kubelet answers requests for
     /// logs. Otherwise all hosts share one connection, as many must.

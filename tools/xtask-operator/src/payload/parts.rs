@@ -44,6 +44,8 @@ pub(super) const MINORS: [&str; 5] = ["1.37", "1.36", "1.35", "1.34", "1.33"];
 /// Set of the newest minor version.
 const NEWEST: &str = "kubernetes-1.37";
 
+/// Flags that stamp a program of Kubernetes as upstream's release does, but for the Git commit: the module proxy does not tell it (the `.info` file of a
+/// version has no `Origin`), and User-Agents say `kubernetes/unknown`.
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
      -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
      -X k8s.io/client-go/pkg/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitMajor={major} \
