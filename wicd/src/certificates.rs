@@ -21,7 +21,7 @@ use crate::host::{Host, HostError};
 pub const RENEW_BELOW: i64 = 3600;
 /// Number of earlier certificates of wicd that are kept.
 const KEEP: usize = 2;
-/// Format of the UTC time in the name of a certificate, as client-go's store of certificates has it.
+/// Format of the time in the name of a certificate, as client-go's store of certificates has it. wicd's is UTC.
 const TIME: &str = "%Y-%m-%d-%H-%M-%S";
 /// Prefix of the names of all files in which kubelet keeps its client certificates.
 const KUBELET_CLIENT: &str = "kubelet-client";
@@ -246,12 +246,13 @@ pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostErr
 /// Removes the certificates that hybrid-overlay-node has left: it stores a new one a day beside the earlier ones.
 ///
 /// # Errors
-/// When one of them cannot be listed or removed.
+/// Fails when one of them cannot be listed or removed.
 pub fn prune_overlay(host: &dyn Host) -> Result<(), HostError> {
     prune(host, path::OVERLAY_CERTS, "ovnkube-client-")
 }
 
-/// Removes the certificates whose names have a time after the prefix, but for the newest and [`KEEP`] earlier ones.
+/// Removes the certificates whose names have a time after the prefix, but for the newest and [`KEEP`] earlier ones. One that cannot be removed
+/// does not keep the others.
 fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError> {
     let is_dated = |name: &String| {
         let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pem"));
@@ -259,10 +260,8 @@ fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError
     };
     let mut dated: Vec<String> = files::list(host, directory)?.into_iter().filter(is_dated).collect();
     dated.truncate(dated.len().saturating_sub(KEEP + 1));
-    for name in dated {
-        files::remove(host, &format!(r"{directory}\{name}"))?;
-    }
-    Ok(())
+    let removed = dated.into_iter().map(|name| files::remove(host, &format!(r"{directory}\{name}")));
+    removed.fold(Ok(()), |all, one| all.and(one))
 }
 
 /// Takes all certificates and keys of kubelet and of wicd away.

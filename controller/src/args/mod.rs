@@ -459,7 +459,7 @@ pub struct CheckHost {
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER", value_name = "URL")]
     pub api_server: Option<String>,
     /// VXLAN port of the cluster's hybrid overlay, if it is not 4789. Windows Server 2019 takes no other.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_name = "PORT")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: Option<u16>,
     /// Room on C: that the host needs, in MiB.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]

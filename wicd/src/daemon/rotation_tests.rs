@@ -93,7 +93,11 @@ fn bed(issuing: impl Fn(&Bed, &str) -> Issue + Send + Sync + 'static) -> (Bed, A
 #[tokio::test]
 async fn a_certificate_is_renewed() {
     let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
+    for day in 1..=5 {
+        bed.write(&format!(r"{}\ovnkube-client-2026-01-0{day}-00-00-00.pem", path::OVERLAY_CERTS), b"");
+    }
     renew(&host, &cluster).await.unwrap();
+    assert_eq!(files::list(&bed.host, path::OVERLAY_CERTS).unwrap().len(), 3, "those of the overlay are pruned");
     let pem = files::read(&bed.host, path::WICD_CERT).unwrap().unwrap();
     let now = jiff::Timestamp::now().as_second();
     assert_eq!(Current::read(&pem).unwrap().due(now), Due::Later);

@@ -19,8 +19,9 @@ const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 const AUTHORIZATION: &str = "Authorization";
 /// Kinds of OpenShift that WMCO reads mirrors from.
 const READ_BY_WMCO: [&str; 2] = ["ImageDigestMirrorSet/", "ImageTagMirrorSet/"];
-/// Images of OpenShift's releases. Each disconnected cluster has mirrors of them, and Windows hosts pull none.
-const RELEASE_IMAGES: &str = "quay.io/openshift-release-dev";
+/// Images of releases of OpenShift and OKD. Each disconnected cluster has mirrors of them, and Windows hosts pull none.
+const RELEASE_IMAGES: [&str; 3] =
+    ["quay.io/openshift-release-dev", "quay.io/okd/scos-release", "quay.io/okd/scos-content"];
 /// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
 const NOWHERE: &str = "never-contact-source.invalid";
 
@@ -43,7 +44,8 @@ pub struct MirrorRule {
 impl MirrorRule {
     /// Reports whether the rule is of images that no Windows host pulls.
     fn is_of_release(&self) -> bool {
-        self.source.strip_prefix(RELEASE_IMAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let rest = RELEASE_IMAGES.iter().find_map(|images| self.source.strip_prefix(images));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 

@@ -110,6 +110,7 @@ fn mirrors_that_only_the_legacy_operator_gives() {
         ("no mirror", vec![never(digest("quay.io/a", &[]))], vec![], &[]),
         ("a kind that it does not read", vec![of("ImageContentSourcePolicy", lost.clone())], vec![], &[]),
         ("release images", vec![digest("quay.io/openshift-release-dev/ocp-release", &["m/x"])], vec![], &[]),
+        ("release images of OKD", vec![digest("quay.io/okd/scos-content", &["m/x"])], vec![], &[]),
         ("the pool names it", vec![lost.clone()], vec![rule("quay.io/remote-org/image", &["m/remote-org/image"])], &[]),
         ("the pool names the registry", vec![lost.clone()], vec![rule("quay.io", &["m"])], &[]),
         (

@@ -133,7 +133,7 @@ pub const CHECKS: &[Check] = &[
     check("policies", "All admission policies are in force as they ship.", "rights.md", Installation(installation::policies)),
     check("keys", "The private keys that pools name can be read.", "../guide/hosts.md#ssh-server", Installation(installation::keys)),
     check("pools", "All pools are Ready.", "../guide/troubleshooting.md", Installation(installation::pools)),
-    check("upgrade", "The cluster may be upgraded: all pools are Updated, and no node is older than the API server.", "../guide/upgrade.md#two-minor-versions-at-once-eus-to-eus", Installation(installation::upgrade)),
+    check("upgrade", "Nothing that an upgrade of the cluster waits for: all pools follow their versions, and no node is older than the API server. Warnings alone.", "../guide/upgrade.md#two-minor-versions-at-once-eus-to-eus", Installation(installation::upgrade)),
     check("payload", "Hosts can be given the payload, with the facts of this cluster.", "../guide/payload.md", Installation(installation::payload)),
     check("certificate", "Hosts trust the certificate of the API server at the URL that they are given.", "../guide/cluster-facts.md", Installation(installation::certificate)),
     check("version", "", "", Before(|facts| installation::version(&facts.version))),
@@ -188,16 +188,26 @@ mod tests {
         assert_eq!(all, described.into_iter().collect(), "a check is not described");
     }
 
-    /// Beginning of each line with which the guide prepares a host, and the check that finds out if it was left out. `None`: no program on the host
-    /// sees that the API server cannot reach it.
-    const PREPARED: [(&str, Option<&str>); 7] = [
-        ("Add-WindowsCapability -Online -Name OpenSSH.Server", Some("login")),
+    /// Line with which the guide prepares a host, and the check that finds out if it was left out. `None`: no program on the host sees that the API
+    /// server cannot reach it.
+    const PREPARED: [(&str, Option<&str>); 8] = [
+        ("Add-WindowsCapability -Online -Name OpenSSH.Server~~~~0.0.1.0", Some("login")),
         ("Set-Service -Name sshd -StartupType Automatic", Some("login")),
         ("Start-Service sshd", Some("login")),
-        (r"Add-Content C:\ProgramData\ssh\administrators_authorized_keys", Some("login")),
-        (r"icacls.exe C:\ProgramData\ssh\administrators_authorized_keys", Some("login")),
-        ("New-NetFirewallRule -DisplayName kubelet -Direction Inbound -Protocol TCP -LocalPort 10250", None),
-        ("Install-WindowsFeature -Name Containers", Some("feature")),
+        (
+            r"Add-Content C:\ProgramData\ssh\administrators_authorized_keys -Encoding ascii -Value 'ssh-ed25519 AAAA… windows-nodes'",
+            Some("login"),
+        ),
+        (
+            r"icacls.exe C:\ProgramData\ssh\administrators_authorized_keys /inheritance:r /grant '*S-1-5-32-544:F' '*S-1-5-18:F'",
+            Some("login"),
+        ),
+        ("Set-NetFirewallRule -Name OpenSSH-Server-In-TCP -Enabled True -Profile Any", Some("login")),
+        (
+            "New-NetFirewallRule -DisplayName kubelet -Direction Inbound -Protocol TCP -LocalPort 10250 -Action Allow",
+            None,
+        ),
+        ("Install-WindowsFeature -Name Containers -Restart", Some("feature")),
     ];
     /// Checks of what no script can prepare: the machine, its network, and what others have installed.
     const NOT_PREPARED: [&str; 14] = [
@@ -222,27 +232,30 @@ mod tests {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let page = std::fs::read_to_string(root.join("docs/guide/hosts.md")).unwrap();
         let block = page.split("## Do this\n\n```powershell\n").nth(1).unwrap().split("```").next().unwrap();
-        let lines: Vec<&str> = block.lines().collect();
-        assert_eq!(lines.len(), PREPARED.len(), "{block}");
-        for (line, (beginning, _)) in lines.iter().zip(PREPARED) {
-            assert!(line.starts_with(beginning), "{line} is not {beginning}");
-        }
+        assert_eq!(block.lines().collect::<Vec<_>>(), PREPARED.map(|(line, _)| line));
         let of_hosts = CHECKS.iter().filter(|check| check.command() == COMMANDS[1]).map(|check| check.id);
         let prepared = PREPARED.iter().filter_map(|(_, check)| *check);
         assert_eq!(of_hosts.collect::<BTreeSet<_>>(), prepared.chain(NOT_PREPARED).collect());
 
-        // The start script of Machines does the same, but for what the operator does itself.
+        // The start script of Machines does the same but for the feature, and more, which the page names.
         let script = include_str!("../../inventory/wmco_sources/user_data/host.ps1");
         for part in [
             "OpenSSH.Server~~~~0.0.1.0",
             "-StartupType Automatic",
-            "Start-Service -Name 'sshd'",
             "administrators_authorized_keys",
-            "icacls.exe",
+            "/inheritance:r /grant '*S-1-5-32-544:F' '*S-1-5-18:F'",
+            "Set-NetFirewallRule -Name 'OpenSSH-Server-In-TCP' -Enabled True -Profile Any",
             "10250",
         ] {
-            assert!(block.replace("Start-Service sshd", "Start-Service -Name 'sshd'").contains(part), "{part}");
+            assert!(block.replace("OpenSSH-Server-In-TCP", "'OpenSSH-Server-In-TCP'").contains(part), "{part}");
             assert!(script.contains(part), "{part}");
+        }
+        for (done, named) in [
+            ("Enable-LocalUser", "enables a disabled Administrator"),
+            ("PasswordAuthentication no", "ends password log-in"),
+            ("9182", "port 9182"),
+        ] {
+            assert!(script.contains(done) && page.contains(named), "{done}");
         }
     }
 

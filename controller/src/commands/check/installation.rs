@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use api::{Reason, SecretKeyRef, WindowsNodePool, conditions::kind, names::LEASE};
+use api::{
+    Mode, Reason, SecretKeyRef, WindowsNodePool,
+    conditions::{self, kind},
+    names::LEASE,
+};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -11,7 +15,7 @@ use k8s_openapi::{
         core::v1::Node,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::version::Info,
+    apimachinery::pkg::{apis::meta::v1::Condition, version::Info},
 };
 use kube::{Api, Client, Config, ResourceExt, api::ListParams, client::Body};
 use wnp_core::render::api_servers_of_kubelet;
@@ -253,8 +257,11 @@ pub(super) fn keys(facts: &Facts) -> Outcome {
 
 pub(super) fn pools(facts: &Facts) -> Outcome {
     Outcome::judged(&facts.pools, |pools| {
-        let names: Vec<String> =
-            pools.iter().filter(|pool| !has_condition(pool, kind::READY)).map(ResourceExt::name_any).collect();
+        let names: Vec<String> = pools
+            .iter()
+            .filter(|pool| condition(pool, kind::READY).is_none_or(|ready| ready.status != "True"))
+            .map(ResourceExt::name_any)
+            .collect();
         let count = names.len();
         let finding = shown(names).map(|names| {
             Finding::warning(Reason::PoolsNotReady, format!("{count} of {} are not Ready: {names}", pools.len()))
@@ -268,37 +275,42 @@ pub(super) fn pools(facts: &Facts) -> Outcome {
     })
 }
 
-/// Judges what an upgrade of the cluster must wait for.
+/// Judges what an upgrade of the cluster waits for. A pool in mode Plan follows no version.
 pub(super) fn upgrade(facts: &Facts) -> Outcome {
-    let no_nodes = Vec::new();
-    Outcome::judged(&facts.pools, |pools| {
-        let outdated = pools.iter().filter(|pool| !has_condition(pool, kind::UPDATED)).map(ResourceExt::name_any);
-        let outdated = shown(outdated.collect()).map(|names| {
-            Finding::warning(Reason::PoolsNotReady, format!("not Updated: {names}")).remedy(
-                "upgrade the cluster once they are: kubectl wait --for=condition=Updated wnp --all --timeout=4h",
-            )
-        });
-        let server = facts.version.as_ref().ok().and_then(|info| minor(&info.minor)).unwrap_or_default();
-        let nodes = facts.nodes.as_ref().unwrap_or(&no_nodes).iter();
-        let behind = nodes.filter_map(|node| {
-            let version = &node.status.as_ref()?.node_info.as_ref()?.kubelet_version;
-            let kubelet = minor(version.strip_prefix("v1.")?)?;
-            (kubelet < server).then(|| (kubelet, format!("{} ({version})", node.name_any())))
-        });
-        let (minors, names): (Vec<u32>, Vec<String>) = behind.unzip();
-        let behind = shown(names).map(|names| {
-            let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
-            let message = format!("older than the API server, which is of version 1.{server}: {names}");
-            Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
-                "end the pause of their pools, or give the operator a payload of 1.{server}; the API server must stay at 1.{last} or older until then"
-            ))
-        });
-        let unreadable = facts.nodes.as_ref().err().cloned();
-        Outcome::of(
-            outdated.into_iter().chain(behind).chain(unreadable),
-            "pools and nodes are as new as the API server",
-        )
-    })
+    let (pools, nodes, info) = match (&facts.pools, &facts.nodes, &facts.version) {
+        (Ok(pools), Ok(nodes), Ok(info)) => (pools, nodes, info),
+        (pools, nodes, version) => {
+            let unreadable = [pools.as_ref().err(), nodes.as_ref().err(), version.as_ref().err()];
+            return Outcome::of(unreadable.into_iter().flatten().cloned(), "");
+        }
+    };
+    let outdated = pools.iter().filter(|pool| pool.spec.mode != Some(Mode::Plan)).filter_map(|pool| {
+        let updated = condition(pool, kind::UPDATED).filter(|updated| updated.status != "True");
+        updated.map(|updated| format!("{} ({})", pool.name_any(), updated.reason))
+    });
+    let outdated = shown(outdated.collect()).map(|names| {
+        Finding::warning(Reason::Outdated, format!("pools that do not follow their version: {names}"))
+            .remedy("kubectl windows-node-pools status shows what each waits for")
+    });
+    let server = minor(&info.minor).unwrap_or_default();
+    let behind = nodes.iter().filter_map(|node| {
+        let version = &node.status.as_ref()?.node_info.as_ref()?.kubelet_version;
+        let kubelet = minor(version.strip_prefix("v1.")?)?;
+        (kubelet < server).then(|| (kubelet, format!("{} ({version})", node.name_any())))
+    });
+    let (minors, names): (Vec<u32>, Vec<String>) = behind.unzip();
+    let behind = shown(names).map(|names| {
+        let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
+        let message = format!("nodes older than the API server, which is of version 1.{server}: {names}");
+        Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
+            "between two upgrades of the control plane that nodes follow in one step, nothing: the API server may go up to 1.{last}; otherwise end \
+             the pause of their pools, or give the operator a payload of 1.{server}"
+        ))
+    });
+    Outcome::of(
+        outdated.into_iter().chain(behind),
+        "pools follow their versions, and nodes are as new as the API server",
+    )
 }
 
 /// Number of a minor version, as `36` or the beginning of `36.3`; some clusters write `36+`.
@@ -313,9 +325,8 @@ fn shown(names: Vec<String>) -> Option<String> {
     (!names.is_empty()).then(|| shown + more)
 }
 
-fn has_condition(pool: &WindowsNodePool, type_: &str) -> bool {
-    let conditions = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-    conditions.iter().any(|c| c.type_ == type_ && c.status == "True")
+fn condition<'a>(pool: &'a WindowsNodePool, type_: &str) -> Option<&'a Condition> {
+    conditions::find(&pool.status.as_ref()?.conditions, type_)
 }
 
 pub(super) fn payload(facts: &Facts) -> Outcome {

@@ -231,7 +231,7 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
         bed.instead(POOLS, pools(&["True", "False"]));
     })
     .await;
-    finds("a pool that is being changed", "upgrade warning PoolsNotReady", |bed| {
+    finds("a pool that is being changed", "upgrade warning Outdated", |bed| {
         let mut pools = pools(&["True", "True"]);
         pools["items"][1]["status"]["conditions"][1]["status"] = "False".into();
         bed.instead(POOLS, pools);
@@ -241,11 +241,29 @@ async fn each_fault_of_an_installation_is_found_by_its_check() {
         bed.instead(NODES, nodes(&["v1.36.2", "v1.34.9"]));
     })
     .await;
+    finds("a pool that only plans", "", |bed| {
+        let mut pools = pools(&["True"]);
+        pools["items"][0]["spec"]["mode"] = "Plan".into();
+        pools["items"][0]["status"]["conditions"][1]["status"] = "False".into();
+        bed.instead(POOLS, pools);
+    })
+    .await;
+    finds("no pools", "", |bed| bed.instead(POOLS, pools(&[]))).await;
+    finds("a managed API server, and a node that has not reported", "", |bed| {
+        bed.instead(VERSION, version("36+"));
+        bed.instead(NODES, json!({"metadata": {}, "items": [{"metadata": {"name": "win-0"}}]}));
+    })
+    .await;
+    finds("nodes that cannot be listed", "upgrade warning ApiError", |bed| {
+        bed.0.forget("GET", NODES).fail("GET", NODES, 403, "Forbidden", "no", Value::Null);
+    })
+    .await;
     let bed = Bed::new();
     bed.instead(NODES, nodes(&["v1.35.1", "v1.34.9"]));
     let row = bed.rows().await.into_iter().find(|row| row["check"] == "upgrade").unwrap();
-    assert_eq!(row["message"], "older than the API server, which is of version 1.36: win-0 (v1.35.1), win-1 (v1.34.9)");
-    assert!(row["remedy"].as_str().unwrap().contains("must stay at 1.37 or older"), "{row}");
+    let message = "nodes older than the API server, which is of version 1.36: win-0 (v1.35.1), win-1 (v1.34.9)";
+    assert_eq!(row["message"], message);
+    assert!(row["remedy"].as_str().unwrap().contains("may go up to 1.37"), "{row}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use futures::TryStreamExt as _;
 use oci_client::{
     Client, Reference,
     client::{ClientConfig, ClientProtocol, linux_amd64_resolver},
-    errors::OciDistributionError,
+    errors::{OciDistributionError, OciErrorCode},
     manifest::OciDescriptor,
     secrets::RegistryAuth,
 };
@@ -109,7 +109,8 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
     })
     .context("cannot make a client for registries")?;
     let pulled = client.pull_manifest_and_config(image, login).await;
-    let (manifest, _, config) = pulled.map_err(refused).with_context(|| format!("cannot read {image}"))?;
+    let (manifest, _, config) =
+        pulled.map_err(|error| refused(error, login)).with_context(|| format!("cannot read {image}"))?;
     let version = version(&config);
     if let Some(kubernetes) = &args.kubernetes {
         fits(version.as_deref(), kubernetes)?;
@@ -126,16 +127,22 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
 }
 
 /// Adds the remedy to an error of the registry.
-fn refused(error: OciDistributionError) -> anyhow::Error {
-    let is_login = matches!(
-        error,
-        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_)
-    );
+fn refused(error: OciDistributionError, login: &RegistryAuth) -> anyhow::Error {
+    let is_login = match &error {
+        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => true,
+        OciDistributionError::RegistryError { envelope, .. } => {
+            envelope.errors.iter().any(|error| matches!(error.code, OciErrorCode::Denied | OciErrorCode::Unauthorized))
+        }
+        _ => false,
+    };
     let error = anyhow::Error::from(error);
-    if is_login {
-        error.context("log in first, as with `podman login`, or name the file with --auth-file")
-    } else {
-        error
+    match login {
+        _ if !is_login => error,
+        RegistryAuth::Anonymous => {
+            error.context("log in first, with `podman login --authfile FILE`, and name the file with --auth-file")
+        }
+        _ => error
+            .context("the log-in was not accepted, or the registry's server of tokens does not answer: log in again"),
     }
 }
 

@@ -63,19 +63,23 @@ fn image() -> Result<(Content, String, String)> {
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// Answers as a registry that refers to a server of tokens.
-fn answer(content: &Content, asked: &Asked) -> Reply {
+/// Answers as a registry that refers to a server of tokens, and for blobs to a storage at another port.
+fn answer(content: &Content, asked: &Asked, storage: u16) -> Reply {
     let authorization = asked.header("authorization").unwrap_or_default();
     if asked.path == "/token" {
         let is_known = authorization == format!("Basic {}", STANDARD.encode(LOGIN));
         let body = if is_known { json!({"token": TOKEN}) } else { json!({"errors": [{"code": "DENIED"}]}) };
         return Reply::Full(if is_known { 200 } else { 401 }, Vec::new(), body.to_string().into_bytes());
     }
+    let host = asked.header("host").unwrap_or_default();
     if authorization != format!("Bearer {TOKEN}") {
-        let host = asked.header("host").unwrap_or_default();
         let challenge =
             format!("Bearer realm=\"https://{host}/token\",service=\"registry\",scope=\"repository:wmco:pull\"");
         return Reply::Full(401, vec![("WWW-Authenticate", challenge)], Vec::new());
+    }
+    if asked.path.contains("/blobs/") {
+        let storage = format!("https://localhost:{storage}{}", asked.path);
+        return Reply::Full(307, vec![("Location", storage)], Vec::new());
     }
     match content.get(&asked.path) {
         Some((type_, content)) => Reply::Full(200, vec![("Content-Type", (*type_).to_owned())], content.clone()),
@@ -83,17 +87,31 @@ fn answer(content: &Content, asked: &Asked) -> Reply {
     }
 }
 
+/// Answers as a storage of blobs, which must not be told the token.
+fn stored(content: &Content, asked: &Asked) -> Reply {
+    let blob = content.get(&asked.path).filter(|_| asked.header("authorization").is_none());
+    blob.map_or_else(
+        || Reply::Full(400, Vec::new(), Vec::new()),
+        |(_, blob)| Reply::Full(200, Vec::new(), blob.clone()),
+    )
+}
+
 #[test]
 fn programs_come_over_tls_for_a_login_and_are_those_of_the_digest() -> Result<()> {
     let (honest, whole, of_layer) = image()?;
     let served = Arc::new(Mutex::new(honest.clone()));
     let dir = tempfile::tempdir()?;
+    let storage = Server::with(dir.path(), false, {
+        let served = Arc::clone(&served);
+        move |asked| Some(stored(&served.lock().unwrap(), asked))
+    });
+    let port = storage.port;
     let server = Server::with(dir.path(), false, {
         let served = Arc::clone(&served);
-        move |asked| Some(answer(&served.lock().unwrap(), asked))
+        move |asked| Some(answer(&served.lock().unwrap(), asked, port))
     });
     let registry = format!("localhost:{}", server.port);
-    fs::write(dir.path().join("ca.pem"), &server.authority.pem)?;
+    fs::write(dir.path().join("ca.pem"), [&server, &storage].map(|server| server.authority.pem.as_str()).concat())?;
     for (file, login) in [("good", LOGIN), ("other", "user:forgotten")] {
         let auths = json!({"auths": {&registry: {"auth": STANDARD.encode(login)}}});
         fs::write(dir.path().join(file), auths.to_string())?;
@@ -112,7 +130,7 @@ fn programs_come_over_tls_for_a_login_and_are_those_of_the_digest() -> Result<()
     for (about, content, login, ca, expected) in [
         ("a known user", honest.clone(), "good", "ca.pem", None),
         ("no log-in", honest.clone(), "none", "ca.pem", Some("log in first")),
-        ("a wrong password", honest.clone(), "other", "ca.pem", Some("log in first")),
+        ("a wrong password", honest.clone(), "other", "ca.pem", Some("was not accepted")),
         ("an unknown authority", honest.clone(), "good", "none", Some("certificate")),
         ("another manifest", changed(&manifest), "good", "ca.pem", Some("digest")),
         ("another layer", changed(&layer), "good", "ca.pem", Some("digest")),

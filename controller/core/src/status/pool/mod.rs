@@ -233,8 +233,10 @@ pub fn planned(
     // The end of a pause is no change of the pool, so this must not wait for one.
     let (paused, why, until) = conditions::pause_in_words(pool.spec.rollout().pause(now));
     put(kind::PAUSED, paused, why, &until);
-    remove(&mut status.conditions, kind::RECONCILING);
-    remove(&mut status.conditions, kind::STALLED);
+    // Whether nodes follow a version that nothing brings to them is for the plan to say.
+    for type_ in [kind::RECONCILING, kind::STALLED, kind::UPDATED] {
+        remove(&mut status.conditions, type_);
+    }
     status.plan = Some(plan);
     status
 }
