@@ -57,7 +57,7 @@ macro_rules! event_reasons {
             /// Every reason that is one fixed word.
             pub const FIXED: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word in the event.
+            /// Returns the reason as the event has it.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => event_reasons!(@word $variant $($word)?),)+

@@ -18,7 +18,7 @@ macro_rules! states {
             /// All states.
             pub const ALL: &[Self] = &[$(Self::$state),+];
 
-            /// The word.
+            /// Returns the state as annotations have it.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$state => stringify!($state),)+
@@ -42,7 +42,7 @@ states! {
 }
 
 impl MaintenanceState {
-    /// The state of this word.
+    /// Returns the state that an annotation names.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|s| s.as_str() == word)
     }

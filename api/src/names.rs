@@ -12,7 +12,7 @@ pub const DEFAULT_NAMESPACE: &str = "openshift-windows-machine-config-operator";
 
 /// Name of the Secret with the SSH private key when a pool names none (WMCO's name).
 pub const DEFAULT_KEY_SECRET: &str = "cloud-private-key";
-/// Key in that Secret.
+/// Key in the Secret [`DEFAULT_KEY_SECRET`].
 pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
 /// Key in a Secret that a pool's `ssh.knownHostsSecretRef` names.
 pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
@@ -36,7 +36,7 @@ pub const LEASE: &str = "windows-node-pools";
 pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
 /// Secret with the facts of the cluster that were in force last, for the next operator.
 pub const KEPT_FACTS: &str = "windows-node-pools-facts";
-/// Name of the Secret with a certificate for that Service, if another program makes it.
+/// Name of the Secret with a certificate for the Service [`METRICS_SERVICE`], if another program makes it.
 pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct Quantity(String);
 
 impl Quantity {
-    /// The text, for example `500m`.
+    /// Returns the quantity as text, for example `500m`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

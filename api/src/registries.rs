@@ -15,7 +15,7 @@ pub fn split(location: &str) -> (&str, &str) {
     location.split_once('/').unwrap_or((location, ""))
 }
 
-/// All names of a registry.
+/// Returns all names of a registry.
 pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }

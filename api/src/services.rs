@@ -123,7 +123,7 @@ pub struct NodeVariable {
 pub struct HostVariable {
     /// Text in the command that is replaced.
     pub name: String,
-    /// The value.
+    /// Value in its place.
     pub fact: HostFact,
 }
 
@@ -158,7 +158,7 @@ pub enum ServicesError {
     /// The text under a key is not JSON of the right form.
     #[error("the text under key {key:?} of the services ConfigMap cannot be read")]
     Syntax {
-        /// The key.
+        /// Key of the ConfigMap.
         key: &'static str,
         /// Reason, in a sentence.
         #[source]

@@ -24,7 +24,7 @@ macro_rules! steps {
             /// Steps, all but the unknown one.
             pub const ALL: &[Self] = &[$(Self::$step),+];
 
-            /// The name.
+            /// Returns the name of the step in the API.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     Self::Unknown => "Unknown",

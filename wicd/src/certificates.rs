@@ -131,7 +131,8 @@ fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>
     Ok(content.and_then(|pem| String::from_utf8(pem).ok()).and_then(|pem| KeyPair::from_pem(&pem).ok()))
 }
 
-/// Returns what [`install`] takes: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if the chain is installed already.
+/// Returns the argument of [`install`]: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if the chain is installed
+/// already.
 ///
 /// # Errors
 /// Fails when `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the certificate is not
@@ -158,7 +159,7 @@ pub fn with_key(
     Ok(Some(format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
 }
 
-/// Puts what [`with_key`] has returned in place, and forgets the waiting key. Doing so again changes nothing. kubelet must not run while it gets a
+/// Installs the result of [`with_key`], and forgets the waiting key. Doing so again changes nothing. kubelet must not run while it gets a
 /// certificate or another kubeconfig: it reads both only at its start, and would continue with what goes away here.
 ///
 /// # Errors

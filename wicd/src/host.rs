@@ -29,7 +29,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// [`HostError::Path`] for a path that is refused.
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError>;
-    /// All facts of the host itself, for an answer to the operator.
+    /// Returns all facts of the host itself, for an answer to the operator.
     ///
     /// # Errors
     /// Fails when a fact cannot be read, for example the host name or the free space of `C:`.
@@ -60,7 +60,7 @@ pub trait Host: Send + Sync {
     /// Fails when the clock cannot be read.
     fn now(&self) -> Result<i64, HostError>;
 
-    /// All Win32 services.
+    /// Returns all Win32 services.
     ///
     /// # Errors
     /// Fails when the service manager does not list them.
@@ -106,7 +106,7 @@ pub trait Host: Send + Sync {
     /// Fails when the registry cannot be written.
     fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError>;
 
-    /// All certificates (DER) in the machine's ROOT store.
+    /// Returns all certificates (DER) in the machine's ROOT store.
     ///
     /// # Errors
     /// Fails when the store cannot be opened.
@@ -122,7 +122,7 @@ pub trait Host: Send + Sync {
     /// Fails when the store cannot be opened or written.
     fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
 
-    /// Returns what is at a path (that [`Host::path`] gave); `None` if nothing is. A link in the last part of the path is not followed.
+    /// Returns the entry at a path (that [`Host::path`] gave); `None` if it does not exist. A link in the last part of the path is not followed.
     ///
     /// # Errors
     /// Fails when kind, owner or access list of what is there cannot be read.

@@ -69,7 +69,7 @@ impl WindowsNodePoolSpec {
     pub fn pre_pull_images(&self) -> &[String] {
         self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
-    /// All effective values, for the status.
+    /// Returns all effective values, for the status.
     pub fn effective(&self) -> Effective {
         let (ssh, rollout, drain) = (self.ssh(), self.rollout(), self.drain());
         let remediation = self.remediation();

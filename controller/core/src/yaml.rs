@@ -44,11 +44,11 @@ pub enum Kind {
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The key.
+    /// Key of the member.
     pub key: String,
     /// Line of the key, from 1.
     pub line: usize,
-    /// The value.
+    /// Value of the member.
     pub value: Node,
 }
 

@@ -8,7 +8,7 @@ use api::{HostKeyPolicy, PinnedHostKey, Ssh, WindowsInstance};
 use remote::ssh::{HostKey, HostKeyCheck, HostKeyError};
 use wnp_core::operation::host_key_problem::HostKeyProblem;
 
-/// Everything that is known of the key of one host, the strongest first.
+/// Known keys of one host by source, the strongest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownKeys<'a> {
     /// Address of the host, for messages.

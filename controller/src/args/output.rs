@@ -45,7 +45,7 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Says what will happen, and asks a user on the terminal whether it may, unless `yes` says so already.
+/// Prints the consequence, and asks a user on the terminal for consent, unless `yes` gives it already.
 ///
 /// # Errors
 /// Fails when standard input is no terminal, or the answer is not yes.

@@ -40,12 +40,12 @@ struct Object {
 }
 
 impl Unreadable {
-    /// Notes that a list of a kind begins.
+    /// Records that a list of a kind begins.
     pub(crate) fn list_begins(&self, kind: &str) {
         *self.lock().lists.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// Notes that a list of a kind is complete: objects that were not in it are gone.
+    /// Records that a list of a kind is complete: objects that were not in it are gone.
     pub(crate) fn list_ends(&self, kind: &str) {
         let mut state = self.lock();
         let current = state.lists.get(kind).copied().unwrap_or_default();
@@ -54,7 +54,7 @@ impl Unreadable {
         self.0.changed.notify_one();
     }
 
-    /// Notes an object that cannot be read.
+    /// Records an object that cannot be read.
     pub(crate) fn note(&self, kind: &str, meta: &ObjectMeta, error: &str) {
         let name = meta.name.clone().unwrap_or_default();
         let pool = meta.labels.as_ref().and_then(|l| l.get(key::POOL)).cloned();

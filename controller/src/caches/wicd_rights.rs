@@ -78,7 +78,7 @@ impl WicdRights {
         }
     }
 
-    /// Notes the fault of policies that do not hold wicd. Returns whether it is new.
+    /// Records the fault of policies that do not hold wicd. Returns whether it is new.
     pub(crate) fn set_others(&self, others: Option<String>) -> bool {
         std::mem::replace(&mut *self.others.lock(), others.clone()) != others
     }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub(crate) struct WriteTracker(Mutex<HashMap<String, u64>>);
 
 impl WriteTracker {
-    /// Notes the API server's answer to a write of an instance.
+    /// Records the API server's answer to a write of an instance.
     pub(crate) fn note(&self, instance: &WindowsInstance) {
         let mut newest = self.0.lock();
         let version = newest.entry(instance.name_any()).or_default();
@@ -41,7 +41,7 @@ impl WriteTracker {
 pub(crate) struct WrittenNodes(Mutex<HashMap<String, Arc<Node>>>);
 
 impl WrittenNodes {
-    /// Notes the API server's answer to a write of a Node.
+    /// Records the API server's answer to a write of a Node.
     pub(crate) fn note(&self, written: Node) {
         self.0.lock().insert(written.name_any(), Arc::new(written));
     }

@@ -163,8 +163,8 @@ impl Sight {
         self.changed.notify_one();
     }
 
-    /// Notes the time of an answer that came at `here` by the clock of this machine, and at `now` by that of the operator. Returns the correction of
-    /// the latter.
+    /// Records the time of an answer that came at `here` by the clock of this machine, and at `now` by that of the operator. Returns the correction
+    /// of the latter.
     fn dated(&self, server: Timestamp, here: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         self.machine.lock().note(here.duration_since(server));
         let mut own = self.own.lock();

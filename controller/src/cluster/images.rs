@@ -201,7 +201,8 @@ impl Images {
 
 const CONTROLLER_CONFIG: &str = "machine-config-controller";
 
-/// Reads what Linux nodes trust for registries: `Image/cluster` and the cluster's own registry, as the machine config operator has put it together.
+/// Reads the certificates that Linux nodes trust for registries: `Image/cluster` and the cluster's own registry, as the machine config
+/// operator has put them together.
 async fn controller_config(client: &Client) -> Result<Value, ClusterError> {
     let kind = GroupVersionKind::gvk("machineconfiguration.openshift.io", "v1", "ControllerConfig");
     let api: Api<DynamicObject> =

@@ -472,7 +472,7 @@ async fn config_map_key(
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
 }
 
-/// Returns what is missing for the cloud-node-managers of hosts on Azure.
+/// Returns the missing prerequisite of the cloud-node-managers of hosts on Azure.
 async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let is_there = match api.get_opt(user::NODE_MANAGER).await {

@@ -123,7 +123,7 @@ impl Cluster {
         }
     }
 
-    /// Returns what hosts get from this operator in this cluster.
+    /// Returns the release that hosts get from this operator in this cluster.
     ///
     /// # Errors
     /// Fails if there is nothing to give, or the cluster cannot be identified.
@@ -132,7 +132,7 @@ impl Cluster {
         Release::begin(kept.as_ref(), found, args)
     }
 
-    /// Returns what hosts would get in this cluster from another release.
+    /// Returns another release as hosts would get it in this cluster.
     ///
     /// # Errors
     /// Fails if the release cannot be rendered, or the cluster cannot be identified.

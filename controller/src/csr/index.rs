@@ -147,7 +147,7 @@ impl Index {
         !is_of_one_host(csr) || self.approvals.allows(requester(csr), now)
     }
 
-    /// Notes that a request was approved.
+    /// Records that a request was approved.
     pub(super) fn count_approval(&mut self, csr: &CertificateSigningRequest, now: Instant) {
         if is_of_one_host(csr) {
             self.approvals.admit(requester(csr), now);

@@ -37,7 +37,7 @@ impl Issuing {
         self.0.lock().names.contains_key(name)
     }
 
-    /// Notes that this process has decided a request.
+    /// Records that this process has decided a request.
     pub(super) fn decided(&self, uid: String, now: Instant) {
         let decided = &mut self.0.lock().decided;
         decided.retain(|_, at| now.duration_since(*at) < REMEMBERED);

@@ -75,8 +75,8 @@ impl Default for Again {
 
 /// Source from which the approver learns about hosts.
 pub trait Hosts: Send + Sync + 'static {
-    /// Returns what the caches know about the host of a node name. They must know every host of every pool from the first call: a host that they do
-    /// not know counts as foreign, and in wicd's name space as wrong.
+    /// Returns the claim of the host of a node name, from the caches. They must know every host of every pool from the first call: a host that they
+    /// do not know counts as foreign, and in wicd's name space as wrong.
     fn lookup(&self, node: &str) -> Option<Claim>;
 
     /// Looks up the host after asking the API server for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if

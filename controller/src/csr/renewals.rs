@@ -26,7 +26,7 @@ impl Default for Renewals {
 }
 
 impl Renewals {
-    /// Notes an approved request of wicd, at the time of the approval.
+    /// Records an approved request of wicd, at the time of the approval.
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
         self.ends.lock().insert(node.clone(), end);

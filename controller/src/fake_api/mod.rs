@@ -196,7 +196,7 @@ impl FakeApi {
         self.all_calls().into_iter().filter(|call| call.method == method && call.path == path).collect()
     }
 
-    /// All requests, in the order of arrival.
+    /// Returns all requests, in the order of arrival.
     pub(crate) fn all_calls(&self) -> Vec<Call> {
         self.0.lock().calls.clone()
     }

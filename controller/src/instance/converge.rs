@@ -230,7 +230,7 @@ fn observe(node: &Node) -> NodeSeen {
     }
 }
 
-/// Notes that the files of the target are in place, if the host shows them: an operator that died may have placed everything, and not have stored
+/// Records that the files of the target are in place, if the host shows them: an operator that died may have placed everything, and not have stored
 /// that. The services that start next are the new ones all the same.
 fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
     let placed = is_placed(&wanted(scope, target)?, state);
@@ -241,7 +241,7 @@ fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<
 }
 
 impl Scope {
-    /// Notes that the files of a version are in place. The version of a host that joins
+    /// Records that the files of a version are in place. The version of a host that joins
     /// is noted, too: the pool may want another one before the host is a node.
     pub(super) fn note_placed(&mut self, version: &str) {
         let Some(operation) = &mut self.status.record().operation else { return };

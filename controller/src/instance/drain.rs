@@ -109,7 +109,7 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(PLACE_POLL))
 }
 
-/// Notes that another client lifted the cordon during the drain. Whatever its owner,
+/// Records that another client lifted the cordon during the drain. Whatever its owner,
 /// the new cordon is the operator's, and the scheduler gets time to see it.
 fn lifted(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.record().operation {

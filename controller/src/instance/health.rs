@@ -1,5 +1,5 @@
-//! Keeps the conditions of a node's host true between operations: a host whose kubelet is silent, or that is back, is tried at once, and wicd is
-//! missed when it reports nothing. The host is not changed.
+//! Conditions of a host between operations: a host whose kubelet is silent, or that is back, is contacted at once, and a wicd that stops reporting
+//! is noticed. The host is not changed.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use wnp_core::{
     status::instance::{answers_without_kubelet, follow_node, is_untried},
 };
 
-/// Notes what the Node shows of its host. While an operation is in progress, its steps say more, unless it waits after a failure.
+/// Records the state of the host as its Node shows it. While an operation is in progress, its steps say more, unless it waits after a failure.
 pub(super) fn follow(scope: &mut Scope) {
     if scope.status.operation.is_some() && scope.status.failures.is_none() {
         return;

@@ -113,7 +113,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     Ok((session, state))
 }
 
-/// Notes the expiry of wicd's certificate, as the host shows it.
+/// Records the expiry of wicd's certificate, as the host shows it.
 fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     let end = state.certificates.get(&CertificateKind::Wicd).and_then(|end| Timestamp::from_second(*end).ok());
     if let Some(end) = end {
@@ -231,7 +231,7 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
     })
 }
 
-/// Notes that the host is changed from here on: what has begun is completed. The step that begins next stores that, and is refused if the grant was
+/// Records that the host is changed from here on: what has begun is completed. The step that begins next stores that, and is refused if the grant was
 /// revoked in the meantime. Reports whether the change begins here: an operator that continues it has announced it before.
 fn pass_return(scope: &mut Scope) -> bool {
     scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))

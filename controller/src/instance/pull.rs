@@ -114,7 +114,7 @@ fn done(scope: &mut Scope, images: &[String]) -> Action {
     Action::await_change()
 }
 
-/// Notes a failure. The node continues unchanged, other operations on it proceed, and the images are tried again later.
+/// Records a failure. The node continues unchanged, other operations on it proceed, and the images are tried again later.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Duration, StepError> {
     let before = scope.status.pre_pulled.clone().unwrap_or_default();
     let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);

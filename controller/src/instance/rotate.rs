@@ -190,14 +190,14 @@ fn done(scope: &mut Scope) -> Action {
     Action::await_change()
 }
 
-/// Notes that there is no key that is to be taken out.
+/// Records that there is no key that is to be taken out.
 fn rotation_over(scope: &mut Scope) {
     if let Some(rotation) = &mut scope.status.record().key_rotation {
         rotation.retiring_key_hash = None;
     }
 }
 
-/// Notes a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
+/// Records a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = scope.status.key_rotation.clone().unwrap_or_default();
     let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);

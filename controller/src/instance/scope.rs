@@ -204,7 +204,7 @@ impl Scope {
         self.operation_type().is_some_and(|type_| drains(type_, self.disruption()))
     }
 
-    /// Notes that the operation is over, and with it its failures.
+    /// Records that the operation is over, and with it its failures.
     pub(super) fn finish_operation(&mut self) {
         self.end_operation();
         self.status.record().failures = None;
@@ -222,7 +222,7 @@ impl Scope {
         self.status.record().operation = None;
     }
 
-    /// Notes that the operation is over.
+    /// Records that the operation is over.
     pub(super) fn end_operation(&mut self) {
         self.observe_step();
         self.count_operation(true);
@@ -343,7 +343,7 @@ impl Scope {
         describe(self.status.record(), situation, self.instance.metadata.generation, clock::now());
     }
 
-    /// Notes when wicd's certificate ends, unless a later one is known.
+    /// Records when wicd's certificate ends, unless a later one is known.
     pub(super) fn note_wicd_certificate(&mut self, end: Timestamp) {
         let known = self.status.wicd_certificate_expires.and_then(Time::known);
         if known.is_none_or(|known| known < end) {
@@ -351,12 +351,12 @@ impl Scope {
         }
     }
 
-    /// Notes that the host answered.
+    /// Records that the host answered.
     pub(super) fn mark_reachable(&mut self) {
         reached(self.status.record(), Ok(()), self.instance.metadata.generation, clock::now());
     }
 
-    /// Notes what both sides have proven: which host this is, and which key it takes.
+    /// Records the proven identity of the host, and the key that it accepts.
     pub(super) fn record_identity(&mut self, connection: &Connection) {
         let host_key = connection.host_key();
         self.status.record().host_key = Some(PinnedHostKey {
@@ -378,7 +378,7 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Notes that the host refuses every key of its list, if it does. The host might take a key that is not available now.
+    /// Records that the host refuses every key of its list, if it does. The host might take a key that is not available now.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.record().key_refusal.take();
@@ -387,7 +387,7 @@ impl Scope {
         }
     }
 
-    /// Notes that the host did not answer.
+    /// Records that the host did not answer.
     pub(super) fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
@@ -428,7 +428,7 @@ impl Scope {
         format!("{error}. If this host is gone for good, give it up: {}", Act::Abandon(&self.name()))
     }
 
-    /// Notes a failure, and when the next attempt is made.
+    /// Records a failure, and when the next attempt is made.
     pub(super) async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
         let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
         let (reason, step, summary) = (failures.reason(), failures.step, failures.summary());
@@ -485,7 +485,7 @@ impl Scope {
         is_idle && self.is_retry_open() && self.cx.node(&self.name()).is_some_and(|node| !ready(&node).0)
     }
 
-    /// Notes that the request for another attempt is met.
+    /// Records that the request for another attempt is met.
     pub(super) fn take_retry(&mut self) {
         self.status.record().last_handled_retry = retry_requested(&self.instance);
     }
@@ -587,7 +587,7 @@ impl Scope {
         self.save().await
     }
 
-    /// Notes the generation that was seen, also where only that is new: a client that waits for the operator to see it would otherwise wait for the
+    /// Records the generation that was seen, also where only that is new: a client that waits for the operator to see it would otherwise wait for the
     /// next attempt on the host. A new instance says nothing yet.
     fn observe_generation(&mut self) {
         if self.status.observed_generation.is_some_and(|observed| observed >= 0) {

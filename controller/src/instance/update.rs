@@ -187,7 +187,7 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Returns what is known of the change before anything is done, and the Node, if the change was seen to work already: then it is only watched.
+/// Returns the change as observed before anything is done, and the Node, if the change was seen to work already: then it is only watched.
 fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) {
     let begun = scope.step().into();
     let is_maintenance = scope.operation_type() == Some(GrantType::Maintenance);

@@ -1,7 +1,7 @@
-//! Asks hosts for their names: those of lists that have none.
+//! Probe of hosts that a list names by their address alone, for their names.
 //!
 //! A host is contacted twice. The first time only to see its key, unless one is declared; nothing is put on it. The key is stored in the
-//! pool's status, and only then the host is logged in to with that key, sent wicd, and asked what it is. What it answers is stored beside
+//! pool's status, and only then the operator logs in with that key, sends wicd, and asks for the name. The answer is stored beside
 //! the key for as long as the entry is listed and has no instance, so that no host is asked twice, not even after a
 //! restart of the operator.
 
@@ -117,7 +117,7 @@ impl HostnameProbe {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
     }
 
-    /// The contacts with the hosts at these places: what is stored, and what is newer.
+    /// Returns the contacts with the hosts at these places: the stored ones, and newer ones.
     pub(crate) fn contacts(&self, pool: &str, stored: &[FirstContact], places: &BTreeSet<Place>) -> Vec<FirstContact> {
         let state = self.lock();
         let of = |place: &Place| {
@@ -184,7 +184,7 @@ impl HostnameProbe {
             if state.fresh.get(&key).is_some_and(|fresh| stored.as_ref() == Some(fresh)) {
                 state.fresh.remove(&key);
             }
-            // What is new is stored first.
+            // New contacts are stored first.
             if state.fresh.contains_key(&key) || host_key_of(entry, stored.as_ref(), pool).is_err() {
                 continue;
             }

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_millis(400);
 pub(crate) struct Debouncer(Mutex<HashMap<String, Instant>>);
 
 impl Debouncer {
-    /// Notes that something of a pool has changed.
+    /// Records that something of a pool has changed.
     pub(crate) fn changed(&self, pool: &str, now: Instant) {
         let mut changes = self.0.lock();
         if let Some(last) = changes.get_mut(pool) {

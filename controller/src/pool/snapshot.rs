@@ -55,7 +55,7 @@ pub(super) struct Snapshot {
     pub window: Result<Windows, WindowError>,
     /// Desired state of the pool's hosts.
     pub desired: DesiredState,
-    /// Instances of the pool, with what counts of them.
+    /// Members of the pool, made from its instances.
     pub members: Vec<Member>,
     /// Limits of the pool, without that over all pools.
     pub limits: Limits,
@@ -237,7 +237,7 @@ pub(crate) struct Planned {
     pub problems: Vec<EntryError>,
 }
 
-/// Returns what the operator would do for a pool, without a write. `others` are hosts of pools that are not in the
+/// Returns the plan of the operator for a pool, without a write. `others` are hosts of pools that are not in the
 /// cluster either.
 ///
 /// # Errors

@@ -58,7 +58,7 @@ impl Timers {
         Some(Duration::try_from(first.duration_since(now)).unwrap_or_default().max(SHORTEST))
     }
 
-    /// Returns what the controller does next with the pool.
+    /// Returns the next action of the controller for the pool.
     pub(super) fn action(self, now: Timestamp) -> Action {
         self.wait(now).map_or_else(Action::await_change, Action::requeue)
     }

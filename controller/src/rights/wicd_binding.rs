@@ -112,7 +112,7 @@ impl Watched {
         self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
     }
 
-    /// All policies.
+    /// Returns all policies.
     fn all(&self) -> Vec<Shipped> {
         self.shipped.iter().chain(&self.others).cloned().collect()
     }

@@ -182,7 +182,7 @@ impl OtherOperator {
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Notes the presence that was seen. An API server that does not answer says nothing new. Returns whether the presence has changed.
+    /// Records the presence that was seen. An API server that does not answer says nothing new. Returns whether the presence has changed.
     pub(crate) fn note(&self, found: kube::Result<Option<Presence>>, metrics: &Metrics, events: &Events) -> bool {
         let seen = match found {
             Ok(found) => found.map_or(Ok(()), Err),
@@ -221,8 +221,8 @@ struct Last {
 }
 
 impl Last {
-    /// Returns what counts at the time `now`, when `found` was found. A holder that is gone counts until `patience` has passed, and so does one that
-    /// may have gone before this process began.
+    /// Returns the presence that counts at the time `now`, when `found` was found. A holder that is gone counts until `patience` has passed, and so
+    /// does one that may have gone before this process began.
     fn counted(
         &mut self,
         found: Option<Holder>,

@@ -115,7 +115,7 @@ impl Prometheus {
         std::fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
     }
 
-    /// All alerts that fire.
+    /// Returns all alerts that fire.
     ///
     /// # Errors
     /// Fails when it does not answer.

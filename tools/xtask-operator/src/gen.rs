@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All generated files: path from the root of the repository, and text.
+/// Returns all generated files: path from the root of the repository, and text.
 fn files() -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let mut names = Vec::new();

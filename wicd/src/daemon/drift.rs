@@ -82,7 +82,7 @@ impl Drift {
         self.settled.services.is_some()
     }
 
-    /// Notes that all services run as `wanted` says.
+    /// Records that all services run as `wanted` says.
     pub fn settle(&mut self, wanted: &[Wanted]) {
         let before = self.settled.services.clone().unwrap_or_default();
         let right = |w: &Wanted| {
@@ -112,12 +112,12 @@ impl Drift {
         self.settled.files.get(path).copied()
     }
 
-    /// Notes that a file's content is right.
+    /// Records that a file's content is right.
     pub fn file_is_right(&mut self, path: &str, stamp: Stamp) {
         self.unsaved |= self.settled.files.insert(path.to_owned(), stamp) != Some(stamp);
     }
 
-    /// Notes the result of a check: items that were corrected, and items that were left.
+    /// Records the result of a check: items that were corrected, and items that were left.
     pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
@@ -126,7 +126,7 @@ impl Drift {
         self.healed(healed, now);
     }
 
-    /// Notes items that were corrected.
+    /// Records items that were corrected.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
             warn!(what, "this was changed on the host; it is restored");

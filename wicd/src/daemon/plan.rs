@@ -33,12 +33,12 @@ pub struct Wanted {
 /// Progress of what a service needs on the host, see [`api::services::Prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Prepared {
-    /// Everything that the service needs is there, or nothing is needed.
+    /// The prerequisites of the service are there, or it has none.
     #[default]
     Ready,
     /// The service runs with something that has to be changed; that is done when the service has stopped.
     Stale,
-    /// Something that the service needs is not there yet.
+    /// A prerequisite of the service is not there yet.
     NotYet,
 }
 
@@ -95,7 +95,7 @@ pub enum Waiting {
     Dependency,
     /// A variable in the service's command is not known.
     Variable,
-    /// Something that the service needs on the host is not there yet.
+    /// A prerequisite of the service on the host is not there yet.
     Preparation,
     /// The service has failed, and is started again later.
     Failing,

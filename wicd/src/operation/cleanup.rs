@@ -34,7 +34,7 @@ impl Failures {
         result.map_err(|e| self.0.push(chain(&e))).ok()
     }
 
-    /// Notes a failure, unless it is a link, which is a warning: what lies behind a link is not ours and stays, and that keeps no host from being
+    /// Records a failure, unless it is a link, which is a warning: what lies behind a link is not ours and stays, and that keeps no host from being
     /// given back.
     fn unless_link<T>(&mut self, result: Result<T, HostError>, report: &mut Report) -> Option<T> {
         match result {

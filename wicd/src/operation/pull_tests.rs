@@ -63,7 +63,7 @@ fn names_of_the_same_image_share_a_pin() {
     assert_eq!(pinned(&bed), [id(B)]);
 }
 
-/// All that is pinned is on record, however `pull` is interrupted, and the same request completes it.
+/// Returns all that is pinned is on record, however `pull` is interrupted, and the same request completes it.
 #[test]
 fn an_interruption_leaves_no_pin_without_a_record() {
     for calls in 0.. {

@@ -43,7 +43,7 @@ impl Payloads {
         Self { current, previous }
     }
 
-    /// Notes that `files` are about to become the current payload.
+    /// Records that `files` are about to become the current payload.
     pub(super) fn switch(host: &dyn Host, files: &[payload::File]) -> Result<(), HostError> {
         let payloads: Self = files::read_json(host, PAYLOADS).ok().flatten().unwrap_or_default();
         files::write_json(host, PAYLOADS, &payloads.with(files), Access::Inherited).map(drop)

@@ -208,7 +208,7 @@ impl Bed {
         started.state.unwrap()
     }
 
-    /// All files and directories, with the content of those files whose content is no chance.
+    /// Returns all files and directories, with the content of those files whose content is no chance.
     pub(crate) fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         fn walk(root: &Path, dir: &Path, tree: &mut BTreeMap<String, Option<Vec<u8>>>) {
             for entry in std::fs::read_dir(dir).unwrap() {

@@ -44,7 +44,7 @@ const INHERITED_DIRECTORY: &str = "O:BAD:AI(A;OICIID;FA;;;SY)(A;OICIID;FA;;;BA)"
 /// Access list that a file below a private directory inherits, as Windows itself would write it.
 const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
 
-/// Returns what is at a path. A link in the last part of the path is not followed.
+/// Returns the entry at a path; `None` if it does not exist. A link in the last part of the path is not followed.
 pub(super) fn place(path: &Path) -> Result<Option<Place>, HostError> {
     let failed = HostError::system("inspect", path.display().to_string());
     match open(path, READ_CONTROL | FILE_READ_ATTRIBUTES).and_then(|file| place_of(&file)) {

@@ -35,7 +35,7 @@ const LOCALE_NAME_LENGTH: usize = 85;
 const HNS: &str = r"SYSTEM\CurrentControlSet\Services\hns";
 const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
 
-/// Everything about the host.
+/// Returns all facts of the host.
 pub(super) fn machine() -> Result<Machine, HostError> {
     Ok(Machine {
         hostname: hostname().map_err(HostError::system("read", "the host name"))?,

@@ -69,13 +69,13 @@ impl Process {
         if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
     }
 
-    /// Ends the process, and all that it has started, directly or not: a child would keep its port and its program.
-    /// The ids of those that are ended are given to no other process meanwhile.
+    /// Ends the process and its descendants: a child would keep its port and its program. Meanwhile no other process gets
+    /// their ids.
     pub(super) fn end_with_descendants(&self) -> io::Result<()> {
         // SAFETY: the handle is open.
         let id = unsafe { GetProcessId(self.0) };
         let mut family = vec![processes::Process { id, parent: 0, started: self.started()?, program: String::new() }];
-        // Before it ends, so that those are known whose parent has ended then.
+        // Descendants are listed before the process ends: afterwards they have no parent.
         let mut held = descend(&mut family)?;
         self.end()?;
         for _ in 0..GENERATIONS {
@@ -99,12 +99,12 @@ impl Process {
     }
 }
 
-/// Opens what a family has started, and adds it to the family.
+/// Opens the processes that a family has started, and adds them to the family.
 fn descend(family: &mut Vec<processes::Process>) -> io::Result<Vec<Process>> {
-    // One that cannot be opened has ended meanwhile, or is Windows' own.
+    // A process that cannot be opened has ended meanwhile, or is Windows' own.
     let mut handles: BTreeMap<u32, Process> =
         list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
-    // Listed again: from now on the ids are those of the processes that are held.
+    // Listed again: from now on the ids are those of the open processes.
     let held = list()?.into_iter().filter_map(|p| {
         let started = handles.get(&p.id)?.started().ok()?;
         Some(processes::Process { started, ..p })
@@ -121,7 +121,7 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     let name = program.rsplit('\\').next().unwrap_or(program);
     let all = list().map_err(HostError::system("list", "the processes"))?;
     for listed in all.iter().filter(|p| p.program.eq_ignore_ascii_case(name)) {
-        // One that cannot be opened or has no program has ended meanwhile.
+        // A process that cannot be opened or has no program has ended meanwhile.
         if let Ok(process) = Process::open(listed.id)
             && process.program().is_ok_and(|path| path.eq_ignore_ascii_case(program))
         {
@@ -133,7 +133,7 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
 
 /// Ends processes of these programs that have lost their parent, with all that they have started but containers.
 pub(super) fn end_orphans(programs: &[&str]) -> io::Result<Vec<String>> {
-    // As in `descend`: from the second list on, the ids of those that are held stay theirs.
+    // As in `descend`: from the second list on, open processes keep their ids.
     let mut handles: BTreeMap<u32, Process> =
         list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
     // Windows' own processes cannot be opened. They count as older than all.
@@ -158,7 +158,7 @@ pub(super) fn end_orphans(programs: &[&str]) -> io::Result<Vec<String>> {
     Ok(ended)
 }
 
-/// All processes, without the time of their start.
+/// Returns all processes, without the time of their start.
 fn list() -> io::Result<Vec<processes::Process>> {
     // SAFETY: no pointers.
     let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };

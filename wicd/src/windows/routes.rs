@@ -16,7 +16,7 @@ use windows_sys::Win32::Networking::WinSock::{AF_INET, MIB_IPPROTO_NETMGMT, SOCK
 use super::wide::{check_code, is};
 use crate::host::Route;
 
-/// All IPv4 routes of the host.
+/// Returns all IPv4 routes of the host.
 pub(super) fn list() -> io::Result<Vec<Route>> {
     let mut table: *mut MIB_IPFORWARD_TABLE2 = null_mut();
     // SAFETY: the call gives a table, which is freed after its rows were copied.

@@ -60,7 +60,7 @@ fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
     }
 }
 
-/// All Win32 services. Of those that may not be opened, only name and state are returned.
+/// Returns all Win32 services. Of those that may not be opened, only name and state are returned.
 pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let failed = || HostError::system("list", "the services");
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_ENUMERATE_SERVICE)?;

@@ -18,7 +18,7 @@ fn store() -> Result<CertStore, HostError> {
     CertStore::open_local_machine("Root").map_err(HostError::system("open", STORE))
 }
 
-/// All trusted root certificates (DER).
+/// Returns all trusted root certificates (DER).
 pub(super) fn trusted() -> Result<BTreeSet<Vec<u8>>, HostError> {
     Ok(store()?.certs().map(|c| c.to_der().to_vec()).collect())
 }

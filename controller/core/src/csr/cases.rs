@@ -30,7 +30,7 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Hosts that have joined, one that has not, one that is not proven. `win-1x` belongs to no host.
+/// Returns the claim of a node: of hosts that have joined, one that has not, and one that is not proven. `win-1x` belongs to no host.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {

@@ -96,7 +96,7 @@ fn budget(message: &str) -> String {
     short.strip_suffix(" currently").unwrap_or(short).trim_end_matches('.').to_owned()
 }
 
-/// The API server's text made fit for a condition: one line, no control characters, not endless.
+/// Fits the API server's text into a condition: one line, without control characters, of limited length.
 fn text(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.is_empty() {

@@ -57,8 +57,8 @@ impl Cordon {
         }
     }
 
-    /// The merge patch that makes the cordon that the legacy operator has left on a Node this operation's, so that it is
-    /// lifted when that ends; `None` if it is lifted.
+    /// Returns the merge patch that transfers the legacy operator's cordon of a Node to this operation, which lifts it at its end; `None` without
+    /// such a cordon.
     pub fn take_over_patch(&self, node: &Node) -> Option<Value> {
         is_of_the_legacy_operator(node).then(|| {
             json!({ "metadata": { "annotations": { CORDONED_BY: self.operation_id }, "labels": { UPGRADING: null } } })

@@ -38,7 +38,7 @@ pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool
     !same_object || !same_words || of_status(before) != of_status(after)
 }
 
-/// Returns what hosts read of the status of a pool.
+/// Returns the part of a pool's status that hosts read.
 fn of_status(pool: &WindowsNodePool) -> impl PartialEq + '_ {
     pool.status.as_ref().map(|status| {
         let condition = |type_| find(&status.conditions, type_).map(|c| (&c.status, &c.reason));

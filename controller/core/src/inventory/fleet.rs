@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// All that an index has, in a fixed order.
+    /// Returns all that an index has, in a fixed order.
     fn sorted(fleet: &Fleet) -> impl std::fmt::Debug + use<> {
         let places: BTreeMap<_, _> = fleet.places.clone().into_iter().collect();
         let pools: BTreeMap<_, _> = fleet.pools.keys().map(|p| (p.clone(), names(&fleet.of_pool(p)))).collect();

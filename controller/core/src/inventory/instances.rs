@@ -241,7 +241,7 @@ pub enum Write {
     },
 }
 
-/// All writes of a reconcile.
+/// Returns all writes of a reconcile.
 pub fn writes(
     changes: &Changes,
     mine: &[Arc<WindowsInstance>],

@@ -62,7 +62,7 @@ pub enum Reading {
     Unknown,
 }
 
-/// Returns what is known of a source that has no list, by the reason that it gives.
+/// Returns the reading of a source without a list, by its reason.
 pub fn unknown(reason: Reason) -> Reading {
     // What does not exist lists no host.
     match reason {
@@ -160,7 +160,7 @@ impl HostOwners {
         self.waiting.remove(pool);
     }
 
-    /// Notes the entries of a pool that are refused because they belong to other pools, each with its owner. Returns the owners that have not
+    /// Records the entries of a pool that are refused because they belong to other pools, each with its owner. Returns the owners that have not
     /// heard of it yet: a host that they are about to remove, or keep until another pool takes it, may be handed over now.
     pub fn refuse(&mut self, pool: &WindowsNodePool, entries: BTreeMap<String, String>) -> BTreeSet<String> {
         let (name, generation) = (pool.name_any(), pool.metadata.generation);

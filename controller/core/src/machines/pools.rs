@@ -46,7 +46,7 @@ pub fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
     all
 }
 
-/// Returns what to do for each source to have a pool, and no pool to be without its source. Of groups that are not watched nothing is known.
+/// Returns the actions after which each source has a pool, and no pool lacks its source. Groups that are not watched are left alone.
 pub fn acts(
     sources: &BTreeSet<Source>,
     watched: &BTreeSet<MachineGroup>,

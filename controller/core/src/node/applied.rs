@@ -29,7 +29,7 @@ pub(crate) fn taint_id(key: &str, effect: &str) -> String {
 }
 
 impl Applied {
-    /// Returns what was put on `node`, by the status of its instance.
+    /// Returns the metadata that the operator put on `node`, by the status of its instance.
     ///
     /// Without a record, only the default taint of a node that comes from the legacy operator counts: kubelet has registered
     /// with it because its configuration says so. A Node with the label of a pool was this operator's before, and its record
@@ -51,7 +51,7 @@ impl Applied {
         all
     }
 
-    /// Returns what a Node has of `wanted` that may be removed later.
+    /// Returns the metadata of `wanted` that may be removed from a Node later.
     pub fn of(wanted: &DesiredNodeMetadata) -> Self {
         Self {
             labels: wanted.labels.keys().cloned().collect(),

@@ -129,7 +129,7 @@ pub fn template_taints(pool: &WindowsNodePool, host: &InstanceHost) -> Vec<Taint
     by_id.into_values().collect()
 }
 
-/// Returns what a patch changes, in words.
+/// Returns the changes of a patch, in words.
 pub fn changed_parts(patch: &Value) -> Vec<String> {
     let keys = |path: &str| -> Vec<&str> {
         let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();

@@ -15,7 +15,7 @@ const FREE: [&str; 3] = ["node-role.kubernetes.io", "node.kubernetes.io", "topol
 /// Roles by which pods and controllers recognise a control plane node.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
-/// Returns what is wrong with the key of a label, and what to do.
+/// Returns the fault of a label's key, and the remedy.
 pub fn key_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
@@ -31,7 +31,7 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
     )
 }
 
-/// Returns what is wrong with the key of an annotation, and what to do.
+/// Returns the fault of an annotation's key, and the remedy.
 fn annotation_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
@@ -41,7 +41,7 @@ fn annotation_problem(key: &str) -> Option<&'static str> {
         .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others")
 }
 
-/// Returns what is wrong with a taint, and what to do.
+/// Returns the fault of a taint, and the remedy.
 pub fn taint_problem(taint: &Taint) -> Option<String> {
     let (group, is_key) = parts(&taint.key);
     let of_others = ["node.kubernetes.io", api::names::GROUP];
@@ -58,7 +58,7 @@ pub fn taint_problem(taint: &Taint) -> Option<String> {
     value_problem(value).map(|todo| format!("{value:?} is not a valid value of the taint {}: {todo}", taint.key))
 }
 
-/// Returns what is wrong with the value of a label, and what to do.
+/// Returns the fault of a label's value, and the remedy.
 pub fn value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_word(value)).then_some("use at most 63 letters, digits, `-`, `_` and `.`")
 }

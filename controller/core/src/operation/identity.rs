@@ -18,7 +18,7 @@ pub enum Purpose {
     Join,
     /// The host is a node, and is to be changed, restarted or asked something.
     Keep,
-    /// Everything that the operator put on the host is to be removed.
+    /// The host is to leave, and all that the operator put on it is to be removed.
     Remove,
 }
 

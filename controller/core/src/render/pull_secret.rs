@@ -70,7 +70,7 @@ impl PullSecret {
         Self { entries, revision }
     }
 
-    /// Returns what the hosts of a pool get of the logins: all, if the pool says nothing.
+    /// Returns the logins that the hosts of a pool get: all, if the pool says nothing.
     pub(super) fn of_hosts(&self, pool: Option<&ClusterPullSecret>) -> Self {
         pool.map_or_else(|| self.clone(), |pool| self.of_pool(pool))
     }

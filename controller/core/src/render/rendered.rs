@@ -1,4 +1,4 @@
-//! Everything that the hosts of a pool get, and the version that stands for it.
+//! Rendered configuration of a pool, and its version.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
@@ -25,12 +25,12 @@ use super::{
 /// Version of the algorithm of [`Rendered::hash`]. Raised whenever that changes, so that an old hash never equals a new one.
 pub const HASH_VERSION: u32 = 1;
 
-/// Everything that hosts of a pool get, apart from what depends on the host: immutable once stored.
+/// Rendered configuration of a pool, without the parts that depend on the host: immutable once stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     /// The services.
     pub services: ServicesConfig,
-    /// Everything besides the services.
+    /// Configuration besides the services.
     pub shared: Shared,
 }
 

@@ -52,7 +52,7 @@ pub enum StoredError {
     /// A payload file in the ConfigMap is not acceptable.
     #[error("{0}")]
     Files(#[from] ManifestError),
-    /// Something in the ConfigMap is not acceptable.
+    /// The content of the ConfigMap is not acceptable.
     #[error("the {what} in the services ConfigMap: {problem}; delete the ConfigMap once no node follows it")]
     Content {
         /// Part that is not acceptable.

@@ -102,7 +102,7 @@ impl<'a> Budgets<'a> {
         self.take_all(&[budget])
     }
 
-    /// Takes what an operation on a node costs: one of each budget, or nothing.
+    /// Charges the budgets for an operation on a node: one of each, or none.
     pub(super) fn charge(&mut self, candidate: &Candidate, charge: Charge) -> bool {
         let is_disruptive = charge != Charge::Disruption(Disruption::None);
         !(is_disruptive && self.has_recovered(candidate)) && self.take_all(&charged(candidate, charge))

@@ -289,7 +289,7 @@ impl<'a> Plan<'a> {
         self.decisions.insert(&candidate.name, if same { GrantDecision::Keep } else { GrantDecision::Give(grant) });
     }
 
-    /// Takes what a disruption of this node costs.
+    /// Charges the budgets for a disruption of this node.
     fn charge(&mut self, candidate: &Candidate, disruption: Disruption) -> bool {
         self.budgets.charge(candidate, Charge::Disruption(disruption))
     }

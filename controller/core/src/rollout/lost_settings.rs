@@ -206,7 +206,7 @@ pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     losses.iter().filter(|l| !is_accepted(l)).cloned().collect()
 }
 
-/// All losses in a sentence, with the remedies. `None` if there are none.
+/// Returns all losses in a sentence, with the remedies. `None` if there are none.
 pub fn message(losses: &[Loss]) -> Option<String> {
     let names: Vec<&str> = losses.iter().map(Loss::name).collect();
     let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();

@@ -105,7 +105,7 @@ pub enum ReleaseFileError {
         /// Fault of the rendering.
         problem: String,
     },
-    /// Something else is not acceptable.
+    /// The content of the file is not acceptable.
     #[error("the {what} {problem}: use the file release.json of a release, as it was published")]
     Content {
         /// Name of the content.

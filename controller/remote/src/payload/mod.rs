@@ -227,7 +227,7 @@ impl Payload {
         newest.or_else(|| self.manifests.iter().next()).map(|(_, manifest)| manifest)
     }
 
-    /// All manifests.
+    /// Returns all manifests.
     pub fn manifests(&self) -> impl Iterator<Item = &Manifest> {
         self.manifests.values()
     }

@@ -109,7 +109,7 @@ pub(crate) fn page(address: &str, version: &str, seen: Option<&Seen>, ended: &[E
     page.join("\n")
 }
 
-/// Returns what host and programs were tried.
+/// Returns the host and the programs that were tried.
 fn heading(address: &str, version: &str, seen: Option<&Seen>) -> String {
     let facts = seen.and_then(|seen| seen.instance.as_ref()?.status.as_ref()?.facts.as_ref());
     let info = seen.and_then(|seen| seen.node.as_ref()?.status.as_ref()?.node_info.as_ref());

@@ -92,7 +92,7 @@ pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
 }
 
 impl Facts {
-    /// Notes what hosts get, and checks the URL that they get it from.
+    /// Records the configuration that hosts get, and checks the URL of their API server.
     pub(super) async fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, run: &Run) {
         self.release = Some(match release {
             Ok(release) => {

@@ -116,7 +116,7 @@ pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
 }
 
 impl Facts {
-    /// Notes what nodes would get in each of the existing pools; otherwise in one that sets nothing.
+    /// Records the configuration that nodes would get in each existing pool, or without one in a pool that sets nothing.
     pub(super) fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, payload: &Path) {
         let mut templates: Vec<TemplateSpec> = self.pools.iter().map(|pool| pool.spec.template_spec()).collect();
         if templates.is_empty() {

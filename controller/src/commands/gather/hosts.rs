@@ -28,7 +28,7 @@ use crate::{
     instance::CONNECT_TIMEOUT,
 };
 
-/// Hosts at a time: each answer is kept in memory until it is written.
+/// Number of hosts that answer at the same time: each answer is kept in memory until it is written.
 const AT_ONCE: usize = 4;
 /// Time limit for a host that reads its event log, its logs and its networks.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -65,7 +65,7 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
     let mut asked = 0;
     let answers = stream::iter(chosen).map(|instance| async move {
         let pool = pools.iter().find(|pool| pool.name_any() == instance.spec.pool_ref.name);
-        // In a box: it is large, and there are several.
+        // Boxed: the future is large, and there are several.
         let answer = Box::pin(access.ask(&instance, pool)).await;
         (instance.name_any(), answer)
     });
@@ -196,7 +196,7 @@ fn named(error: SecretError) -> anyhow::Error {
     anyhow::anyhow!("{error}; or name a file with --identity")
 }
 
-/// Returns the source of trust in a host key. Not its Node, which others may write.
+/// Returns the source of trust in a host key. Its Node is none, because others may write it.
 fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKeySource> {
     let known = KnownKeys {
         address: &instance.spec.host.address,
@@ -215,7 +215,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
     for line in &refused {
         folder.failed(&format!("host {name}"), line);
     }
-    // What it reports beside the archive, as to every other request.
+    // The answer beside the archive, as to every other request.
     let answer = serde_json::json!({"outcome": answer.outcome, "state": answer.state, "warnings": answer.warnings});
     for (part, content) in std::iter::once(("answer.json".to_owned(), answer.to_string().into_bytes())).chain(files) {
         let path = format!("hosts/{name}/{part}");
@@ -263,7 +263,7 @@ mod tests {
         assert!(matches!(host_key(&known, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::Pinned(_))));
     }
 
-    /// Writes what a host sent to the folder `x`.
+    /// Writes the files that a host sent to the folder `x`.
     fn written(unpacked: Unpacked) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut folder = Folder::create(&dir.path().join("x")).unwrap();

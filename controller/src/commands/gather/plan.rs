@@ -204,7 +204,7 @@ pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     events.split_off(events.len() - kept)
 }
 
-/// Returns what is written of a pod of another owner: what keeps it where it is, and nothing of what it runs with.
+/// Returns the summary of a pod of another owner: what keeps it on its node, without its containers.
 pub(super) fn summary(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();

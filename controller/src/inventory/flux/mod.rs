@@ -163,7 +163,7 @@ impl Kept {
         self.outcome(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
     }
 
-    /// Notes the revision of an unchanged artifact: a commit that changes nothing in the artifact is a revision all the same.
+    /// Records the revision of an unchanged artifact: a commit that changes nothing in the artifact is a revision all the same.
     fn note(&mut self, artifact: &Artifact) {
         let Some(in_use) = &mut self.in_use else { return };
         let revision = in_use.listing.status.as_ref().and_then(|s| s.revision.as_deref());

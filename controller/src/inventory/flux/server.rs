@@ -23,10 +23,14 @@ impl Servers {
             return Err("its URL is neither http nor https");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("its URL has a user name or password in it, which Flux's artifacts never have");
+            return Err(
+                "its URL has a user name or password in it, which Flux never writes: check who writes the status of the source",
+            );
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err("its URL has a `?` or `#` in it, which Flux's artifacts never have");
+            return Err(
+                "its URL has a `?` or `#` in it, which Flux never writes: check who writes the status of the source",
+            );
         }
         let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
         if self.is_service(&host) || self.others.contains(&host) {

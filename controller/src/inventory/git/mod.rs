@@ -62,7 +62,7 @@ impl Key {
     }
 }
 
-/// One repository, and what was seen of it.
+/// A repository with its last observed state.
 #[derive(Default)]
 struct CachedRepository {
     state: Mutex<State>,

@@ -71,7 +71,7 @@ impl<T: Ord + Clone> Queue<T> {
         Some((pool, task))
     }
 
-    /// Notes that a task has ended.
+    /// Records that a task has ended.
     pub(super) fn done(&mut self, pool: &str, task: &T) {
         if let Some(tasks) = self.running.get_mut(pool) {
             tasks.remove(task);

@@ -283,7 +283,7 @@ impl Metrics {
         self.reconciles.get_or_create(&KindLabel { kind }).inc();
     }
 
-    /// Notes why the operator begins no operation at all, as far as it depends on this. What else keeps it from them stays noted.
+    /// Records why the operator begins no operation at all, as far as it depends on this. What else keeps it from them stays noted.
     pub fn fault(&self, of: FaultOf, reason: Option<Reason>) {
         let mut known = self.faults_known.lock();
         match reason {
@@ -307,12 +307,12 @@ impl Metrics {
         self.operations.inc(PoolOperation { pool: pool.into(), operation: operation.as_str(), result });
     }
 
-    /// Notes when the source of a pool's hosts last succeeded.
+    /// Records when the source of a pool's hosts last succeeded.
     pub fn source_succeeded(&self, pool: &str, source: &'static str, at: jiff::Timestamp) {
         self.sources.succeeded(pool, source, at);
     }
 
-    /// Notes that the source of a pool's hosts cannot be read, or what it has cannot be used.
+    /// Records that the source of a pool's hosts cannot be read, or what it has cannot be used.
     pub fn source_failed(&self, pool: &str, source: &'static str) {
         self.sources.failed(pool, source);
     }
@@ -337,7 +337,7 @@ impl Metrics {
         self.sources.keep(&names);
     }
 
-    /// All metrics, for the reference.
+    /// Returns all metrics, for the reference.
     pub fn descriptions(&self) -> &[Description] {
         &self.descriptions
     }

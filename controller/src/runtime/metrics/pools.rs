@@ -59,7 +59,7 @@ pub(super) struct PoolGauge {
     samples: fn(&Pool) -> Vec<Sample>,
 }
 
-/// All of them.
+/// All gauges of a pool.
 pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("hosts", &[POOL, PHASE], "Hosts by pool and phase", Pool::phases),
     gauge("hosts_failed", &[POOL], "Hosts whose last attempt failed", |pool| pool.number(|s| s.failed_nodes)),

@@ -62,7 +62,7 @@ impl Authorities {
         })
     }
 
-    /// All authorities that may sign the API server at some time: an administrator's client goes on.
+    /// Returns all authorities that may sign the API server at some time: an administrator's client goes on.
     pub(super) fn all_roots(&self) -> String {
         pem(&self.first) + &pem(&self.next_server)
     }

@@ -40,7 +40,7 @@ impl Link {
         self.rtt.is_zero() && self.bandwidth.is_none()
     }
 
-    /// Puts the line between `wire` and what is returned. Bytes are under way for half of `rtt`, any number at once: a
+    /// Returns the other end of a line that begins at `wire`. Bytes are under way for half of `rtt`, any number at once: a
     /// sender that does not wait for answers is not slowed down by latency. Ends when either side does.
     pub fn stretch(self, wire: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
         let (near, far) = tokio::io::duplex(256 << 10);

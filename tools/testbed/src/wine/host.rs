@@ -226,7 +226,7 @@ impl WineHost {
         .await
     }
 
-    /// All Win32 services, in the order of the service manager.
+    /// Returns all Win32 services, in the order of the service manager.
     ///
     /// # Errors
     /// Fails when `nsenter` cannot be started, or the services cannot be listed.

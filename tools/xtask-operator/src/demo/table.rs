@@ -122,7 +122,7 @@ fn pool_line(view: &View, rows: &[Row], hosts: usize) -> String {
     if message.is_empty() { format!("{ready} of {hosts} nodes Ready") } else { message }
 }
 
-/// All lines of the table: a head, rows, the pool.
+/// Returns all lines of the table: a head, rows, the pool.
 fn lines(rows: &[Row], pool: &str, now: Timestamp) -> Vec<String> {
     let mut shown: Vec<&Row> = rows.iter().collect();
     if shown.len() > ROWS {

@@ -44,7 +44,7 @@ pub(crate) struct Annotations {
     pub runbook_url: String,
 }
 
-/// All alerts.
+/// Returns all alerts.
 pub(crate) fn alerts() -> Result<Vec<Alert>> {
     #[derive(Deserialize)]
     struct File {

@@ -29,7 +29,7 @@ const FILES: [(&str, &str); 18] = [
     ("dashboard-openshift.yaml", "components/dashboard-openshift/dashboard.yaml"),
 ];
 
-/// All objects of kustomize, each with its file below `deploy/`.
+/// Returns all objects of kustomize, each with its file below `deploy/`.
 pub(super) fn objects() -> Result<Vec<Object>> {
     static RENDERED: OnceLock<Vec<Object>> = OnceLock::new();
     if let Some(rendered) = RENDERED.get() {

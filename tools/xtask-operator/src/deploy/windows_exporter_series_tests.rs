@@ -10,7 +10,7 @@ const RECORD: &str = include_str!("windows_exporter_series.txt");
 /// Path of the file with the record, from the root of the repository.
 const FILE: &str = "tools/xtask-operator/src/deploy/windows_exporter_series.txt";
 
-/// All series of the record.
+/// Returns all series of the record.
 pub(super) fn recorded() -> BTreeSet<&'static str> {
     RECORD.lines().filter(|line| !line.starts_with('#')).collect()
 }

@@ -41,7 +41,7 @@ impl Key {
     }
 }
 
-/// The text of the page.
+/// Returns the page of labels and annotations.
 pub(super) fn labels() -> String {
     let about = "The operator, users and other programs exchange these keys on objects of the cluster. *Legacy* keys are those of the Windows \
                  Machine Config Operator. They are spelled once, in `api/src/names.rs`.";

@@ -7,7 +7,7 @@ use crate::deploy::{self, Object};
 
 use super::tables::{code, page, section};
 
-/// The text of the page.
+/// Returns the page of rights.
 pub(super) fn rights() -> Result<String> {
     let about = "What each role of an installation allows, and why. RBAC cannot express all limits: admission policies \
                  [narrow](../concept/architecture.md#what-holds-whom) several of these rights. Tests of the audit log compare the operator's rules with what it uses: each \

@@ -21,7 +21,7 @@ const PROGRAMS: &str = "`controller/tests/it/node_programs.rs`";
 /// date.
 const SEEN: &[(&str, &str)] = &[("v1.36.3", "2026-11-28"), ("v1.35.4", "2026-11-28"), ("v1.34.4", "2026-11-28")];
 
-/// The text of the page.
+/// Returns the page of versions.
 pub(super) fn versions() -> String {
     let about = "Each row says what shows it. **Tested**: tests run it. **Should work**: nothing is known against it, and no test runs it. **No**: the operator refuses it, or reports \
                  it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](windows-only.md).";

@@ -37,7 +37,7 @@ fn check_containerd(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads what `go version -m` prints: the path of a program has the major version of its module, but for version 1. Version 2.0 does
+/// Reads the output of `go version -m`: the path of a program has the major version of its module, but for version 1. Version 2.0 does
 /// not know the directories of CNI that the configuration has (`bin_dirs`).
 fn is_old_containerd(record: &str) -> bool {
     let is_1 = |line: &str| line.split_whitespace().eq(["path", "github.com/containerd/containerd/cmd/containerd"]);

@@ -92,8 +92,8 @@ fn legacy_daemon(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{LEGACY_DAEMON}")
 }
 
-/// Returns what a Node that an operator has made may renew while nothing is proven of its host, as if no instance stood for it. What a Node reports
-/// is only a claim, so that nothing counts that another Node reports, too.
+/// Returns the names and addresses that a Node of an operator may renew while its host is not proven, as if it had no instance. A Node's report
+/// is only a claim: an address that another Node reports, too, does not count.
 pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Claim {
     let name = node.name_any();
     let said = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();

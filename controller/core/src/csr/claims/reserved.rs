@@ -19,7 +19,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Returns what belongs to a cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
+    /// Returns the reserved names and addresses of a cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
     pub fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
         let url = cluster.api_server.split_once("://").map_or(cluster.api_server.as_str(), |(_, rest)| rest);
         let authority = url.split('/').next().unwrap_or_default();

@@ -213,8 +213,8 @@ impl<'a> Found<'a> {
         self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
-    /// Returns what speaks against deleting the Machine, asked of the API server: what was
-    /// watched may be older than what we did last, and then two would go for one.
+    /// Returns the objection to deleting the Machine, by the state in the API server: with an older
+    /// state from a watch, two Machines would be deleted instead of one.
     async fn objection(
         &self,
         cx: &Context,
