@@ -261,8 +261,11 @@ fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError
     };
     let mut dated: Vec<String> = files::list(host, directory)?.into_iter().filter(is_dated).collect();
     dated.truncate(dated.len().saturating_sub(KEEP + 1));
-    let removed = dated.into_iter().map(|name| files::remove(host, &format!(r"{directory}\{name}")));
-    removed.fold(Ok(()), |all, one| all.and(one))
+    let mut failed = Ok(());
+    for name in dated {
+        failed = failed.and(files::remove(host, &format!(r"{directory}\{name}")));
+    }
+    failed
 }
 
 /// Takes all certificates and keys of kubelet and of wicd away.

@@ -184,7 +184,7 @@ fn settings() -> String {
         if !exit.is_empty() {
             let _ = write!(about, " Exit status: {}.", exit.join("; "));
         }
-        let args = || command.get_arguments().filter(|arg| !arg.is_hide_set() && !(takes_run && is_of_run(arg)));
+        let args = || command.get_arguments().filter(|arg| !(arg.is_hide_set() || takes_run && is_of_run(arg)));
         if args().next().is_none() {
             let _ = write!(page, "\n## {name}\n\n{about}\n");
         } else {
