@@ -230,7 +230,8 @@ where
     })
 }
 
-/// Watches one object: its present state and each change; `None` while there is none. After a failure the watch restarts.
+/// Watches one object: its present state and each change; `None` while there is none. After a failure the watch restarts. After a refusal it begins
+/// anew: one that went on would not say again that the object is there.
 pub(crate) fn object<K>(
     api: Api<K>,
     name: &str,
@@ -238,7 +239,16 @@ pub(crate) fn object<K>(
 where
     K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
 {
-    restarting(watcher::watch_object(api, name)).map_err(WatchError)
+    let name = name.to_owned();
+    let begin = move || watcher::watch_object(api.clone(), &name).map_err(WatchError).boxed();
+    let events = stream::unfold((begin(), begin), |(mut events, begin)| async move {
+        let event = events.next().await?;
+        if event.as_ref().is_err_and(|error| error.refusal().is_some()) {
+            events = begin();
+        }
+        Some((event, (events, begin)))
+    });
+    restarting(events.map_err(|WatchError(error)| error)).map_err(WatchError)
 }
 
 /// Restarts a watch that fails, after pauses that grow.
