@@ -13,7 +13,12 @@ use std::{
 };
 
 use api::WindowsInstance;
-use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc, future, stream};
+use futures::{
+    Stream, StreamExt, TryStreamExt,
+    channel::mpsc,
+    future,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::api::core::v1::Node;
 pub(crate) use kube::runtime::watcher::Event;
 use kube::{
@@ -231,14 +236,23 @@ where
 }
 
 /// Watches one object: its current state and each change; `None` while there is none. After a failure the watch restarts.
-pub(crate) fn object<K>(
-    api: Api<K>,
-    name: &str,
-) -> impl Stream<Item = Result<Option<K>, WatchError>> + Send + use<K> + 'static
+pub(crate) fn object<K>(api: Api<K>, name: &str) -> impl Stream<Item = Result<Option<K>, WatchError>> + Send + use<K>
 where
     K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
 {
-    restarting(watcher::watch_object(api, name)).map_err(WatchError)
+    let name = name.to_owned();
+    restarting(anew(move || watcher::watch_object(api.clone(), &name).boxed())).map_err(WatchError)
+}
+
+/// Begins a watch again after each refusal: whoever heard of the refusal must hear of the object, and a watch that resumes reports only changes.
+fn anew<T>(begin: impl Fn() -> BoxStream<'static, watcher::Result<T>>) -> impl Stream<Item = watcher::Result<T>> {
+    stream::unfold((begin(), begin), |(mut events, begin)| async move {
+        let event = events.next().await?.map_err(WatchError);
+        if event.as_ref().is_err_and(|error| error.refusal().is_some()) {
+            events = begin();
+        }
+        Some((event.map_err(|WatchError(error)| error), (events, begin)))
+    })
 }
 
 /// Restarts a watch that fails, after pauses that grow.
@@ -440,6 +454,19 @@ mod tests {
         for (code, expected) in [(410, vec![true]), (403, vec![false, true])] {
             let events = stream::iter([Err(watcher::Error::WatchError(status(code))), Ok("listed")]);
             let seen: Vec<bool> = restarting(events).map(|event| event.is_ok()).collect().await;
+            assert_eq!(seen, expected, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_begins_anew_after_a_refusal_alone() {
+        let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
+        for (code, expected) in
+            [(403, vec!["there", "failed", "there", "failed", "there"]), (503, vec!["there", "failed", "on"])]
+        {
+            let begin = || stream::iter([Ok("there"), Err(watcher::Error::WatchError(status(code))), Ok("on")]).boxed();
+            let seen: Vec<&str> =
+                anew(begin).take(expected.len()).map(|event| event.unwrap_or("failed")).collect().await;
             assert_eq!(seen, expected, "{code}");
         }
     }
