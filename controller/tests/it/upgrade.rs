@@ -286,7 +286,7 @@ async fn approve(world: &World, version: &str) -> Result<()> {
     until_updated(world, "kept").await
 }
 
-const TWO_MINORS: &str = "## Two minor versions in one go: EUS to EUS";
+const TWO_MINORS: &str = "## Two minor versions at once: EUS to EUS";
 
 /// Gives the next operator a payload for the minor version of each of these versions of Kubernetes.
 fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
