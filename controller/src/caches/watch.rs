@@ -9,7 +9,7 @@ use std::{
     hash::Hash,
     mem,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use api::WindowsInstance;
@@ -41,6 +41,11 @@ use crate::{
 
 /// Pause before the list that follows a version that is too old: an API server that calls each version old is not asked without end.
 const RELIST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause before a watch begins anew after its first refusal.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest of the pauses, which grow while refusals follow one another.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Stream for a controller of every object that came, changed or went.
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
@@ -245,14 +250,27 @@ where
 }
 
 /// Begins a watch again after each refusal: whoever heard of the refusal must hear of the object, and a watch that resumes reports only changes.
-fn anew<T>(begin: impl Fn() -> BoxStream<'static, watcher::Result<T>>) -> impl Stream<Item = watcher::Result<T>> {
-    stream::unfold((begin(), begin), |(mut events, begin)| async move {
+/// The pauses of [`restarting`] end with each list that succeeds, which may be followed by a refusal at once, so that refusals have their own here.
+fn anew<T: Send + 'static>(
+    begin: impl Fn() -> BoxStream<'static, watcher::Result<T>>,
+) -> impl Stream<Item = watcher::Result<T>> {
+    let state = (begin(), Instant::now(), Duration::ZERO);
+    stream::unfold((state, begin), |((mut events, mut begun, mut pause), begin)| async move {
         let event = events.next().await?.map_err(WatchError);
         if event.as_ref().is_err_and(|error| error.refusal().is_some()) {
-            events = begin();
+            pause = pause_after_refusal(pause, begun.elapsed());
+            let wait = stream::once(tokio::time::sleep(pause)).filter_map(|()| future::ready(None));
+            events = wait.chain(begin()).boxed();
+            begun = Instant::now();
         }
-        Some((event.map_err(|WatchError(error)| error), (events, begin)))
+        Some((event.map_err(|WatchError(error)| error), ((events, begun, pause), begin)))
     })
+}
+
+/// Returns the pause before a watch begins anew that was refused after it had `lasted`, the pause before it included.
+fn pause_after_refusal(before: Duration, lasted: Duration) -> Duration {
+    let is_soon = lasted < before + LONGEST_PAUSE;
+    if is_soon { (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { FIRST_PAUSE }
 }
 
 /// Restarts a watch that fails, after pauses that grow.
@@ -468,6 +486,24 @@ mod tests {
             let seen: Vec<&str> =
                 anew(begin).take(expected.len()).map(|event| event.unwrap_or("failed")).collect().await;
             assert_eq!(seen, expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_watch_that_is_refused_again_and_again_begins_ever_more_rarely() {
+        for (before, lasted, expected) in [
+            (0, 0, 1),
+            (0, 3_600, 1),
+            (1, 2, 2),
+            (2, 3, 4),
+            (16, 17, 30),
+            (30, 31, 30),
+            (30, 59, 30),
+            (30, 60, 1),
+            (4, 3_600, 1),
+        ] {
+            let [before, lasted, expected] = [before, lasted, expected].map(Duration::from_secs);
+            assert_eq!(pause_after_refusal(before, lasted), expected, "{before:?} {lasted:?}");
         }
     }
 

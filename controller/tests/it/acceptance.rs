@@ -170,7 +170,7 @@ async fn the_first_hour_on_a_simulated_host_is_one_page() -> Result<()> {
         let is_skipped = evidence.contains("not shown by a simulated host") || evidence.starts_with("by hand: ");
         ensure!(if is_shown { result == "passed" } else { result == "skipped" && is_skipped }, "{line:?}\n{page}");
     }
-    for part in ["check-host: 12 of 12", "; join: follows ", "; removal: no pool", "by hand: exhaust memory"] {
+    for part in ["check-host: 13 of 13", "; join: follows ", "; removal: no pool", "by hand: exhaust memory"] {
         ensure!(page.contains(part), "{part}\n{page}");
     }
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);

@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 use super::{
     Cluster, RenderError, Settings,
     context::{Context, NODE_IP, NODE_NAME},
-    credential_provider, program,
+    credential_provider,
+    prerequisites::OLDEST,
+    program,
 };
 
 /// kubelet's own default of `imageGCHighThresholdPercent`.
@@ -71,7 +73,7 @@ pub(super) fn config(
         "enforceNodeAllocatable": ["none"],
         // kubelet's defaults for Windows are gone as soon as one signal is set: at the limit of memory all programs of a host fail.
         "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
-        "featureGates": feature_gates(minor),
+        "featureGates": feature_gates(minor, cluster.kubernetes_minor),
         "kubeAPIBurst": 100,
         "kubeAPIQPS": 50,
         "logging": {"flushFrequency": "5s"},
@@ -112,9 +114,10 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// Returns the feature gates for a kubelet of a minor version.
-fn feature_gates(minor: Option<u32>) -> Value {
-    if minor.is_some_and(|minor| minor >= LOG_QUERY_IS_LOCKED) { json!({}) } else { json!({LOG_QUERY: true}) }
+/// Returns the feature gates for a kubelet of a minor version. One that is not known may be as old as the API server allows.
+fn feature_gates(minor: Option<u32>, server: Option<u32>) -> Value {
+    let oldest = minor.or(server.map(|server| server.saturating_sub(OLDEST)));
+    if oldest.is_some_and(|minor| minor >= LOG_QUERY_IS_LOCKED) { json!({}) } else { json!({LOG_QUERY: true}) }
 }
 
 /// Adds the taints of one host to its [`config`], written the way kubelet reads them.
@@ -211,15 +214,17 @@ mod tests {
     #[test]
     fn feature_gates_of_each_kubelet() {
         let log_query = || json!({"NodeLogQuery": true});
-        for (minor, expected) in [
-            (None, log_query()),
-            (Some(33), log_query()),
-            (Some(34), log_query()),
-            (Some(35), log_query()),
-            (Some(36), json!({})),
-            (Some(37), json!({})),
+        for (minor, server, expected) in [
+            (None, None, log_query()),
+            (None, Some(38), log_query()),
+            (None, Some(39), json!({})),
+            (Some(33), Some(36), log_query()),
+            (Some(34), None, log_query()),
+            (Some(35), Some(38), log_query()),
+            (Some(36), Some(36), json!({})),
+            (Some(37), Some(39), json!({})),
         ] {
-            assert_eq!(feature_gates(minor), expected, "{minor:?}");
+            assert_eq!(feature_gates(minor, server), expected, "{minor:?} {server:?}");
         }
     }
 

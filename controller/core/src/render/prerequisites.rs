@@ -8,7 +8,7 @@ use super::{Cluster, Network, Platform, RenderError, context::Context, program};
 
 /// Number of minor versions that kubelet may be older than the API server
 /// (<https://kubernetes.io/releases/version-skew-policy/#kubelet>). It must not be newer.
-const OLDEST: u32 = 3;
+pub(super) const OLDEST: u32 = 3;
 
 /// Programs without which a host of this cluster does not become a Ready node.
 fn programs(cluster: &Cluster) -> Vec<&'static str> {

@@ -12,6 +12,8 @@ use super::tables::{code, page, section};
 const CONTAINERD: &str = include_str!("../../../xtask/payload/containerd/go.mod");
 /// Module of containerd in that `go.mod`.
 const MODULE: &str = "github.com/containerd/containerd/v2 ";
+/// The `go.mod` from which the payload's shim is built.
+const SHIM: &str = include_str!("../../../xtask/payload/hcsshim/go.mod");
 
 /// Test that runs with each version of Kubernetes.
 const SMOKE: &str = "`controller/tests/it/versions.rs`";
@@ -67,7 +69,17 @@ fn combinations(text: &mut String) {
 
 /// The version of containerd in the payload.
 fn containerd() -> &'static str {
-    let version = CONTAINERD.lines().find_map(|line| line.trim().strip_prefix(MODULE)?.split(' ').next());
+    version_in(CONTAINERD, MODULE)
+}
+
+fn shim() -> &'static str {
+    version_in(SHIM, "github.com/Microsoft/hcsshim ")
+}
+
+/// Version of a module that a `go.mod` requires.
+fn version_in(go_mod: &'static str, module: &str) -> &'static str {
+    let required = |line: &'static str| line.trim().trim_start_matches("require ").strip_prefix(module);
+    let version = go_mod.lines().find_map(|line| required(line)?.split(' ').next());
     version.unwrap_or("unknown").trim_start_matches('v')
 }
 
@@ -169,6 +181,11 @@ fn others(text: &mut String) {
             "containerd 2.1 or newer, your own",
             "should work",
             &format!("`cargo xtask payload` takes it; 2.1.0 reads its configuration in the same way ({PROGRAMS})"),
+        ]),
+        row([
+            &format!("shim {} (hcsshim)", shim()),
+            "should work",
+            "built; the one that containerd names needs a module that the module proxy does not serve (test `the_shim_is_the_one_of_containerd_unless_that_cannot_be_built`)",
         ]),
         row(["containerd 1", "no", "`cargo xtask payload` refuses it (test `major_versions_of_containerd`)"]),
     ];
