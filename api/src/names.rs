@@ -122,7 +122,7 @@ pub mod key {
         /// Annotation of a services ConfigMap: JSON of everything that hosts get in addition to its data. Written by the operator.
         RENDERED = "windowsmachineconfig.openshift.io/rendered";
         /// Pool or instance annotation, written by a user: settings of the legacy operator that nodes may lose: names separated by commas, or `all`.
-        /// That of a pool is recorded in `status.acts`; an empty value takes it back.
+        /// The annotation of a pool is recorded in `status.acts`; an empty value revokes it.
         ACCEPT_LOST_SETTINGS = "windowsmachineconfig.openshift.io/accept-lost-settings";
         /// Instance annotation, written by a user: any new value makes the operator retry at once.
         RETRY = "windowsmachineconfig.openshift.io/retry";

@@ -95,7 +95,7 @@ impl ControlPlane {
     /// programs first if need be.
     ///
     /// # Errors
-    /// When a program cannot be built or started, or ends, or the control plane is not ready within 3 minutes.
+    /// Fails when a program cannot be built or started, or ends, or the control plane is not ready within 3 minutes.
     pub async fn start(options: ControlPlaneOptions) -> Result<Self> {
         let control_plane = spawn_blocking(move || Self::spawn(options)).await??;
         control_plane.wait_until_ready().await?;
@@ -322,7 +322,7 @@ impl ControlPlane {
     /// Restarts all programs on the same data, with an API server and a controller manager of another of the versions [`binaries::KUBERNETES`].
     ///
     /// # Errors
-    /// When a program cannot be built or started, or the control plane is not ready within 3 minutes. It may be down then.
+    /// Fails when a program cannot be built or started, or the control plane is not ready within 3 minutes. It may be down then.
     pub async fn upgrade(&mut self, kubernetes: &'static str) -> Result<()> {
         self.binaries = spawn_blocking(move || binaries::control_plane_of(kubernetes)).await??;
         self.while_down(|_| Ok(())).await
