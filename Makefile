@@ -14,7 +14,7 @@ quick: setup
 nightly: setup
 	cargo xtask check --nightly
 
-# From a fresh clone to Windows nodes: control plane, hosts, operator, a pool. ONCE=1 ends when every node is Ready.
+# From a fresh clone to Windows nodes: control plane, hosts, operator, a pool. ONCE=1 ends when every node of the first table is Ready.
 demo:
 	cargo xtask setup --demo
 	cargo xtask demo $(if $(ONCE),--once)

@@ -37,8 +37,9 @@ pub mod kind {
         /// ports and the way to the API server do not count: a repair or a restart may be what it needs. While true, the message has the
         /// [warnings](../guide/hosts.md#warnings), which stop nothing.
         PREFLIGHT_PASSED = "PreflightPassed";
-        /// Instance: the host can use the [group Managed Service Accounts](../guide/gmsa.md) that its pool lists, as the host last reported. Present
-        /// only if the pool lists any. With a plugin in the pool, a host in no domain is not checked. The host is a node in any case.
+        /// Instance: the host can use the [group Managed Service Accounts](../guide/workloads.md#group-managed-service-accounts-gmsa) that its
+        /// pool lists, as the host last reported. Present only if the pool lists any. With a plugin in the pool, a host in no domain is not
+        /// checked. The host is a node in any case.
         GMSA_READY = "GMSAReady";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";

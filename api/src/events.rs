@@ -1,6 +1,6 @@
 //! Reasons of the operator's events, each with its type, the objects that it is reported on, and its meaning.
 //!
-//! `cargo xtask gen` writes docs/reference/events.md from them.
+//! `cargo xtask gen` writes docs/reference/conditions.md from them.
 
 use crate::Reason;
 
@@ -197,7 +197,7 @@ event_reasons! {
     KeyAdded: Normal on WindowsInstance;
     /// The old key was removed from the host. No action is needed.
     KeyRetired: Normal on WindowsInstance;
-    /// The host could not be changed to [another SSH key](../guide/keys.md). The node continues, and the operator retries; the note begins with
+    /// The host could not be changed to [another SSH key](../guide/maintenance.md#rotate-the-ssh-key). The node continues, and the operator retries; the note begins with
     /// the [reason](conditions.md#reasons).
     KeyRotationFailed: Warning on WindowsInstance;
     /// The host has all images of `provisioning.prePullImages`. No action is needed.
@@ -241,7 +241,7 @@ event_reasons! {
     /// A Secret, a key in it or its content is missing or cannot be used. Correct the Secret that the note names; the operator uses the keys
     /// that it has.
     CredentialsUnavailable: Warning on WindowsNodePool;
-    /// A private key of the pool is weak. [Change to another key](../guide/keys.md).
+    /// A private key of the pool is weak. [Change to another key](../guide/maintenance.md#rotate-the-ssh-key).
     WeakPrivateKey: Warning on WindowsNodePool;
     /// The operator has an internal fault that this object triggers; all others continue. Report it with the operator's log.
     InternalError: Warning on WindowsInstance;

@@ -40,11 +40,11 @@ macro_rules! reasons {
 reasons! {
     /// Windows denied access to an object on the host. A file that a program has open shows like this, too.
     AccessDenied,
-    /// The host cannot use a [group Managed Service Account](../guide/gmsa.md#a-host-that-cannot-use-an-account) that its pool lists, or is in no
-    /// domain.
+    /// The host cannot use a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) that its pool lists, or is in
+    /// no domain.
     AccountNotUsable,
-    /// Nothing shows whether the host can use a [group Managed Service Account](../guide/gmsa.md#a-host-that-cannot-use-an-account) that its pool
-    /// lists.
+    /// Nothing shows whether the host can use a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) that its
+    /// pool lists.
     AccountUnknown,
     /// The Windows Machine Config Operator runs or is installed: operations in progress end, and no other begins until it is
     /// [removed](../guide/from-wmco.md).
@@ -70,7 +70,7 @@ reasons! {
     /// Nodes that a user has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
     BlockedByCordon,
     /// The operator cannot use its payload or a fact of the cluster and changes no host, so that it may be upgraded
-    /// ([OLM](../guide/install-olm.md)).
+    /// ([OLM](../guide/install.md#with-the-operator-lifecycle-manager)).
     CannotWork,
     /// A certificate, its key or a certificate authority cannot be used: that of a host, of a Git server, of the API server's URL, of `/metrics`
     /// or of windows_exporter.
@@ -115,7 +115,7 @@ reasons! {
     FailureLimitReached,
     /// The source of hosts is fetched for the first time.
     Fetching,
-    /// Another installer put services, or the [plugin for gMSA](../guide/gmsa.md#a-plugin-for-hosts-in-no-domain), on the host under names that
+    /// Another installer put services, or the [plugin for gMSA](../guide/workloads.md#a-plugin-for-hosts-in-no-domain), on the host under names that
     /// the operator uses.
     ForeignServices,
     /// The fetch from the [Git server](../guide/inventory.md#what-is-used-and-what-is-not) failed. The list that was used before stays in force.
@@ -164,9 +164,9 @@ reasons! {
     JumpHostKeyMismatch,
     /// The operator cannot use the [jump host](../guide/hosts.md#hosts-behind-a-jump-host) of the pool: nothing is known of the host.
     JumpHostUnreachable,
-    /// A host could not be changed to another [SSH key](../guide/keys.md).
+    /// A host could not be changed to another [SSH key](../guide/maintenance.md#rotate-the-ssh-key).
     KeyRotationFailed,
-    /// The kubelet of the [payload](../guide/payload.md) does not fit the version of the API server.
+    /// The kubelet of the [payload](../guide/upgrade.md#the-payload) does not fit the version of the API server.
     KubeletVersionSkew,
     /// A Machine left the pool's MachineSet, but exists and is not being deleted.
     /// [Its host stays](../guide/removal.md#remove-several-hosts-or-all).
@@ -204,7 +204,7 @@ reasons! {
     PassedWithWarnings,
     /// The pool is paused: the operator begins no operation.
     Paused,
-    /// The [payload](../guide/payload.md) of the operator is missing or incomplete, or a path in it is refused.
+    /// The [payload](../guide/upgrade.md#the-payload) of the operator is missing or incomplete, or a path in it is refused.
     PayloadInvalid,
     /// The pool is in mode Plan, so the operator begins no operation.
     Planned,
@@ -272,7 +272,8 @@ reasons! {
     UpdateFailed,
     /// The revision of the list is not signed by a trusted key.
     VerificationError,
-    /// The host is to follow a version whose files are in no [payload](../guide/payload.md) of this operator: an earlier operator made it.
+    /// The host is to follow a version whose files are in no [payload](../guide/upgrade.md#the-payload) of this operator: an earlier operator made
+    /// it.
     VersionFilesMissing,
     /// The ConfigMap of a version is missing, damaged or not the operator's own.
     VersionUnreadable,

@@ -7,7 +7,9 @@ use std::path::Path;
 use api::host::path;
 use kube::config::{AuthInfo, Kubeconfig};
 use serde_json::Value;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::pem::Pem;
+use x509_parser::time::ASN1Time;
 
 use crate::certificates::split;
 use crate::fake::FakeHost;
@@ -29,7 +31,7 @@ pub fn start(host: &FakeHost) -> Result<String, String> {
     }
     if let Some(pem) = read(host, path::KUBELET_CURRENT_CERT)? {
         split(&pem).ok_or_else(|| format!("could not convert data from {}", path::KUBELET_CURRENT_CERT))?;
-        if is_valid(&pem) {
+        if is_leaf_valid(host, &pem) {
             return Ok(pem);
         }
     } else if let Given::Files(pem) = given {
@@ -99,9 +101,15 @@ fn link(target: &Path, link: &Path) -> std::io::Result<()> {
     std::os::windows::fs::symlink_file(target, link)
 }
 
-fn is_valid(pem: &str) -> bool {
+fn is_leaf_valid(host: &FakeHost, pem: &str) -> bool {
     let leaf = Pem::iter_from_buffer(pem.as_bytes()).flatten().find(|block| block.label == "CERTIFICATE");
-    leaf.is_some_and(|leaf| leaf.parse_x509().is_ok_and(|leaf| leaf.validity().is_valid()))
+    leaf.is_some_and(|leaf| leaf.parse_x509().is_ok_and(|leaf| is_valid(host, &leaf)))
+}
+
+/// Reports whether a certificate is valid by the host's clock.
+pub fn is_valid(host: &FakeHost, certificate: &X509Certificate<'_>) -> bool {
+    let now = host.now().ok().and_then(|now| ASN1Time::from_timestamp(now).ok());
+    now.is_some_and(|now| certificate.validity().is_valid_at(now))
 }
 
 fn read(host: &FakeHost, path: &str) -> Result<Option<String>, String> {

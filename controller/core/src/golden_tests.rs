@@ -18,7 +18,7 @@ use crate::{
     },
     render::{
         Cluster, Network, Platform, Settings,
-        fixtures::{PROGRAMS, cluster, host, payload},
+        fixtures::{CREDENTIAL_PROVIDERS, PROGRAMS, cluster, host, payload},
         render,
     },
 };
@@ -57,7 +57,8 @@ fn what_hosts_get_on_each_platform() {
             network: Network::OvnHybrid { vxlan_port: None },
             ..cluster()
         };
-        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &TemplateSpec::default()).unwrap();
+        let payload = payload(&[PROGRAMS.as_slice(), &CREDENTIAL_PROVIDERS].concat());
+        let rendered = render(&cluster, &payload, &Settings::default(), &TemplateSpec::default()).unwrap();
         let configs = rendered.configs(&cluster, &host()).unwrap();
         let kubelet = configs.iter().find(|c| c.path == path::KUBELET_CONFIG).unwrap();
         let providers = configs.iter().find(|c| c.path == crate::render::CREDENTIAL_PROVIDER_CONFIG);

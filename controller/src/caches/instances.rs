@@ -97,16 +97,17 @@ impl Instances {
         instances
     }
 
-    /// Returns the instances of a pool, and of the same moment the pools with which it may share a limit.
-    pub(crate) fn of_pool_and_sharers(
-        &self,
-        pool: &str,
-        has_own_limit: &dyn Fn(&str) -> bool,
-    ) -> (Vec<Arc<WindowsInstance>>, BTreeMap<String, Sharer>) {
+    /// Returns the instances of a pool, and of the same moment the number of nodes that it disrupts with their grants.
+    pub(crate) fn of_pool_and_granted(&self, pool: &str) -> (Vec<Arc<WindowsInstance>>, u32) {
         let fleet = self.fleet.read();
         let instances = fleet.of_pool(pool);
         self.count(instances.len());
-        (instances, fleet.sharers(has_own_limit))
+        (instances, fleet.disrupting(pool))
+    }
+
+    /// Returns all pools that have instances, with what decides whether they share a limit.
+    pub(crate) fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
+        self.fleet.read().sharers(has_own_limit)
     }
 
     fn count(&self, instances: usize) {

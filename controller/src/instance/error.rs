@@ -155,7 +155,7 @@ pub(crate) enum StepError {
     #[error(
         "the user data of the Machine {machine} is not of this operator and may write the key {key} again at each start of the host: keep that \
          key in the list; to have hosts with the first key, store it in the Secret cloud-private-key and delete the Machine, so that its MachineSet makes another \
-         (docs/guide/keys.md#machines)"
+         (docs/guide/maintenance.md#machines)"
     )]
     KeyOfUserData {
         /// `<namespace>/<name>` of the Machine.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use api::{
-    Operation, Step,
+    Operation, Reason, Step,
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     payload,
 };
@@ -187,14 +187,16 @@ fn space(files: &[payload::File], state: &HostState) -> u64 {
 /// Returns the wait for a host that restarts, whose errors are expected; only taking too long is an error. Any other error is returned.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
-    // A host that goes down may take the question with it.
-    let expected = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
+    // A host that goes down may take the question with it, and the clock of one that is back may be wrong until a time server has answered.
+    let has_wrong_clock = error.reason() == Reason::ClockSkew;
+    let is_down = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
+    let expected = is_down || has_wrong_clock;
     if !rebooting || !expected {
         return Err(error);
     }
     if scope.in_step() > scope.cx.process.args.reboot_timeout {
         // Whether the host has restarted is not known.
-        if error.is_of_jump_host() {
+        if has_wrong_clock || error.is_of_jump_host() {
             return Err(error);
         }
         return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
@@ -386,6 +388,7 @@ fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool)
 mod tests {
     use remote::ssh::SshError;
     use serde_json::json;
+    use wnp_core::operation::preflight::{Fault, Faults};
 
     use super::{super::test_bed::Bed, *};
 
@@ -421,8 +424,13 @@ mod tests {
         let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"operation": operation})));
         let broken = || SshError::Disconnected { address: "10.0.0.1".into(), why: "the host closed it".into() };
         let of_jump_host = SshError::JumpHostUnreachable { fault: Box::new(broken()) };
-        for (error, reason) in [(broken(), "Unreachable"), (of_jump_host, "JumpHostUnreachable")] {
-            let error = restarting(&mut scope, error.into()).unwrap_err();
+        let skew = Faults::from(Fault::ClockSkew { seconds: 3600, direction: "behind" });
+        for (error, reason) in [
+            (StepError::from(broken()), "Unreachable"),
+            (of_jump_host.into(), "JumpHostUnreachable"),
+            (skew.into(), "ClockSkew"),
+        ] {
+            let error = restarting(&mut scope, error).unwrap_err();
             assert_eq!(error.reason(), reason);
         }
     }

@@ -20,7 +20,11 @@ use crate::runtime::events::EventReason;
 use wnp_core::{
     acts,
     enumeration::counted,
-    inventory::{EntryError, instances::writes, removals},
+    inventory::{
+        EntryError,
+        instances::{can_have_instances, writes},
+        removals,
+    },
 };
 
 /// Result of applying a plan.
@@ -39,8 +43,8 @@ pub(super) async fn apply(
 ) -> Result<Option<Applied>, PoolError> {
     let deleting = pool.metadata.deletion_timestamp.is_some();
     let wait = cx.sources.names.ask(pool, &seen.list.to_ask, &cx.shared);
-    if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
-        add_finalizer(pool, cx).await?;
+    if !deleting && !can_have_instances(pool) && !add_finalizer(pool, cx).await? {
+        return Ok(None);
     }
     if !deleting && removals::is_announcement_spent(pool) && !remove_annotation(pool, key::ANNOUNCE_REMOVAL, cx).await?
     {
@@ -69,7 +73,8 @@ pub(super) async fn apply(
     Ok(Some(Applied { next_contact: wait.and_then(|wait| now.checked_add(wait).ok()) }))
 }
 
-async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), PoolError> {
+/// Adds the finalizer. Returns whether the pool was unchanged: one that is gone would leave the instances behind that are written for it.
+async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<bool, PoolError> {
     let mut finalizers = pool.finalizers().to_vec();
     finalizers.push(FINALIZER_POOL.into());
     write_finalizers(pool, cx, &finalizers).await

@@ -24,6 +24,13 @@ impl PoolContext {
         Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, at_start }
     }
 
+    /// Gives back the places of a pool that decides nothing now, except those of the nodes for which it has grants.
+    pub(super) fn keep_disruptions(&self, pool: &str, granted: u32) {
+        for waiting in self.disruptions.keep(pool, granted) {
+            self.wake.pool(&waiting);
+        }
+    }
+
     /// Warning that every pool reports in addition to its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
         let release = &self.hosts.release;

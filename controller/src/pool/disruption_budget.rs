@@ -24,25 +24,29 @@ struct Taken {
 
 impl GlobalDisruptionBudget {
     /// Runs a pool's decision with what the other pools leave it. One pool at a time: two that decide at once would each take what is left. Returns
-    /// the decision, and the pools to reconcile because they waited for what this one has given back.
+    /// the decision, and the pools to reconcile because they waited for what this one has given back. `sharers` are read when it is the pool's turn: in
+    /// an older view a pool may be missing that has decided since, and its place would be given to another.
     pub(crate) fn decide(
         &self,
         pool: &str,
         max_disruptions: Option<u32>,
-        sharers: &BTreeMap<String, Sharer>,
+        sharers: impl FnOnce() -> BTreeMap<String, Sharer>,
         now: Timestamp,
         decide: impl FnOnce(Option<Share>) -> Decision,
     ) -> (Decision, Vec<String>) {
         let mut known = self.0.lock();
+        let sharers = sharers();
+        // The place of a pool whose last instance is gone is free, too.
+        let is_freed = known.iter().any(|(p, taken)| taken.nodes > 0 && !sharers.contains_key(p));
         known.retain(|p, _| sharers.contains_key(p));
         // Of a pool that has not decided in this process, what it was granted before counts.
-        let share = share(pool, sharers, max_disruptions, &|p| known.get(p).map_or(0, |taken| taken.nodes));
+        let share = share(pool, &sharers, max_disruptions, &|p| known.get(p).map_or(0, |taken| taken.nodes));
         let Some(mut share) = share else {
             drop(known);
             let decision = decide(None);
             let mut known = self.0.lock();
             // A pool that no longer shares a limit leaves its place.
-            let next = if known.remove(pool).is_some() { waiting(&known, pool) } else { Vec::new() };
+            let next = if known.remove(pool).is_some() || is_freed { waiting(&known, pool) } else { Vec::new() };
             return (decision, next);
         };
         let before = known.get(pool).copied().unwrap_or_default();
@@ -52,13 +56,17 @@ impl GlobalDisruptionBudget {
         let granted = sharers.get(pool).map_or(0, |sharer| sharer.disrupting);
         let taken = Taken { nodes: decision.disrupting.max(granted), waits };
         known.insert(pool.to_owned(), taken);
-        let next = if taken.nodes < before.nodes { waiting(&known, pool) } else { Vec::new() };
+        let next = if taken.nodes < before.nodes || is_freed { waiting(&known, pool) } else { Vec::new() };
         (decision, next)
     }
 
-    /// Forgets the decision of a pool that is not carried out: only what it was granted before counts.
-    pub(crate) fn forget(&self, pool: &str) {
-        self.0.lock().remove(pool);
+    /// Takes back what a pool has decided and does not carry out: only the nodes count for which it has grants. Returns the pools to reconcile because
+    /// they waited for it.
+    pub(crate) fn keep(&self, pool: &str, granted: u32) -> Vec<String> {
+        let mut known = self.0.lock();
+        let Some(taken) = known.get_mut(pool) else { return Vec::new() };
+        let before = std::mem::replace(taken, Taken { nodes: granted, waits: None });
+        if granted < before.nodes { waiting(&known, pool) } else { Vec::new() }
     }
 }
 
@@ -79,11 +87,17 @@ mod tests {
         disrupting: u32,
     ) -> (Option<u32>, Option<String>, Vec<String>) {
         let (mut left, mut holder) = (None, None);
-        let (_, next) = known.decide(pool, Some(3), granted, Timestamp::UNIX_EPOCH, |share| {
-            left = share.as_ref().map(|share| share.left);
-            holder = share.and_then(|share| share.holder);
-            Decision { disrupting, waiting: vec!["w".into()], ..Decision::default() }
-        });
+        let (_, next) = known.decide(
+            pool,
+            Some(3),
+            || granted.clone(),
+            Timestamp::UNIX_EPOCH,
+            |share| {
+                left = share.as_ref().map(|share| share.left);
+                holder = share.and_then(|share| share.holder);
+                Decision { disrupting, waiting: vec!["w".into()], ..Decision::default() }
+            },
+        );
         (left, holder, next)
     }
 
@@ -96,10 +110,16 @@ mod tests {
         let (known, now) = (GlobalDisruptionBudget::default(), "2027-01-01T00:00:00Z".parse().unwrap());
         let share = |granted: &BTreeMap<String, Sharer>| {
             let mut seen = None;
-            known.decide("b", Some(3), granted, now, |share| {
-                seen = share;
-                Decision::default()
-            });
+            known.decide(
+                "b",
+                Some(3),
+                || granted.clone(),
+                now,
+                |share| {
+                    seen = share;
+                    Decision::default()
+                },
+            );
             seen.unwrap()
         };
         assert_eq!(share(&granted(1, 0)).since, None);
@@ -109,13 +129,27 @@ mod tests {
     }
 
     #[test]
+    fn pools_are_seen_as_they_are_when_the_turn_comes() {
+        let known = GlobalDisruptionBudget::default();
+        let sharers = || {
+            assert!(known.0.is_locked(), "another pool may decide between the view and the decision");
+            granted(0, 0)
+        };
+        known.decide("a", Some(3), sharers, Timestamp::UNIX_EPOCH, |_| Decision::default());
+    }
+
+    #[test]
     fn what_was_decided_counts_before_it_is_seen() {
         let (known, none) = (GlobalDisruptionBudget::default(), granted(0, 0));
         assert_eq!(left(&known, "a", &none, 2), (Some(3), None, vec![]));
         assert_eq!(left(&known, "b", &none, 0), (Some(1), None, vec![]));
         assert_eq!(left(&known, "b", &none, 3), (Some(1), None, vec![]));
         assert_eq!(left(&known, "a", &none, 0), (Some(0), Some("b".into()), vec![]));
-        known.forget("b");
+        assert_eq!(known.keep("b", 1), ["a".to_owned()]);
+        assert_eq!(left(&known, "a", &none, 0), (Some(2), None, vec![]), "its grant counts before it is seen");
+        assert_eq!(known.keep("b", 1), [""; 0]);
+        left(&known, "a", &granted(0, 3), 0);
+        assert_eq!(known.keep("b", 0), ["a".to_owned()], "its operation has ended");
         assert_eq!(left(&known, "a", &none, 0), (Some(3), None, vec![]));
     }
 
@@ -129,13 +163,32 @@ mod tests {
         assert_eq!(left(&known, "a", &granted(0, 2), 0), (Some(1), None, vec![]));
         assert_eq!(left(&known, "b", &granted(0, 0), 0), (Some(3), None, vec![]), "none waits any more");
 
+        // The last instance of b is gone, and b decides no more.
+        left(&known, "b", &granted(0, 3), 3);
+        left(&known, "a", &granted(0, 3), 0);
+        left(&known, "c", &granted(0, 3), 0);
+        let without = |pool: &str| {
+            let mut all = granted(0, 0);
+            all.insert("c".into(), Sharer::default());
+            all.remove(pool);
+            all
+        };
+        assert_eq!(left(&known, "c", &without("b"), 0), (Some(3), None, vec!["a".into()]));
+        left(&known, "a", &without(""), 0);
+
         // Without a limit nothing is shared.
         left(&known, "b", &granted(0, 3), 3);
         left(&known, "a", &granted(0, 3), 0);
-        let (_, next) = known.decide("b", None, &granted(0, 3), Timestamp::UNIX_EPOCH, |others| {
-            assert_eq!(others, None);
-            Decision::default()
-        });
+        let (_, next) = known.decide(
+            "b",
+            None,
+            || granted(0, 3),
+            Timestamp::UNIX_EPOCH,
+            |others| {
+                assert_eq!(others, None);
+                Decision::default()
+            },
+        );
         assert_eq!(next, ["a".to_owned()]);
     }
 }

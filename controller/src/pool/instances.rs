@@ -8,11 +8,12 @@ use futures::{StreamExt, stream};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
+    runtime::reflector::ObjectRef,
 };
 
 use super::{PoolError, audit::HostEvent, failed, gone_is_fine};
 use crate::context::Context;
-use wnp_core::inventory::instances::{Update, Write};
+use wnp_core::inventory::instances::{Update, Write, can_have_instances};
 
 /// Writes to the API server that are under way at once for one pool.
 const WRITES: usize = 16;
@@ -43,8 +44,16 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                 Err(error) => Err(failed("create an instance")(error)),
             }
         }
+        // That pool may have been deleted since the move was decided.
+        Write::Update(Update { moved_to: Some(to), .. })
+            if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) =>
+        {
+            Ok(None)
+        }
         Write::Update(Update { name, patch, changed, moved_to, returns }) => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
+            // A move that is repeated later may come after the other pool has gone.
+            let api = if moved_to.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
             match api.patch(&name, &params, &Patch::Merge(patch)).await {
                 Ok(written) => {
                     if returns {
@@ -58,7 +67,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                     }
                     Ok(None)
                 }
-                other => gone_is_fine(other).map(|()| None).map_err(failed("change an instance")),
+                other => gone_is_fine(other).map(|_| None).map_err(failed("change an instance")),
             }
         }
         Write::Grant { name, patch } => {
@@ -68,7 +77,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                     cx.writes.grants.note(&written);
                     Ok(None)
                 }
-                other => gone_is_fine(other).map(|()| None).map_err(failed("grant an operation")),
+                other => gone_is_fine(other).map(|_| None).map_err(failed("grant an operation")),
             }
         }
         Write::Leave { name, patch, mark, why, revision } => {
@@ -85,7 +94,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                     cx.record_host_event(&written, &HostEvent::Dismissed { why, revision });
                     Ok(None)
                 }
-                other => gone_is_fine(other).map(|()| None).map_err(failed("mark an instance as leaving")),
+                other => gone_is_fine(other).map(|_| None).map_err(failed("mark an instance as leaving")),
             }
         }
     }

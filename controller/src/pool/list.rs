@@ -5,13 +5,14 @@ use std::{collections::BTreeSet, sync::Arc};
 use api::{WindowsInstance, WindowsNodePool, names::key};
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
-use super::names::{self, Naming};
+use super::names::{self, ASK_AGAIN, Naming};
 use super::{PoolContext, source};
+use crate::runtime::clock;
 use remote::ssh::HostKeyCheck;
 use wnp_core::inventory::{
     Entry, EntryError, HostList, SourceError, SourceOutcome,
     address::canonical,
-    hosts::{self, HostKeys, KnownHosts},
+    hosts::{self, HostKeys, KnownHosts, OwnerState},
     list::{List, Nameless, ObservedList, broken},
     naming,
     ownership::{self, Reading, Unread},
@@ -27,7 +28,9 @@ pub(super) async fn list(
 ) -> List {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        cx.sources.owners().release(&name);
+        for waiting in cx.sources.owners().release(&name) {
+            cx.wake.pool(&waiting);
+        }
         let mut list = List::default();
         hand_over(&mut list, pool, mine, cx);
         depart(&mut list, pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
@@ -89,19 +92,27 @@ async fn listed(
     let going_over = resolved.going_over(|pool, host| {
         let (pools, instance) = (&cx.caches.pools, cx.caches.instances.get(&ObjectRef::new(host)));
         let address = instance.map(|i| canonical(&i.spec.host.address)).unwrap_or_default();
-        let lists = |pool: Arc<WindowsNodePool>| {
-            pool.metadata.deletion_timestamp.is_none() && cx.sources.owners().lists(&pool, host, &address)
+        // The host of a pool that does not exist goes over to no other by itself.
+        let Some(pool) = pools.get(&ObjectRef::new(pool)) else {
+            let is_unreadable = cx.caches.unreadable.names("WindowsNodePool").iter().any(|name| name == pool);
+            return if is_unreadable { OwnerState::Listed } else { OwnerState::WithoutPool };
         };
-        // The host of a pool that is gone goes over to no other by itself.
-        pools.get(&ObjectRef::new(pool)).is_none_or(lists)
+        let lists = pool.metadata.deletion_timestamp.is_none() && cx.sources.owners().lists(&pool, host, &address);
+        if lists { OwnerState::Listed } else { OwnerState::Released }
     });
+    // A pool whose finalizer a user removes goes without a reconcile.
+    let gone = if resolved.owners.is_empty() { None } else { clock::now().checked_add(ASK_AGAIN).ok() };
     for owner in cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)) {
         cx.wake.pool(&owner);
     }
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
     let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();
-    let reading = if trouble.is_some() { Reading::Old(names, addresses) } else { Reading::List(names, addresses) };
+    let reading = match trouble {
+        Some(_) => Reading::Old(names, addresses),
+        None if named.is_pending => Reading::Pending(names, addresses),
+        None => Reading::List(names, addresses),
+    };
     let unnamed: Vec<String> = named.unnamed.iter().map(|e| e.host.address.clone()).collect();
     let nameless = Nameless { broken: broken(pool, mine, &problems), unnamed };
     let place = |entry: Entry| (naming::place(&entry.host, port), entry);
@@ -113,7 +124,7 @@ async fn listed(
         problems: trouble.iter().map(EntryError::from).collect(),
         hosts: resolved.hosts,
         origins: resolved.origins,
-        next: [owners.next(next), again].into_iter().flatten().min(),
+        next: [owners.next(next), again, gone].into_iter().flatten().min(),
         status,
         ..List::default()
     };

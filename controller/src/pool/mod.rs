@@ -9,6 +9,8 @@ mod context;
 mod cost_tests;
 mod debouncer;
 mod desired_state;
+#[cfg(test)]
+mod finalizer_tests;
 mod instances;
 mod keys;
 mod letting_go;
@@ -25,14 +27,15 @@ pub(crate) mod unread;
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Reason, WindowsNodePool, WindowsNodePoolStatus,
-    names::{FINALIZER_POOL, MANAGER_POOL},
+    Reason, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    names::{FINALIZER_POOL, MANAGER_POOL, key},
 };
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, CustomResourceExt as _, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
+    core::DeserializeGuard,
     runtime::{controller::Action, reflector::ObjectRef},
 };
 use serde_json::json;
@@ -157,7 +160,11 @@ pub(crate) fn refused(
     message: &str,
     cx: &PoolContext,
 ) -> WindowsNodePoolStatus {
-    let mine = cx.caches.instances.of_pool(&pool.name_any());
+    let name = pool.name_any();
+    let (mine, granted) = cx.caches.instances.of_pool_and_granted(&name);
+    if mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
+        cx.keep_disruptions(&name, granted);
+    }
     let is_ready = |name: &String| cx.node(name).is_some_and(|node| wnp_core::node::ready(&node).0);
     let ready = mine.iter().filter(|i| !i.is_leaving()).map(|i| i.name_any()).filter(is_ready).count();
     refuse(pool, reason, message, Some(ready), clock::now())
@@ -170,11 +177,7 @@ async fn reconcile_pool(
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
-    let has_own_limit = |pool: &str| {
-        let pool = cx.caches.pools.get(&ObjectRef::new(pool));
-        pool.is_some_and(|p| p.spec.rollout().max_unavailable.is_some())
-    };
-    let (mine, sharers) = cx.caches.instances.of_pool_and_sharers(&name, &has_own_limit);
+    let (mine, granted) = cx.caches.instances.of_pool_and_granted(&name);
     if deleting {
         cx.sources.names.forget(&name);
     }
@@ -192,11 +195,11 @@ async fn reconcile_pool(
     let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
     let seen = Snapshot::observe(pool, mine, &cx.caches.instances, intent, cx, now).await?;
     if is_plan {
-        return report_plan(pool, &seen, cx, now).await;
+        return report_plan(pool, &seen, granted, cx, now).await;
     }
     // Hosts are sent only what is stored, so nothing is granted of a version that cannot be.
     seen.desired.publish(cx).await?;
-    let plan = plan::decide(pool, &seen, &sharers, cx, now);
+    let plan = plan::decide(pool, &seen, cx, now);
     let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
         return Ok(Action::requeue(API_RETRY));
     };
@@ -222,15 +225,22 @@ async fn record_acts(pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -
     Ok(Action::requeue(API_RETRY))
 }
 
-/// Reports what would be done for a pool in mode Plan.
+/// Reports whether a pool sets its own limit of unavailable nodes.
+fn has_own_limit(pool: &str, cx: &PoolContext) -> bool {
+    let pool = cx.caches.pools.get(&ObjectRef::new(pool));
+    pool.is_some_and(|p| p.spec.rollout().max_unavailable.is_some())
+}
+
+/// Reports what would be done for a pool in mode Plan. `granted` is the number of nodes that it disrupts with what was granted before.
 async fn report_plan(
     pool: &Arc<WindowsNodePool>,
     seen: &Snapshot,
+    granted: u32,
     cx: &Arc<PoolContext>,
     now: Timestamp,
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
-    cx.disruptions.forget(&name);
+    cx.keep_disruptions(&name, granted);
     // Names are looked up, and no host is asked.
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
@@ -304,18 +314,34 @@ fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Pool
     }
 }
 
-/// Accepts a deletion or a change in between, which triggers another reconcile by itself.
-fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
+/// Accepts a deletion or a change in between, which triggers another reconcile by itself. Returns whether there was none.
+fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<bool> {
     match result {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 /// Releases a pool whose last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
-    cx.sources.owners().forget(&pool.name_any());
+    // One that was created or handed over a moment ago is in no cache yet.
+    let name = pool.name_any();
+    let of_pool = ListParams::default().labels(&format!("{}={name}", key::POOL));
+    let api: Api<DeserializeGuard<WindowsInstance>> = Api::all(cx.cluster.client.clone());
+    let left = match api.list(&of_pool).await {
+        Ok(left) => left.items,
+        // The kind is deleted, too.
+        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
+        Err(error) => return Err(failed("list the pool's instances")(error)),
+    };
+    if left.into_iter().any(|instance| instance.0.map_or(true, |i| i.spec.pool_ref.name == name)) {
+        return Ok(Action::requeue(API_RETRY));
+    }
+    for waiting in cx.sources.owners().forget(&name) {
+        cx.wake.pool(&waiting);
+    }
+    cx.keep_disruptions(&name, 0);
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
         write_finalizers(pool, cx, &left).await?;
@@ -324,7 +350,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
 }
 
 /// Stores the finalizers of a pool as it was seen. kube's `finalizer` calls a deletion that lasts for hours an error; here it has a status.
-async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
+async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };

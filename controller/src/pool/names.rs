@@ -22,7 +22,7 @@ use wnp_core::inventory::{
 /// Nodes that are asked for at once.
 const REQUESTS: usize = 16;
 /// Time after which a name is checked again: no watch reports the deletion of Machines and of other systems' Nodes.
-const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Time after which a name is checked again when the API server fails.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 

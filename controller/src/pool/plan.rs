@@ -1,7 +1,5 @@
 //! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
 
-use std::collections::BTreeMap;
-
 use api::WindowsNodePool;
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
@@ -9,10 +7,7 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use super::{PoolContext, snapshot::Snapshot};
 use wnp_core::{
     inventory::instances::{Changes, changes},
-    rollout::{
-        grants::{self, Candidate, Decision, Limits},
-        shared_limit::Sharer,
-    },
+    rollout::grants::{self, Candidate, Decision, Limits},
 };
 
 /// Plan of what to do for a pool.
@@ -23,18 +18,14 @@ pub(super) struct Plan {
     pub decision: Decision,
 }
 
-/// Decides what to do for a pool. `sharers` are all pools with instances: they may share a limit of disruptions.
-pub(super) fn decide(
-    pool: &WindowsNodePool,
-    seen: &Snapshot,
-    sharers: &BTreeMap<String, Sharer>,
-    cx: &PoolContext,
-    now: Timestamp,
-) -> Plan {
+/// Decides what to do for a pool.
+pub(super) fn decide(pool: &WindowsNodePool, seen: &Snapshot, cx: &PoolContext, now: Timestamp) -> Plan {
     let version = seen.desired.for_new_hosts(seen.limits.open, cx);
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
     let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
     let cap = cx.process.args.max_disruptions;
+    // All pools with instances: they may share a limit of disruptions.
+    let sharers = || cx.caches.instances.sharers(&|name| super::has_own_limit(name, cx));
     let (decision, next) = cx.disruptions.decide(&pool.name_any(), cap, sharers, now, |others| {
         grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)
     });

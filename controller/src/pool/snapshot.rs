@@ -139,8 +139,9 @@ impl Snapshot {
         now: Timestamp,
     ) -> Timers {
         let rollout = pool.spec.rollout();
-        // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
-        let is_deleted = pool.metadata.deletion_timestamp.is_some();
+        // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it. The other pool may also
+        // be deleted before it takes the instance.
+        let wait = if pool.metadata.deletion_timestamp.is_some() { 1 } else { 30 };
         let certificates = self.members.iter().filter_map(|m| wicd_certificate_end(&m.instance));
         Timers {
             certificate: certificates.filter(|at| *at > now).min(),
@@ -151,7 +152,7 @@ impl Snapshot {
             available: soonest_available(&self.members, rollout.min_ready(), now, |name| cx.node(name)),
             deadline: next_deadline(&self.members, pool, self.desired.course.status.as_ref(), decision, now),
             source: self.list.next,
-            handed_over: (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1)),
+            handed_over: (!self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(wait)),
             ..Timers::default()
         }
     }

@@ -170,9 +170,14 @@ async fn the_first_hour_on_a_simulated_host_is_one_page() -> Result<()> {
         let is_skipped = evidence.contains("not shown by a simulated host") || evidence.starts_with("by hand: ");
         ensure!(if is_shown { result == "passed" } else { result == "skipped" && is_skipped }, "{line:?}\n{page}");
     }
-    for part in ["check-host: 13 of 13", "; join: follows ", "; removal: no pool", "by hand: exhaust memory"] {
+    for part in
+        ["check-host: 13 of 13", "; join: follows ", "; removal: no pool", "memory: not shown by a simulated host"]
+    {
         ensure!(page.contains(part), "{part}\n{page}");
     }
+    let begun =
+        ["programs", "check-host", "join", "command-lines", "memory"].map(|id| progress.find(&format!("{id} …")));
+    ensure!(begun.is_sorted() && begun[0].is_some(), "{begun:?}\n{progress}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
     Ok(())
 }

@@ -238,7 +238,7 @@ async fn what_people_intend(watched: &Watched) -> Result<()> {
 /// Runs the commands of the alert and of its runbook, as a user enters them: they name the host, and a hold silences the alert.
 async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Result<()> {
     let world = &watched.world;
-    let runbook = Guide::open(&world.control_plane, "../runbooks/WindowsNodePoolHostKeyChanged.md", "runbooks")?;
+    let runbook = Guide::open(&world.control_plane, "../reference/alerts.md", "runbooks")?;
     let run = async |commands: &str| {
         let output = runbook.output(world, commands).await?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -247,7 +247,7 @@ async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Re
     };
     let names_host =
         |text: &str| text.lines().any(|line| line.starts_with("key-0 ") && line.ends_with("HostKeyMismatch"));
-    let diagnosis = run(&runbook.block("## Diagnosis", "sh")?.replace("HOST", "key-0")).await?;
+    let diagnosis = run(&runbook.block("## WindowsNodePoolHostKeyChanged", "sh")?.replace("HOST", "key-0")).await?;
     ensure!(names_host(&diagnosis) && diagnosis.contains("got SHA256:"), "{diagnosis}");
     let firing = watched.prometheus.firing().await?;
     let alert = firing.iter().find(|alert| alert["labels"]["alertname"] == "WindowsNodePoolHostKeyChanged");

@@ -58,9 +58,27 @@ async fn merge(client: &Client, node: &str, status: bool, patch: &Value) -> Resu
 }
 
 async fn taints(client: &Client, node: &str) -> Result<Vec<Value>> {
-    let node = Api::<Node>::all(client.clone()).get(node).await?;
-    let taints = node.spec.and_then(|s| s.taints).unwrap_or_default();
-    Ok(taints.into_iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
+    Ok(taints_of(&Api::<Node>::all(client.clone()).get(node).await?)?)
+}
+
+fn taints_of(node: &Node) -> Result<Vec<Value>, serde_json::Error> {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    taints.into_iter().flatten().map(serde_json::to_value).collect()
+}
+
+/// Merges a patch with changed taints into a Node, again while another controller changes the Node: Kubernetes itself sets and removes taints.
+async fn merge_taints(client: &Client, node: &str, patch: &Value, change: impl Fn(&mut Vec<Value>)) -> Result<()> {
+    loop {
+        let found = Api::<Node>::all(client.clone()).get(node).await?;
+        let (mut patch, mut taints) = (patch.clone(), taints_of(&found)?);
+        change(&mut taints);
+        patch["spec"]["taints"] = json!(taints);
+        patch["metadata"]["resourceVersion"] = json!(found.metadata.resource_version);
+        match merge(client, node, false, &patch).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            other => return other.map(drop).context("merge the taints"),
+        }
+    }
 }
 
 fn refusal<T>(result: Result<T, kube::Error>) -> String {
@@ -96,19 +114,19 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     world.eventually("the service has its token and runs", || async { hosts.iter().all(runs) }).await?;
 
     // A cloud controller manager would have tainted it so.
-    let others = taints(&world.client, "win-0").await?;
     let taint = json!({"key": TAINT, "value": "true", "effect": "NoSchedule"});
-    let all: Vec<Value> = others.iter().cloned().chain([taint]).collect();
     for node in ["win-0", "win-1"] {
-        merge(&world.client, node, false, &json!({"spec": {"taints": all}})).await?;
+        merge_taints(&world.client, node, &json!({}), |taints| taints.push(taint.clone())).await?;
     }
     let client = as_node_manager(&hosts[0]).await?;
-    let zone = json!({"metadata": {"labels": {
-        "topology.kubernetes.io/zone": "westeurope-1", "topology.kubernetes.azure.com/sub-fault-domain": "2",
-    }}});
-    let initialise = json!({"metadata": zone["metadata"], "spec": {"providerID": "azure:///vm-0", "taints": others}});
+    let initialise = json!({
+        "metadata": {"labels": {
+            "topology.kubernetes.io/zone": "westeurope-1", "topology.kubernetes.azure.com/sub-fault-domain": "2",
+        }},
+        "spec": {"providerID": "azure:///vm-0"},
+    });
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
-    merge(&client, "win-0", false, &initialise).await?;
+    merge_taints(&client, "win-0", &initialise, |taints| taints.retain(|t| t["key"] != TAINT)).await?;
     ensure!(taints(&client, "win-0").await?.iter().all(|t| t["key"] != TAINT), "the taint is there");
     merge(&client, "win-0", true, &addresses).await?;
 

@@ -19,13 +19,16 @@ use testbed::{
     sim::{SimHost, SimOptions},
 };
 
-use crate::fleet::{World, has, is_ready, pool_status, spec};
+use crate::{
+    fleet::{World, has, is_ready, pool_status, spec},
+    machines::{set_port, until_made, until_ready},
+};
 
 fn maps(world: &World) -> Api<ConfigMap> {
     Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE)
 }
 
-async fn create(world: &World, hosts: &[SimHost]) -> Result<()> {
+pub(crate) async fn create(world: &World, hosts: &[SimHost]) -> Result<()> {
     let data: BTreeMap<String, String> =
         hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
     let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
@@ -45,31 +48,6 @@ async fn delete(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn until_pool_is_made(world: &World) -> Result<WindowsNodePool> {
-    world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
-    world.pool(WINDOWS_INSTANCES).await
-}
-
-async fn until_ready(world: &World, nodes: i32) -> Result<()> {
-    world
-        .until(WINDOWS_INSTANCES, &format!("{nodes} nodes"), |p| {
-            is_ready(p) && (pool_status(p).hosts, pool_status(p).ready_nodes) == (nodes, nodes)
-        })
-        .await
-}
-
-/// Sets the port in the pool that the operator has created, as a user does: simulated hosts do not listen at 22.
-async fn set_port(world: &World, host: &SimHost) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let port = json!({
-        "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
-        "metadata": {"name": WINDOWS_INSTANCES},
-        "spec": {"ssh": {"port": host.port()}},
-    });
-    pools.patch(WINDOWS_INSTANCES, &PatchParams::apply("a-person"), &Patch::Apply(port)).await?;
-    Ok(())
-}
-
 /// Returns the fields of a pool that a field manager owns, without the status.
 fn owned(pool: &WindowsNodePool, manager: &str) -> Value {
     let fields = pool.managed_fields().iter().find(|f| f.manager.as_deref() == Some(manager));
@@ -81,14 +59,14 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 3).await?;
     create(&world, &hosts[..2]).await?;
-    let pool = until_pool_is_made(&world).await?;
+    let pool = until_made(&world, WINDOWS_INSTANCES).await?;
     let ours = json!({"f:spec": {".": {}, "f:inventory": {".": {}, "f:configMapRef": {".": {}, "f:name": {}}}}});
     ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
 
     ensure!(pool.spec.mode.is_none(), "there is no node of WMCO");
 
-    set_port(&world, &hosts[0]).await?;
-    until_ready(&world, 2).await?;
+    set_port(&world, WINDOWS_INSTANCES, &hosts[0]).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     for host in &hosts[..2] {
         let instance = world.until_joined(host.name()).await?;
         let origin = instance.spec.origin.context("no origin")?;
@@ -127,7 +105,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     // Taken out, a host is clean and no longer a node.
     edit(&world, json!({(first): null, "10.9.9.9": null})).await?;
     world.until_gone(&hosts[0]).await?;
-    until_ready(&world, 2).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
 
     // Without the ConfigMap none goes until a user confirms it. The pool stays, because a user has set something in it.
     delete(&world).await?;
@@ -165,9 +143,9 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 2).await?;
     create(&world, &hosts).await?;
-    until_pool_is_made(&world).await?;
-    set_port(&world, &hosts[0]).await?;
-    until_ready(&world, 2).await?;
+    until_made(&world, WINDOWS_INSTANCES).await?;
+    set_port(&world, WINDOWS_INSTANCES, &hosts[0]).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     let mut before = Vec::new();
     for host in &hosts {
         before.push((host, world.node(host.name()).await?.context("no Node")?.uid(), host.stats()));
@@ -199,7 +177,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
         .await?;
     all_stay(&world).await?;
     edit(&world, json!({(address): "username=Administrator", "win-0.invalid": null})).await?;
-    until_ready(&world, 2).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await?;
 
     // A ConfigMap without entries, and one that is replaced.
@@ -211,7 +189,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     delete(&world).await?;
     world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
     create(&world, &hosts).await?;
-    until_ready(&world, 2).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await?;
 
     // The operator is reinstalled, in a namespace that was deleted.
@@ -225,7 +203,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     world.new_operator().await?;
     world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "SourceNotFound", &[&confirm])).await?;
     create(&world, &hosts).await?;
-    until_ready(&world, 2).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await
 }
 
@@ -234,9 +212,9 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 2).await?;
     create(&world, &hosts).await?;
-    until_pool_is_made(&world).await?;
-    set_port(&world, &hosts[0]).await?;
-    until_ready(&world, 2).await?;
+    until_made(&world, WINDOWS_INSTANCES).await?;
+    set_port(&world, WINDOWS_INSTANCES, &hosts[0]).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     let mut before = Vec::new();
     for host in &hosts {
         before.push(world.node(host.name()).await?.context("no Node")?.uid());
@@ -263,9 +241,9 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
 
     // Listed again, they keep their names and their Nodes. No host is asked for its name: the Nodes have the addresses.
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &label(Value::Null)).await?;
-    until_pool_is_made(&world).await?;
-    set_port(&world, &hosts[0]).await?;
-    until_ready(&world, 2).await?;
+    until_made(&world, WINDOWS_INSTANCES).await?;
+    set_port(&world, WINDOWS_INSTANCES, &hosts[0]).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     for (host, uid) in hosts.iter().zip(&before) {
         world.until_joined(host.name()).await?;
         ensure!(world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid, "it registered again");
@@ -277,8 +255,8 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
 async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     create(&world, &[]).await?;
-    until_pool_is_made(&world).await?;
-    until_ready(&world, 0).await?;
+    until_made(&world, WINDOWS_INSTANCES).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 0).await?;
 
     // Who deletes the pool and not its source gets it again.
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -289,7 +267,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
             world.pool(WINDOWS_INSTANCES).await.is_ok_and(|p| p.uid() != first)
         })
         .await?;
-    until_ready(&world, 0).await?;
+    until_ready(&world, WINDOWS_INSTANCES, 0).await?;
 
     // What happens while no operator runs is seen by the next.
     world.operator.signal("KILL")?;
@@ -306,7 +284,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     let theirs = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(theirs.spec == spec(&[]) && owned(&theirs, MANAGER_ADAPTER).is_null(), "{:?}", theirs.spec);
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
-    until_pool_is_made(&world).await?;
+    until_made(&world, WINDOWS_INSTANCES).await?;
 
     // A ConfigMap that a user's pool names and that is not there removes no host, and reports it.
     let inventory = json!({"configMapRef": {"name": "hall-b"}});

@@ -168,7 +168,7 @@ fn the_chart_takes_the_values_of_the_examples() -> Result<()> {
 /// The guide and the example for OLM have the same objects. OLM itself installs those of the guide in another test.
 #[test]
 fn the_example_for_olm_is_that_of_the_guide() -> Result<()> {
-    let guide = std::fs::read_to_string(root().join("docs/guide/install-olm.md"))?;
+    let guide = std::fs::read_to_string(root().join("docs/guide/install.md"))?;
     let block = guide.split("```yaml\n").find(|block| block.contains("kind: CatalogSource")).context("no block")?;
     let block = block.split("```").next().unwrap_or_default();
     let objects: Vec<Value> = serde_yaml::Deserializer::from_str(block)

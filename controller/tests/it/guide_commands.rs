@@ -28,10 +28,10 @@ const SHOWS: &[(&str, &str, &str)] = &[
     ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
     ("hosts.md", "## In short", "factory"),
     ("hosts.md", "## Identity of a host", "-"),
-    ("gmsa.md", "## The domain of a host", "win-1"),
-    ("gmsa.md", "## Check the accounts", "win-1"),
-    ("keys.md", "## How to", "condition met"),
-    ("inventory.md", "## Fetch at once", "annotated"),
+    ("workloads.md", "### The domain of a host", "win-1"),
+    ("workloads.md", "### Check the accounts", "win-1"),
+    ("maintenance.md", "### How to", "condition met"),
+    ("inventory.md", "### Fetch at once", "annotated"),
     ("troubleshooting.md", "### Try again now", "annotated"),
     ("troubleshooting.md", "### Hosts refuse every operator", "annotated"),
 ];
@@ -57,24 +57,21 @@ async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Resul
     Ok(world.node(HOST).await?.context("no Node")?.uid())
 }
 
-/// Gives the operator a key as each installation page says, and returns the public half of the last key.
-async fn key_by_each_page(world: &World) -> Result<PublicKey> {
+/// Gives the operator a key as the page of the installation says, and returns its public half.
+async fn key_by_the_page(world: &World) -> Result<PublicKey> {
     kubectl(world, &["create", "namespace", "windows"]).await?;
-    run(world, "install-helm.md", "## The key").await?;
-    let mut last = None;
-    for page in ["install-openshift.md", "install-kubernetes.md"] {
-        kubectl(world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "cloud-private-key"]).await?;
-        let guide = Guide::open(&world.control_plane, page, "guide_commands")?;
-        guide.run(world, "## 3. Give it a key").await?;
-        last = Some(std::fs::read_to_string(guide.folder().join("windows-key.pub"))?);
+    kubectl(world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "cloud-private-key"]).await?;
+    let guide = Guide::open(&world.control_plane, "install.md", "guide_commands")?;
+    for section in ["### 3. Give it a key", "### The key of a release"] {
+        guide.run(world, section).await?;
     }
-    Ok(PublicKey::from_openssh(&last.context("no page")?)?)
+    Ok(PublicKey::from_openssh(&std::fs::read_to_string(guide.folder().join("windows-key.pub"))?)?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
-    let authorized_keys = Some(vec![key_by_each_page(&world).await?]);
+    let authorized_keys = Some(vec![key_by_the_page(&world).await?]);
     let host = world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(HOST) }).await?;
 
     // The pool of the page. Address and port are those of this test.
@@ -95,8 +92,8 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
         let printed = run(&world, page, section).await?;
         ensure!(!printed.contains(HOST), "{page} {section}: {printed}");
     }
-    let backup = Guide::open(&world.control_plane, "backup.md", "guide_commands")?;
-    backup.run(&world, "## What to back up").await?;
+    let backup = Guide::open(&world.control_plane, "maintenance.md", "guide_commands")?;
+    backup.run(&world, "### What to back up").await?;
     for (file, part) in [
         ("pools.yaml", "name: factory"),
         ("host-keys.txt", "win-1 SHA256:"),
@@ -115,9 +112,9 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     world.until(POOL, "it is paused", is_paused("True", "Paused")).await?;
     kubectl(&world, &["patch", "wnp", POOL, "--type=merge", "-p", r#"{"spec":{"rollout":{"paused":null}}}"#]).await?;
     world.until(POOL, "it is not paused", is_paused("False", "AsExpected")).await?;
-    run(&world, "upgrade.md", "## Before").await?;
+    run(&world, "upgrade.md", "### Before").await?;
     world.until(POOL, "it is paused for a day", is_paused("True", "Paused")).await?;
-    let printed = run(&world, "upgrade.md", "## After").await?;
+    let printed = run(&world, "upgrade.md", "### After").await?;
     ensure!(printed.contains("condition met"), "{printed}");
     world.until(POOL, "it is not paused any more", is_paused("False", "AsExpected")).await?;
     run(&world, "rollouts.md", "## Pause").await?;

@@ -254,10 +254,15 @@ async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
         pod(&world, "stays", host.name(), &[]).await?;
     }
     let backup = world.control_plane.back_up().await?;
+    let lease = crate::crash::lease(&world).await?.metadata.resource_version;
     world.apply("etcd", &labelled("after")).await?;
     for host in &hosts {
         has_label(&world, host, "after").await?;
     }
+    // The operator tells a restore by a Lease that is older than the one that it has written.
+    let is_renewed =
+        || async { crate::crash::lease(&world).await.is_ok_and(|now| now.metadata.resource_version != lease) };
+    world.eventually("the Lease is renewed after the backup", is_renewed).await?;
     let before: Vec<_> = hosts.iter().map(starts).collect();
     let nodes = crate::fleet::nodes(&world.client).await?;
 

@@ -1,11 +1,11 @@
-//! Registry mirrors as the containerd of the payload understands them: its own reader of `hosts.toml` reads the files that hosts get.
+//! Registry mirrors as containerd of the payload and the oldest one understand them: their own readers of `hosts.toml` read the files that hosts get.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use api::TemplateSpec;
 use serde::Deserialize;
-use testbed::binaries::hosts_toml;
+use testbed::binaries::{CONTAINERD, OLDEST_CONTAINERD, containerdjudge};
 use wnp_core::render::{Cluster, MirrorRule, PullSecret, Settings, fixtures, render};
 
 const DIRECTORY: &str = r"C:\k\containerd\registries\";
@@ -124,14 +124,17 @@ fn containerd_asks_where_the_rules_say() -> Result<()> {
     ];
     let dir = tempfile::tempdir()?;
     write(dir.path(), &cluster)?;
-    let registries = expected.iter().map(|(registry, _)| *registry);
-    let output = Command::new(hosts_toml()?).arg(dir.path()).args(registries).output()?;
-    // Also a warning of a field that containerd does not know.
-    ensure!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let read: BTreeMap<String, Vec<Host>> = serde_json::from_slice(&output.stdout)?;
-    for (registry, expected) in expected {
-        let found: Vec<String> = read[registry].iter().map(Host::shown).collect();
-        ensure!(found == expected, "{registry}: {found:#?}, and not {expected:#?}");
+    for containerd in [CONTAINERD, OLDEST_CONTAINERD] {
+        let registries = expected.iter().map(|(registry, _)| *registry);
+        let judge = containerdjudge(&containerd)?;
+        let output = Command::new(&judge).arg("hosts").arg(dir.path()).args(registries).output()?;
+        // Also a warning of a field that containerd does not know.
+        ensure!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let read: BTreeMap<String, Vec<Host>> = serde_json::from_slice(&output.stdout)?;
+        for (registry, expected) in &expected {
+            let found: Vec<String> = read[*registry].iter().map(Host::shown).collect();
+            ensure!(found == *expected, "{}: {registry}: {found:#?}, and not {expected:#?}", judge.display());
+        }
     }
     Ok(())
 }

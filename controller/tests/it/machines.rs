@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsNodePool,
+    WindowsInstance, WindowsNodePool,
     conditions::kind,
-    names::{LEGACY_HOST_KEYS, MANAGER_ADAPTER, USER_DATA_SECRET, key},
+    names::{LEGACY_HOST_KEYS, MANAGER_ADAPTER, USER_DATA_SECRET, WINDOWS_INSTANCES, key},
 };
 use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
 use kube::{
@@ -18,7 +18,11 @@ use testbed::{
     sim::{HostOptions, SimHost, SimOptions},
 };
 
-use crate::fleet::{World, has, is_ready, pool_status};
+use crate::{
+    config_map,
+    fleet::{World, has, is_ready, nodes, pool_status},
+    guide::Guide,
+};
 
 pub(crate) const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
 const FINALIZER: &str = "machine.example.com/vm";
@@ -296,6 +300,46 @@ async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing() -> Result<()> 
             .await?;
         ensure!(host.services() == services, "{name} was touched");
     }
+    Ok(())
+}
+
+/// The commands of the guide leave nodes of a MachineSet and of `windows-instances` as they are, and no pool comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_stay_when_the_operator_is_uninstalled_by_the_guide() -> Result<()> {
+    let world = World::new(SimOptions::default(), ARGS).await?;
+    let maker = Maker::install(&world, MachineApi::OpenShift).await?;
+    let hosts = world.hosts("kept", 2).await?;
+    let set = maker.set("kept").await?;
+    maker.machine(hosts[0].name(), Some(&set), provisioned(&hosts[0])).await?;
+    config_map::create(&world, &hosts[1..]).await?;
+    for (pool, host) in [("kept", &hosts[0]), (WINDOWS_INSTANCES, &hosts[1])] {
+        until_made(&world, pool).await?;
+        set_port(&world, pool, host).await?;
+        until_ready(&world, pool, 1).await?;
+    }
+    let services: Vec<_> = hosts.iter().map(SimHost::services).collect();
+    let uids = async || anyhow::Ok(nodes(&world.client).await?.iter().map(ResourceExt::uid).collect::<Vec<_>>());
+    let before = uids().await?;
+    ensure!(before.len() == 2, "{before:?}");
+
+    let guide = Guide::open(&world.control_plane, "removal.md", "machines")?;
+    guide.run(&world, "### Keep the nodes: they continue to run").await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let all = ListParams::default();
+    world
+        .eventually("pools and instances are gone", || async {
+            pools.list(&all).await.is_ok_and(|pools| pools.items.is_empty())
+                && instances.list(&all).await.is_ok_and(|instances| instances.items.is_empty())
+        })
+        .await?;
+    // A pool that is made afterwards proves that the sources were looked at again.
+    let later = maker.set("later").await?;
+    maker.machine("later-0", Some(&later), json!({"phase": "Provisioning"})).await?;
+    until_made(&world, "later").await?;
+    let made: Vec<String> = pools.list(&all).await?.iter().map(ResourceExt::name_any).collect();
+    ensure!(made == ["later"], "{made:?}");
+    ensure!(uids().await? == before && hosts.iter().map(SimHost::services).eq(services), "{}", world.show().await);
     Ok(())
 }
 

@@ -44,6 +44,7 @@ mod guide;
 mod guide_commands;
 mod helm;
 mod host_identity;
+mod host_restarts;
 mod hosts_toml;
 mod image;
 mod image_pull;

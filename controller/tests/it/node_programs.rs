@@ -1,7 +1,12 @@
 //! Programs of a node judge their command lines and files under Wine: kubelet's and kube-proxy's own code, of pools that the API server
-//! takes, and containerd, windows_exporter and win-overlay as far as they go without a node.
+//! takes and of golden files, and containerd, windows_exporter and CNI plugins as far as they go without a node.
 
-use std::{fs, io::Write as _, path::Path, process::Stdio};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{TemplateSpec, WindowsNodePool, host::path, services::Service};
@@ -19,13 +24,15 @@ use proptest::{
 use serde_json::{Value, json};
 use testbed::{
     binaries::{
-        CONTAINERD, KUBERNETES, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, node_program, nodejudge,
+        CONTAINERD, HOST_LOCAL, KUBERNETES, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER,
+        containerdjudge, node_program, nodejudge, of_kubernetes,
     },
+    pki::Authority,
     wine::{Prefix, available},
 };
 use wnp_core::render::{
     self, Cluster, HostParams, Platform, Settings,
-    fixtures::{PROGRAMS, cluster, host, payload},
+    fixtures::{CREDENTIAL_PROVIDERS, PROGRAMS, cluster, host, payload},
     program,
 };
 
@@ -36,6 +43,8 @@ const ENDS: [&str; 2] = [KUBERNETES[KUBERNETES.len() - 1], KUBERNETES[0]];
 /// Number of random pools.
 const POOLS: usize = 200;
 
+/// File with the configuration of credential providers.
+const CREDENTIAL_PROVIDER_CONFIG: &str = r"C:\k\credential-provider-config.yaml";
 /// Files that wicd writes, which its own tests compare.
 const CNI_CONF: &str = include_str!("../../../wicd/src/network/cni.json");
 const KUBE_PROXY_CONF: &str = include_str!("../../../wicd/src/network/kube-proxy.json");
@@ -64,22 +73,82 @@ impl Node {
         let line = service.path.replace("NODE_NAME", "win-1").replace("NODE_IP", "10.0.0.7");
         Ok(line.split(' ').skip_while(|word| *word != program).skip(1).map(str::to_owned).collect())
     }
+
+    /// Reads a node of a golden file, which has each command line as a list of words.
+    fn of_golden(golden: &Value) -> Result<Self> {
+        let service = |service: &Value| {
+            let words: Vec<&str> = service["path"].as_array()?.iter().filter_map(Value::as_str).collect();
+            let mut service = service.clone();
+            service["path"] = json!(words.join(" "));
+            serde_json::from_value(service).ok()
+        };
+        let services = golden["services"].as_array().and_then(|list| list.iter().map(service).collect());
+        let providers = &golden["credentialProviders"];
+        let files = [(path::KUBELET_CONFIG, &golden["kubelet"]), (CREDENTIAL_PROVIDER_CONFIG, providers)];
+        let files = files.into_iter().filter(|(_, content)| !content.is_null());
+        Ok(Self {
+            files: files.map(|(path, content)| (path.to_owned(), content.to_string())).collect(),
+            services: services.context("it has no services")?,
+        })
+    }
+
+    /// Returns what is of interest to kubelet and kube-proxy.
+    fn judged(&self) -> Result<Value> {
+        let content = |path: &str| self.files.iter().find(|(name, _)| name == path).map(|(_, content)| content);
+        let [kubelet, proxy] = [self.arguments(program::KUBELET)?, self.arguments(program::KUBE_PROXY)?];
+        ensure!(!kubelet.is_empty() && !proxy.is_empty(), "{kubelet:?} {proxy:?}");
+        let providers = kubelet.iter().find_map(|word| word.strip_prefix("--image-credential-provider-config="));
+        let providers = providers.map(|path| content(path).with_context(|| format!("there is no {path}")));
+        Ok(json!({
+            "arguments": kubelet,
+            "config": content(path::KUBELET_CONFIG).context("kubelet has no configuration")?,
+            "credentialProviders": providers.transpose()?,
+            "proxyArguments": proxy,
+            "proxyConfig": KUBE_PROXY_CONF,
+        }))
+    }
 }
 
 /// Returns what a node gets that is of interest to kubelet and kube-proxy of a version.
 fn node(cluster: &Cluster, template: &TemplateSpec, kubernetes: &str) -> Result<Value> {
     let cluster = Cluster { network: render::Network::OvnHybrid { vxlan_port: None }, ..cluster.clone() };
-    let node = Node::new(&cluster, template, kubernetes)?;
-    let content = |path: &str| node.files.iter().find(|(name, _)| name == path).map(|(_, content)| content);
-    let [kubelet, proxy] = [node.arguments(program::KUBELET)?, node.arguments(program::KUBE_PROXY)?];
-    ensure!(!kubelet.is_empty() && !proxy.is_empty(), "{kubelet:?} {proxy:?}");
-    Ok(json!({
-        "arguments": kubelet,
-        "config": content(path::KUBELET_CONFIG).context("kubelet has no configuration")?,
-        "credentialProviders": content(r"C:\k\credential-provider-config.yaml"),
-        "proxyArguments": proxy,
-        "proxyConfig": KUBE_PROXY_CONF,
-    }))
+    Node::new(&cluster, template, kubernetes)?.judged()
+}
+
+/// Returns the nodes of all golden files, with kubelets of a version. A golden file of a version of Windows has no node.
+fn goldens(kubernetes: &str) -> Result<Vec<Value>> {
+    let config = node(&cluster(), &TemplateSpec::default(), kubernetes)?["config"].clone();
+    let config: Value = serde_json::from_str(config.as_str().context("it is a text")?)?;
+    let mut nodes = Vec::new();
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("core/goldens"))? {
+        let path = file?.path();
+        let mut golden: Value = serde_yaml::from_str(&fs::read_to_string(&path)?)?;
+        if golden.get("baseImage").is_none() {
+            // The version of kubelet is not known to a golden file, and kubelets differ in the gates that they need.
+            golden["kubelet"]["featureGates"].clone_from(&config["featureGates"]);
+            nodes.push(
+                Node::of_golden(&golden).and_then(|node| node.judged()).with_context(|| path.display().to_string())?,
+            );
+        }
+    }
+    Ok(nodes)
+}
+
+/// Makes a Windows whose `C:\k` has stand-ins for credential providers, which kubelet looks for.
+fn windows() -> Result<Prefix> {
+    let windows = Prefix::new()?;
+    let programs = PROGRAMS.iter().chain(&CREDENTIAL_PROVIDERS);
+    for provider in programs.filter(|program| program.ends_with("-credential-provider.exe")) {
+        write(&windows, provider, "")?;
+    }
+    Ok(windows)
+}
+
+/// Writes a file of a node.
+fn write(windows: &Prefix, path: &str, content: &str) -> Result<()> {
+    let path = windows.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
+    fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+    Ok(fs::write(path, content)?)
 }
 
 /// Returns standard output and error of a program for Windows, and whether it ended well.
@@ -111,12 +180,13 @@ fn refused(windows: &Prefix, kubernetes: &str, nodes: &[Value]) -> Result<Vec<St
 /// Clusters that differ in what kubelet gets.
 fn clusters() -> Vec<Cluster> {
     let tls = |profile: Value| Some(render::TlsProfile::of_cluster(Some(&profile)).0);
+    let custom = json!({"minTLSVersion": "VersionTLS11", "ciphers": ["ECDHE-RSA-AES128-GCM-SHA256", "AES256-SHA"]});
     vec![
         cluster(),
-        Cluster { platform: Platform::Aws, external_cloud_provider: true, ..cluster() },
         Cluster { tls_profile: tls(json!({"type": "Modern"})), ..cluster() },
         Cluster { tls_profile: tls(json!({"type": "Intermediate"})), ..cluster() },
         Cluster { tls_profile: tls(json!({"type": "Old"})), ..cluster() },
+        Cluster { tls_profile: tls(json!({"type": "Custom", "custom": custom})), ..cluster() },
     ]
 }
 
@@ -200,12 +270,13 @@ async fn nodes_are_taken(versions: &[&str]) -> Result<()> {
     }
     let taken = taken().await?;
     ensure!((POOLS / 10..POOLS).contains(&taken.len()), "{} of {POOLS} pools are taken", taken.len());
-    let windows = Prefix::new()?;
+    let windows = windows()?;
     for version in versions {
-        let mut nodes = clusters()
-            .iter()
-            .map(|cluster| node(cluster, &TemplateSpec::default(), version))
-            .collect::<Result<Vec<_>>>()?;
+        let mut nodes = goldens(version)?;
+        ensure!(nodes.len() > 1, "{} golden files have nodes", nodes.len());
+        for cluster in clusters() {
+            nodes.push(node(&cluster, &TemplateSpec::default(), version)?);
+        }
         let rendered_alone = nodes.len();
         for template in &taken {
             let template: TemplateSpec = serde_json::from_value(template.clone())?;
@@ -217,7 +288,7 @@ async fn nodes_are_taken(versions: &[&str]) -> Result<()> {
             .map(|line| {
                 let number = line.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
                 let template = taken.get(usize::wrapping_sub(number, rendered_alone));
-                format!("{line} of {}", template.cloned().unwrap_or_default())
+                format!("{line} of {} in {}", template.cloned().unwrap_or_default(), nodes[number])
             })
             .collect();
         ensure!(refused.is_empty(), "{version} refuses:\n{}", shown.join("\n"));
@@ -241,14 +312,16 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
     if let Err(reason) = available() {
         return testbed::skip(&reason);
     }
-    let windows = Prefix::new()?;
+    let windows = windows()?;
     let [oldest, newest] = ENDS;
+    let tls_profile = Some(render::TlsProfile::of_cluster(None).0);
+    let cluster = Cluster { platform: Platform::Aws, tls_profile, ..cluster() };
     // A kubelet of one of them gets what is for one of the other.
     for (version, other, gate) in [
         (oldest, newest, "NodeLogQuery feature gate is required"),
         (newest, oldest, "feature gate NodeLogQuery needs not be set"),
     ] {
-        let good = node(&cluster(), &TemplateSpec::default(), version)?;
+        let good = node(&cluster, &TemplateSpec::default(), version)?;
         let with = |name: &str, from: &str, to: &str| -> Result<Value> {
             let mut node = good.clone();
             let text = node[name].to_string();
@@ -261,10 +334,20 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
             (with("config", "maxPods", "maximumOfPods")?, "maximumOfPods"),
             (with("config", "500Mi", "500Q")?, "quantities must match"),
             (with("config", "2Gi", "-2Gi")?, "cannot be negative"),
+            (
+                with("config", "TLS_ECDHE_RSA_WITH_AES_128_GCM", "TLS_DHE_RSA_WITH_AES_128_GCM")?,
+                "Cipher suite TLS_DHE_",
+            ),
+            (with("config", "AES_128_GCM_SHA256", "AES_256_GCM_SHA384")?, "missing an HTTP/2-required"),
+            (with("config", "VersionTLS12", "VersionTLS14")?, "unknown tls version"),
+            (with("credentialProviders", "12h", "-12h")?, "must be greater than or equal to 0"),
+            (with("credentialProviders", "matchImages", "images")?, "unknown field \\"),
+            (with("credentialProviders", "public.ecr.aws", "public.ecr.aws:x")?, "match image is invalid"),
+            (with("credentialProviders", "ecr-credential-provider", "acr-provider")?, "did not exist"),
             (with("proxyArguments", "--windows-service", "--linux-service")?, "linux-service"),
             (with("proxyConfig", "sourceVip", "sourceAddress")?, "sourceAddress"),
             (with("proxyConfig", "kernelspace", "iptables")?, "iptables"),
-            (node(&cluster(), &TemplateSpec::default(), other)?, gate),
+            (node(&cluster, &TemplateSpec::default(), other)?, gate),
         ];
         let refused = refused(&windows, version, &cases.clone().map(|(node, _)| node))?;
         for (number, (_, part)) in cases.iter().enumerate() {
@@ -273,6 +356,52 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
         }
     }
     Ok(())
+}
+
+/// Checks that kubelet and kube-proxy themselves take their command lines and files, and go on to those that wicd and kubelet would have made.
+fn programs_start(version: &str) -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let windows = windows()?;
+    let cluster = Cluster {
+        platform: Platform::Aws,
+        network: render::Network::OvnHybrid { vxlan_port: None },
+        kubelet_client_ca: Authority::new("kubelet")?.identity().certificate,
+        ..cluster()
+    };
+    let node = Node::new(&cluster, &TemplateSpec::default(), version)?;
+    for (path, content) in &node.files {
+        write(&windows, path, content)?;
+    }
+    write(&windows, r"C:\k\kube-proxy.conf", KUBE_PROXY_CONF)?;
+    for (name, program, missing) in [
+        ("kubelet", program::KUBELET, r"C:\\k\\kubeconfig"),
+        ("kube-proxy", program::KUBE_PROXY, "kubelet-client-current.pem"),
+    ] {
+        let mut arguments = node.arguments(program)?;
+        // Without it the program asks the service manager.
+        arguments.retain(|argument| argument != "--windows-service");
+        let start = |arguments: &[String]| run(&windows, &of_kubernetes(name, version)?, arguments, &[], "");
+        let ([_, error], is_good) = start(&arguments)?;
+        let fault = error.lines().last().unwrap_or_default();
+        ensure!(!is_good && fault.contains(missing), "{name} {version}: {error}");
+        arguments.push("--no-such-flag".into());
+        let ([_, error], is_good) = start(&arguments)?;
+        ensure!(!is_good && error.contains("unknown flag: --no-such-flag"), "{name} {version}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_newest_programs_start() -> Result<()> {
+    programs_start(KUBERNETES[0])
+}
+
+#[test]
+#[ignore = "each version takes minutes to build: it runs by night"]
+fn programs_of_each_version_start() -> Result<()> {
+    KUBERNETES.into_iter().try_for_each(programs_start)
 }
 
 /// Verdict of kubelet about settings that the API server refuses.
@@ -422,9 +551,7 @@ fn containerd_takes_its_files(containerd: &NodeProgram) -> Result<()> {
     let config = include_str!("../../../tools/xtask/payload/static/containerd_conf.toml");
     let payload = (program::CONTAINERD_CONFIG.to_owned(), config.to_owned());
     for (path, content) in node.files.iter().chain([&payload]) {
-        let path = windows.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
-        fs::create_dir_all(path.parent().context("a file has a folder")?)?;
-        fs::write(path, content)?;
+        write(&windows, path, content)?;
     }
     let mut arguments = node.arguments(program::CONTAINERD)?;
     // Without it the program asks the service manager.
@@ -475,13 +602,8 @@ fn windows_exporter_takes_its_arguments() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the plugin reads the network's document and goes on to ask Windows for the network, which Wine does not have.
-#[test]
-fn win_overlay_takes_its_document() -> Result<()> {
-    if let Err(reason) = available() {
-        return testbed::skip(&reason);
-    }
-    let windows = Prefix::new()?;
+/// Returns what a CNI plugin answers to the addition of a pod, and whether it did it.
+fn add_pod(windows: &Prefix, plugin: &NodeProgram, document: &str) -> Result<(String, bool)> {
     let env = [
         ("CNI_COMMAND", "ADD"),
         ("CNI_CONTAINERID", "c1"),
@@ -489,11 +611,66 @@ fn win_overlay_takes_its_document() -> Result<()> {
         ("CNI_IFNAME", "eth0"),
         ("CNI_PATH", r"C:\k\cni"),
     ];
-    let says = |document: &str| run(&windows, &node_program(&WIN_OVERLAY)?, &[], &env, document);
-    let ([said, _], _) = says(CNI_CONF)?;
+    let ([said, _], is_added) = run(windows, &node_program(plugin)?, &[], &env, document)?;
+    Ok((said, is_added))
+}
+
+/// Checks that the plugin reads the network's document and goes on to ask Windows for the network, which Wine does not have.
+#[test]
+fn win_overlay_takes_its_document() -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let windows = Prefix::new()?;
+    let (said, _) = add_pod(&windows, &WIN_OVERLAY, CNI_CONF)?;
     ensure!(said.contains("GetNetworkByName(OVNKubernetesHybridOverlayNetwork)"), "{said}");
     let broken = CNI_CONF.replace(r#""portMappings": true"#, r#""portMappings": 1"#);
-    let ([said, _], _) = says(&broken)?;
+    let (said, _) = add_pod(&windows, &WIN_OVERLAY, &broken)?;
     ensure!(broken != CNI_CONF && said.contains("capabilities"), "{said}");
+    Ok(())
+}
+
+/// Checks that the plugin for addresses, which gets the same document, gives a pod an address of the node's subnet.
+#[test]
+fn host_local_takes_its_document() -> Result<()> {
+    if let Err(reason) = available() {
+        return testbed::skip(&reason);
+    }
+    let windows = Prefix::new()?;
+    let add = |change: &Value| {
+        let mut document = serde_json::from_str(CNI_CONF)?;
+        // Its default has no drive, and Wine would take it for a folder of this machine.
+        crd::merge(&mut document, &json!({"ipam": {"dataDir": r"C:\networks"}}));
+        crd::merge(&mut document, change);
+        add_pod(&windows, &HOST_LOCAL, &document.to_string())
+    };
+    let (said, is_added) = add(&json!({}))?;
+    ensure!(is_added, "{said}");
+    ensure!(serde_json::from_str::<Value>(&said)?["ip4"]["ip"] == "10.132.1.2/24", "{said}");
+    let (said, is_added) = add(&json!({"ipam": {"subnet": "10.132.1.0"}}))?;
+    ensure!(!is_added && said.contains("invalid CIDR address"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn each_containerd_loads_the_network() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for containerd in [CONTAINERD, OLDEST_CONTAINERD] {
+        let judge = containerdjudge(&containerd)?;
+        let load = |document: &str| -> Result<(String, String)> {
+            fs::write(folder.path().join("cni.conf"), document)?;
+            let output = Command::new(&judge).arg("networks").arg(folder.path()).output()?;
+            Ok((String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+        };
+        let (said, error) = load(CNI_CONF)?;
+        ensure!(error.is_empty(), "{error}");
+        let networks: Value = serde_json::from_str(&said)?;
+        let config = &networks[0]["Config"];
+        ensure!(config["Name"] == "OVNKubernetesHybridOverlayNetwork", "{networks}");
+        ensure!(config["Plugins"][0]["Network"]["type"] == "win-overlay", "{networks}");
+        let broken = CNI_CONF.replace(r#""type": "win-overlay","#, "");
+        let (said, error) = load(&broken)?;
+        ensure!(broken != CNI_CONF && said.is_empty() && error.contains("missing 'type'"), "{said}{error}");
+    }
     Ok(())
 }

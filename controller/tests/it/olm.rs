@@ -49,9 +49,9 @@ async fn a_bundle_joins_hosts_as_soon_as_the_policies_are_applied_by_the_guide()
             conditions.iter().any(|one| one.reason == "PolicyMissing" && one.message.contains("kubectl apply"))
         })
         .await?;
-    let guide = Guide::open(&world.control_plane, "install-olm.md", "olm")?;
+    let guide = Guide::open(&world.control_plane, "install.md", "olm")?;
     symlink(root().join("deploy"), guide.folder().join("deploy"))?;
-    guide.run(&world, "## 4. Apply the admission policies").await?;
+    guide.run(&world, "### 4. Apply the admission policies").await?;
     world
         .until("olm", "is Ready", |pool| {
             is_ready(pool) && has(&pool_status(pool).conditions, kind::POLICIES_IN_FORCE, "True", "AsExpected")
@@ -88,7 +88,7 @@ pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
 
 /// Runs the commands of the uninstallation guide. `node` stays a node until its pool is deleted.
 async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node: &str) -> Result<()> {
-    let guide = Guide::open(&world.control_plane, "uninstall.md", "olm")?;
+    let guide = Guide::open(&world.control_plane, "removal.md", "olm")?;
     let admin = world.client.clone();
     let nodes: Api<Node> = Api::all(admin.clone());
     let before = nodes.get(node).await?.uid();

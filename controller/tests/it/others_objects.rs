@@ -142,14 +142,14 @@ async fn a_new_key_leaves_all_else_in_its_secret() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let pool = json!({"mode": "Plan", "inventory": {"hosts": [{"name": "win-1", "address": "127.0.0.1"}]}});
     world.apply("factory", &serde_json::from_value(pool)?).await?;
-    let guide = Guide::open(&world.control_plane, "keys.md", "others_objects")?;
+    let guide = Guide::open(&world.control_plane, "maintenance.md", "others_objects")?;
     std::fs::write(guide.folder().join("new-key"), "new")?;
     let data = json!({"stringData": null, "data": {"private-key.pem": "b2xk", "known_hosts": "aG9zdA=="}});
     let secret = GroupVersionKind::gvk("", "v1", "Secret");
     let secret = Others::new(&secret, "cloud-private-key", DEFAULT_NAMESPACE, "/data", &data);
     for way in WAYS {
         secret.put(&world, way).await?;
-        guide.run(&world, "## The Secret `cloud-private-key`").await?;
+        guide.run(&world, "### The Secret `cloud-private-key`").await?;
         let mut found = secret.read(&world).await?;
         ensure!(found["data"]["private-key.pem"] == "bmV3", "{way:?}: {found}");
         found["data"]["private-key.pem"] = "b2xk".into();

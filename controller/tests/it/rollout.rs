@@ -1,4 +1,4 @@
-//! Rollout of a change to a whole pool while users' pods run on it: 50 simulated hosts and one with real Windows parts.
+//! Rollout of a change to a whole pool while users' pods run on it: 20 simulated hosts and one with real Windows parts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,6 +44,8 @@ use crate::fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, nodes, p
 const POOL: &str = "factory";
 /// Grace period of pods, in seconds.
 const GRACE: i64 = 3;
+/// Pods of each workload on the fleet: more in all than there are nodes.
+const REPLICAS: i32 = 8;
 
 /// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
@@ -307,7 +309,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    const SIMULATED: usize = 50;
+    const SIMULATED: usize = 20;
 
     async fn new() -> Result<Self> {
         let termination = Duration::from_secs(1);
@@ -393,12 +395,14 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
     world.join(POOL, &fleet.pool(3)).await?;
     let scheduler = schedule(world.client.clone());
     for name in ["cart", "paint", "press"] {
-        workload(&world.client, name, 20).await?;
+        workload(&world.client, name, REPLICAS).await?;
     }
     world
         .eventually("the workloads run", || async {
             let all = Api::<Deployment>::default_namespaced(world.client.clone()).list(&ListParams::default()).await;
-            all.is_ok_and(|all| all.items.iter().all(|d| d.status.as_ref().and_then(|s| s.ready_replicas) == Some(20)))
+            all.is_ok_and(|all| {
+                all.items.iter().all(|d| d.status.as_ref().and_then(|s| s.ready_replicas) == Some(REPLICAS))
+            })
         })
         .await?;
 

@@ -161,8 +161,8 @@ async fn openshift(world: &World, guide: &Guide) -> Result<()> {
     let deploy = guide.folder().join("deploy");
     std::fs::create_dir_all(deploy.join("mine"))?;
     std::os::unix::fs::symlink(root().join("deploy/openshift"), deploy.join("openshift"))?;
-    let overlay = Guide::open(&world.control_plane, "install-openshift.md", "takeover_guide")?;
-    let overlay = overlay.block("## 1. Describe the installation", "yaml")? + &guide.block("## 3. Install", "yaml")?;
+    let overlay = Guide::open(&world.control_plane, "install.md", "takeover_guide")?;
+    let overlay = overlay.block("### 1. Describe the installation", "yaml")? + &guide.block("## 3. Install", "yaml")?;
     Ok(std::fs::write(deploy.join("mine/kustomization.yaml"), overlay)?)
 }
 

@@ -1,4 +1,4 @@
-//! Upgrade to another release of the operator: the next one, and back by one. Upgrade of the control plane over two minor versions.
+//! Upgrade to another release of the operator: the next one, and the previous one again. Upgrade of the control plane over two minor versions.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
@@ -213,7 +213,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     approve(&world, &next).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
 
-    // Back by one: the CRDs stay, with what they hold, and the payload is the one before. What a node has then is not new to the operator.
+    // The previous release: the CRDs stay, with what they hold, and the payload is the one before. What a node has then is not new to the operator.
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
     let later = json!({
         "mode": "Plan",
@@ -258,7 +258,7 @@ async fn back_by_one(world: &World) -> Result<()> {
     for (name, crd) in &files {
         std::fs::write(crds.join(name), crd.to_string())?;
     }
-    let applied = guide.run(world, "## Back by one").await?;
+    let applied = guide.run(world, "## Return to the previous release").await?;
     ensure!(applied.contains("deployment.apps/windows-node-pools serverside-applied"), "{applied}");
     ensure!(!applied.contains("customresourcedefinition"), "{applied}");
     Ok(())

@@ -1,7 +1,7 @@
 //! The whole way of hosts with the API server and the controller manager of each version of Kubernetes that is claimed. All other tests run
 //! with the newest.
 
-use std::time::Instant;
+use std::{fs, path::Path, process::Command, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Pod};
@@ -10,7 +10,11 @@ use kube::{
     api::{ListParams, ObjectList},
 };
 use serde_json::json;
-use testbed::{ControlPlane, ControlPlaneOptions, binaries::KUBERNETES, sim::SimOptions};
+use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    binaries::{KUBERNETES, control_plane_of},
+    sim::SimOptions,
+};
 
 use crate::{
     csr::conditions,
@@ -61,6 +65,7 @@ async fn the_whole_way(version: &'static str) -> Result<()> {
     world.operator.leads().await?;
     let server = world.client.apiserver_version().await?.git_version;
     ensure!(server == version, "{server} runs in place of {version}");
+    has_settings_of_upstream(version)?;
     let legacy = Legacy::new(&world, "legacy", OTHER, 2).await?;
     tokio::try_join!(
         a_change_is_rolled_out(&world),
@@ -69,6 +74,29 @@ async fn the_whole_way(version: &'static str) -> Result<()> {
     )?;
     every_request_got_its_certificate(&world).await?;
     println!("Kubernetes {version}: the whole way in {} s", start.elapsed().as_secs());
+    Ok(())
+}
+
+/// Checks that the API server has the settings of Go (`GODEBUG`) that Go gives a program of upstream's own module.
+fn has_settings_of_upstream(version: &str) -> Result<()> {
+    let go = |folder: &Path, arguments: &[&str]| -> Result<String> {
+        let output = Command::new("go").args(arguments).current_dir(folder).output()?;
+        ensure!(output.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    let (minor, _) = version.trim_start_matches('v').rsplit_once('.').context("it has a patch version")?;
+    let set = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tools/xtask/payload/kubernetes-{minor}"));
+    let upstream = fs::read_to_string(go(&set, &["list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes"])?)?;
+    let is_kept = |line: &&str| ["go ", "godebug "].iter().any(|start| line.starts_with(start));
+    let kept: Vec<&str> = upstream.lines().filter(is_kept).collect();
+    let module = tempfile::tempdir()?;
+    fs::write(module.path().join("go.mod"), format!("module upstream\n\n{}\n", kept.join("\n")))?;
+    fs::write(module.path().join("main.go"), "package main\n\nfunc main() {}\n")?;
+    let expected = go(module.path(), &["list", "-f", "{{.DefaultGODEBUG}}"])?;
+    let server = control_plane_of(version)?.apiserver;
+    let built = go(&set, &["version", "-m", server.to_str().context("its path is UTF-8")?])?;
+    let built = built.lines().find_map(|line| line.trim().strip_prefix("build\tDefaultGODEBUG=")).unwrap_or_default();
+    ensure!(built == expected, "{version} is built with {built:?}, and upstream's with {expected:?}");
     Ok(())
 }
 

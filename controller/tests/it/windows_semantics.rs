@@ -1,28 +1,40 @@
-//! Semantics of Windows that a directory does not have: services that are marked for deletion, files in use, DISM, and the SFTP servers of its
-//! OpenSSH. With each of them a host becomes a node, or says why not, and no other host waits for it.
+//! Semantics of Windows that a directory does not have: services that are marked for deletion, files in use, DISM, the log-in shells and the SFTP
+//! servers of its OpenSSH, and output in other languages. With each of them a host becomes a node, or says why not, and no other host waits for it.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::host::WICD_SERVICE;
 use futures::future::try_join_all;
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, api::ListParams};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use testbed::sim::{Fault, Held, HostOptions, SimHost, SimOptions};
+use testbed::sim::{Fault, Held, HostOptions, Shell, SimHost, SimOptions};
 
-use crate::fleet::{World, spec_with};
+use crate::{
+    fleet::{World, entries, pool_status, spec_with},
+    rollout::until_updated,
+};
 
 /// Failing call of the feature Containers.
 const ENABLE: &str = "enable_containers ";
 /// Containers are there after the next restart.
 const NO_CONTAINERS: &[Fault] = &[Fault::NeedsReboot];
+/// Programs fail, and what is printed is in another language.
+const GARBLED_FAILURE: &[Fault] = &[Fault::GarbledOutput, Fault::ProgramsFail(3)];
+/// Hosts on which a file is held during the rollout, with the file: Windows denies to move a file, not to read the one in its way.
+const HELD: [(&str, &str, Held); 2] = [
+    ("held-a-while", r"C:\k\kubelet.exe", Held::Open(3)),
+    ("denied-a-while", r"C:\k\kubelet.exe.new", Held::Denied(3)),
+];
 /// Number of attempts that no host makes.
 const EVER: u32 = u32::MAX;
 
 /// Case: the host's name and faults, what is arranged on it, and the reason and a part of the message if it cannot join until that is over.
 type Case = (&'static str, &'static [Fault], fn(&SimHost) -> Result<()>, Option<(&'static str, &'static str)>);
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 16] = [
     ("plain", &[], |_| Ok(()), None),
     ("service-deleted", &[], |host| deleted(host, WICD_SERVICE), Some(("HostCallFailed", "os error 1072"))),
     ("held-a-while", &[], |host| hold(host, Held::Open(3)), None),
@@ -35,6 +47,10 @@ const CASES: [Case; 12] = [
     ("slow-dism", NO_CONTAINERS, slow_dism, None),
     ("sftp-plain", &[Fault::PlainSftp], hold_wicd, None),
     ("sftp-7-7", &[Fault::OldSftp], hold_wicd, None),
+    ("powershell", &[Fault::Shell(Shell::PowerShell)], |_| Ok(()), None),
+    ("bash", &[Fault::Shell(Shell::Bash)], |_| Ok(()), None),
+    ("garbled", &[Fault::GarbledOutput], |_| Ok(()), None),
+    ("garbled-failure", GARBLED_FAILURE, |_| Ok(()), Some(("NoAnswer", "exit status 3 and no answer; it printed: "))),
 ];
 
 /// Marks a service for deletion, which another program has open.
@@ -79,7 +95,7 @@ fn mend(host: &SimHost) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+    let mut world = World::new(SimOptions::default(), &[]).await?;
     let mut hosts = Vec::new();
     for (name, faults, arrange, _) in CASES {
         let host = world.sim.host(HostOptions { faults: faults.to_vec(), ..HostOptions::named(name) }).await?;
@@ -93,15 +109,36 @@ async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()>
         None => world.until_joined(name).await.map(drop),
         Some((reason, part)) => {
             let message = world.until_failed(name, reason).await?;
-            ensure!(message.contains(part), "{name}: {message}");
+            ensure!(message.contains(part) && !message.contains(char::is_control), "{name}: {message:?}");
             Ok(())
         }
     }))
     .await?;
-    for (host, _) in hosts.iter().zip(CASES).filter(|(_, (.., stuck))| stuck.is_some()) {
+    for (host, (_, faults, ..)) in hosts.iter().zip(CASES).filter(|(_, (.., stuck))| stuck.is_some()) {
         mend(host)?;
+        if faults == GARBLED_FAILURE {
+            host.mend();
+        }
     }
     try_join_all(hosts.iter().map(async |host| world.until_joined(host.name()).await.map(drop))).await?;
+
+    // For a while an antivirus holds the program that is replaced, or the one that replaces it.
+    for (name, path, by) in HELD {
+        let host = hosts.iter().find(|host| host.name() == name).context("no such host")?;
+        host.windows().hold(path, Some(by))?;
+    }
+    let before = pool_status(&world.pool("semantics").await?).desired_version;
+    world.give("next", &entries(b"kubelet 2"))?;
+    world.restart().await?;
+    world.until("semantics", "has another version", |p| pool_status(p).desired_version != before).await?;
+    until_updated(&world, "semantics").await?;
+    for host in &hosts {
+        ensure!(std::fs::read(host.drive_c().join("k/kubelet.exe"))? == b"kubelet 2", "{}", host.name());
+    }
+    for (name, ..) in HELD {
+        let failed = failures(&world, name).await?;
+        ensure!(failed.is_empty(), "{name}: {failed:?}");
+    }
 
     // A program that has a service open keeps one host, and no other, from being clean.
     let (open, others) = hosts.split_first().context("no hosts")?;
@@ -112,4 +149,12 @@ async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()>
     ensure!(message.contains("service kubelet to be deleted; a program, for example services.msc"), "{message}");
     open.windows().close_services();
     world.until_gone(open).await
+}
+
+/// Returns the notes of the events about failed operations of a host.
+pub(crate) async fn failures(world: &World, name: &str) -> Result<Vec<String>> {
+    let all = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?.items;
+    let is_of_host = |e: &Event| e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(name));
+    let is_failure = |e: &Event| e.reason.as_ref().is_some_and(|reason| reason.ends_with("Failed"));
+    Ok(all.into_iter().filter(|e| is_of_host(e) && is_failure(e)).filter_map(|e| e.note).collect())
 }

@@ -1,7 +1,14 @@
 //! Path from pool to node with nothing simulated but Windows itself: the real operator, API server, OpenSSH, `wicd.exe` and kubelet, on
 //! hosts that are Wine.
 
-use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
@@ -36,6 +43,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 
 pub(crate) struct World {
     pub(crate) hosts: [WineHost; 2],
+    /// Registry of the first host before it joined.
+    registry: BTreeSet<String>,
     operator: Option<Operator>,
     options: OperatorOptions,
     /// Template of the pool.
@@ -73,10 +82,20 @@ impl World {
             }
         }
         cmd(&hosts[0], &format!(r#"reg add "{ENVIRONMENT}" /v {} /d {}"#, VARIABLE.0, VARIABLE.2)).await?;
+        let registry = registry(&hosts[0]).await?;
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
         let client = control_plane.client().await?;
-        Ok(Self { hosts, operator: Some(operator), options, template: json!({}), client, control_plane, files })
+        Ok(Self {
+            hosts,
+            registry,
+            operator: Some(operator),
+            options,
+            template: json!({}),
+            client,
+            control_plane,
+            files,
+        })
     }
 
     /// Runs `kubectl apply` for a pool of these hosts, as a user does, then `kubectl wait`.
@@ -182,6 +201,37 @@ pub(crate) fn operator_options(
         wicd: wicd_exe()?,
         args: args.iter().chain(more).flat_map(|(flag, value)| [(*flag).to_owned(), (*value).to_owned()]).collect(),
     })
+}
+
+/// Ends and parts of keys that a start of Wine changes, and of those that Windows has and Wine has not.
+const NOT_OURS: [&str; 7] = [
+    r"\Software\Testbed]",
+    r"\Control\CCG]",
+    r"\Control\CCG\COMClasses]",
+    r"\Control\Class\",
+    r"\Control\Video\",
+    r"\Control\ServiceCurrent]",
+    r"\Memory Management\PrefetchParameters]",
+];
+
+/// Returns the keys and values of the machine in the registry of a host, a line each, without those that are not the operator's.
+async fn registry(host: &WineHost) -> Result<BTreeSet<String>> {
+    cmd(host, r"reg export HKLM C:\registry.reg /y").await?;
+    let bytes = fs::read(host.drive_c().join("registry.reg"))?;
+    let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+    // Long values continue on the next line.
+    let text = String::from_utf16(&units)?.replace("\\\r\n", "");
+    let mut key = "";
+    let mut lines = BTreeSet::new();
+    for line in text.lines().skip(1).filter(|line| !line.is_empty()) {
+        if line.starts_with('[') {
+            key = line;
+        }
+        if !NOT_OURS.iter().any(|part| key.contains(part)) {
+            lines.insert(format!("{key} {line}"));
+        }
+    }
+    Ok(lines)
 }
 
 pub(crate) async fn cmd(host: &WineHost, line: &str) -> Result<String> {
@@ -469,15 +519,9 @@ async fn leaves(world: &World, leaver: &WineHost, stays: &WineHost) -> Result<()
     world.wait("instance and Node are gone", gone).await?;
     let names: Vec<String> = leaver.services().await?.into_iter().map(|s| s.name).collect();
     ensure!(!names.iter().any(|name| [WICD_SERVICE, "kubelet"].contains(&name.as_str())), "{names:?}");
-    for service in [WICD_SERVICE, "kubelet"] {
-        let key = leaver.cmd(&format!(r"reg query HKLM\System\CurrentControlSet\Services\{service}")).await?;
-        ensure!(!key.status.success(), "the registry still has {service}");
-    }
-    for key in plugin_keys() {
-        ensure!(!leaver.cmd(&format!("reg query {key}")).await?.status.success(), "the registry still has {key}");
-    }
-    let variable = cmd(leaver, &format!(r#"reg query "{ENVIRONMENT}" /v {}"#, VARIABLE.0)).await?;
-    ensure!(variable.contains(VARIABLE.2) && !variable.contains(VARIABLE.1), "{variable}");
+    let registry = registry(leaver).await?;
+    let changed: Vec<&String> = world.registry.symmetric_difference(&registry).collect();
+    ensure!(changed.is_empty(), "the registry is another one than before the host joined: {changed:#?}");
     let ours: Vec<Process> =
         leaver.processes().await?.into_iter().filter(|p| p.command.starts_with(host_path::ROOT)).collect();
     ensure!(ours.is_empty(), "{ours:?}");

@@ -4,8 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use api::names::{default_taint, key};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::{Api, api::DeleteParams};
+use k8s_openapi::api::{
+    autoscaling::v2::HorizontalPodAutoscaler,
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::{Value, json};
 use wnp_core::operation::windows_versions::VERSIONS;
 
@@ -94,7 +101,41 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
         }
     }
     ensure!(pods == 4, "{pods} pods");
+    controllers_take_them_up().await?;
     the_claim_of_a_share_is_bound().await
+}
+
+/// Applies the examples of Deployments: Kubernetes' controllers create their pods, guard them by the budget, and read their scale.
+async fn controllers_take_them_up() -> Result<()> {
+    let client = shared().await?.client().await?;
+    let examples = ["web.yaml", "gmsa.yaml", "autoscaler.yaml"];
+    for name in examples {
+        for object in objects(name)? {
+            apply(&serde_json::to_string(&object)?, "--dry-run=none").await?;
+        }
+    }
+    let pods = Api::<Pod>::default_namespaced(client.clone());
+    let created = async |app: &str| {
+        let pods = pods.list(&ListParams::default().labels(&format!("app={app}"))).await.map(|pods| pods.items);
+        let is_led = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_selector.is_some());
+        pods.map_or(0, |pods| pods.iter().filter(|pod| is_led(pod)).count())
+    };
+    let budgets = Api::<PodDisruptionBudget>::default_namespaced(client.clone());
+    let scalers = Api::<HorizontalPodAutoscaler>::default_namespaced(client);
+    eventually(|| async {
+        let guarded = budgets.get("web").await.ok().and_then(|budget| budget.status?.expected_pods);
+        let conditions = scalers.get("web").await.ok().and_then(|scaler| scaler.status?.conditions);
+        let is_read = conditions.into_iter().flatten().any(|c| c.type_ == "AbleToScale" && c.status == "True");
+        (created("web").await, created("web-frontend").await, guarded, is_read) == (2, 1, Some(2), true)
+    })
+    .await?;
+    for name in examples {
+        let path = folder().join(name);
+        let path = path.to_str().context("path is not UTF-8")?;
+        let output = shared().await?.kubectl(&["delete", "--wait=false", "-f", path]).await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
 }
 
 /// Applies volume and claim of the example, which the controller of volumes joins.

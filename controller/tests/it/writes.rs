@@ -9,7 +9,7 @@ use testbed::sim::{SimHost, SimOptions};
 use crate::fleet::{World, is_ready, spec_with};
 
 const POOL: &str = "factory";
-const HOSTS: u32 = 40;
+const HOSTS: u32 = 20;
 /// Maximum number of writes for a host that joins, and for one that is changed, with its share of common writes. The pool's own status is left out:
 /// how often it is written depends on how long the hosts take, which is chance on a busy machine.
 const JOIN: u32 = 14;

@@ -189,9 +189,9 @@ fn the_examples_are_read() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
-        let page = include_str!("../../../docs/reference/inventory-files.md");
+        let page = include_str!("../../../docs/guide/inventory.md");
         let text = str::from_utf8(&bytes).unwrap();
-        assert!(page.contains(text), "{} is not in the reference as it is", path.display());
+        assert!(page.contains(text), "{} is not in the guide as it is", path.display());
         let found = names(&[File { path: path.file_name().unwrap().to_string_lossy().into(), bytes }]);
         assert!(!found.is_empty(), "{}", path.display());
         seen += 1;

@@ -3,23 +3,26 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/net/http2"
 	machinery "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/featuregate"
-	credentials "k8s.io/kubelet/config/v1"
-	"sigs.k8s.io/yaml"
 
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	credentials "k8s.io/kubernetes/pkg/credentialprovider/plugin"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	kubeletscheme "k8s.io/kubernetes/pkg/kubelet/apis/config/scheme"
 	kubeletvalidation "k8s.io/kubernetes/pkg/kubelet/apis/config/validation"
@@ -59,10 +62,11 @@ func run(in io.Reader, out io.Writer) error {
 		} else if err != nil {
 			return err
 		}
+		kubelet := flagSet("kubelet")
 		for _, fault := range []error{
-			arguments(read.Arguments),
+			arguments(kubelet, read.Arguments),
 			config(codecs.UniversalDecoder(), read.Config),
-			credentialProviders(read.CredentialProviders),
+			credentialProviders(kubelet, read.CredentialProviders),
 			proxyArguments(read.ProxyArguments),
 			proxyConfig(read.ProxyConfig),
 		} {
@@ -76,13 +80,12 @@ func run(in io.Reader, out io.Writer) error {
 	}
 }
 
-func arguments(words []string) error {
+func arguments(set *pflag.FlagSet, words []string) error {
 	config, err := options.NewKubeletConfiguration()
 	if err != nil {
 		return err
 	}
 	flags := options.NewKubeletFlags()
-	set := flagSet("kubelet")
 	flags.AddFlags(set)
 	options.AddKubeletConfigFlags(set, config)
 	options.AddGlobalFlags(set)
@@ -149,9 +152,24 @@ func config(decoder machinery.Decoder, text string) error {
 	if _, err := eviction.ParseThresholdConfig(nil, read.EvictionHard, nil, nil, nil); err != nil {
 		return err
 	}
-	_, err = logs.NewContainerLogManager(nil, nil, read.ContainerLogMaxSize, int(read.ContainerLogMaxFiles),
-		int(read.ContainerLogMaxWorkers), read.ContainerLogMonitorInterval)
-	return err
+	if _, err := logs.NewContainerLogManager(nil, nil, read.ContainerLogMaxSize, int(read.ContainerLogMaxFiles),
+		int(read.ContainerLogMaxWorkers), read.ContainerLogMonitorInterval); err != nil {
+		return err
+	}
+	return serving(read)
+}
+
+// serving makes what kubelet serves with, and lets HTTP/2 judge it as Go's server does.
+func serving(config *kubeletconfig.KubeletConfiguration) error {
+	ciphers, err := cliflag.TLSCipherSuites(config.TLSCipherSuites)
+	if err != nil {
+		return err
+	}
+	version, err := cliflag.TLSVersion(config.TLSMinVersion)
+	if err != nil {
+		return err
+	}
+	return http2.ConfigureServer(&http.Server{TLSConfig: &tls.Config{CipherSuites: ciphers, MinVersion: version}}, nil)
 }
 
 func proxyConfig(text string) error {
@@ -169,9 +187,29 @@ func proxyConfig(text string) error {
 	return proxyvalidation.Validate(read).ToAggregate()
 }
 
-func credentialProviders(text string) error {
+// judged has a verdict for each document of credential providers: kubelet registers a provider once in its life.
+var judged = map[string]error{}
+
+// credentialProviders registers the providers, whose programs are in the directory that the command line names.
+func credentialProviders(kubelet *pflag.FlagSet, text string) error {
 	if text == "" {
 		return nil
 	}
-	return yaml.UnmarshalStrict([]byte(text), &credentials.CredentialProviderConfig{})
+	programs := kubelet.Lookup("image-credential-provider-bin-dir")
+	if programs == nil {
+		return errors.New("kubelet knows no directory of credential providers")
+	}
+	if _, isJudged := judged[text]; !isJudged {
+		folder, err := os.MkdirTemp("", "")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(folder)
+		file := filepath.Join(folder, "providers.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+		judged[text] = credentials.RegisterCredentialProviderPlugins(file, programs.Value.String(), nil, nil)
+	}
+	return judged[text]
 }

@@ -9,7 +9,6 @@ mod crane;
 mod crdbudget;
 mod helm;
 mod hostkubelet;
-mod hoststoml;
 mod kstatus;
 mod node_programs;
 mod promtool;
@@ -33,10 +32,10 @@ pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
-pub use hoststoml::hosts_toml;
 pub use kstatus::kstatus;
 pub use node_programs::{
-    CONTAINERD, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, node_program, nodejudge,
+    CONTAINERD, HOST_LOCAL, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, containerdjudge,
+    node_program, nodejudge, of_kubernetes,
 };
 pub use promtool::{prometheus, promtool};
 pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
@@ -143,6 +142,13 @@ impl Set {
         let file = Path::new(&folder).join(file);
         fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
     }
+}
+
+/// Reports whether the programs of a Wine host were built before: that takes minutes.
+pub fn are_of_wine_hosts_built() -> bool {
+    let entries = cache_dir().and_then(|dir| Ok(fs::read_dir(dir)?)).into_iter().flatten().flatten();
+    let has_kubelet = entries.map(|entry| entry.path().join("hostkubelet.exe")).any(|program| program.is_file());
+    wicd_exe::is_built() && has_kubelet
 }
 
 /// Builds `name` in `dir` with `build`, unless it is there. Of several processes that want it one builds, the others

@@ -16,7 +16,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `soak`. What each does and how to read it is in docs/reference/benchmarks.md.
+/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `soak`. What each does and how to read it is in docs/reference/limits.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

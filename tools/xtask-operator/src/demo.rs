@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use testbed::{binaries, wine};
 use tokio::time::sleep;
 
 use self::{switches::Switches, table::Table, world::World};
@@ -22,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// prints commands to try, until Ctrl-C. Nothing is left behind.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// End when all nodes are Ready, or when they are not within `--timeout`; the status says which.
+    /// End when all nodes of the first table are Ready, or when they are not within `--timeout`; the status says which.
     #[arg(long)]
     once: bool,
     /// Number of simulated hosts. Defaults to 3 in addition to the 2 under Wine, or to 5 without Wine.
@@ -52,9 +53,45 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
+/// Shows the demo. Hosts under Wine come second where their programs are not built yet: simulated ones are nodes before.
 async fn show(args: &Args) -> Result<()> {
+    let with_wine = match wine::available() {
+        _ if args.simulated => false,
+        Ok(()) => true,
+        Err(reason) => {
+            println!("Only simulated hosts: {reason}.");
+            false
+        }
+    };
+    if with_wine && !binaries::are_of_wine_hosts_built() {
+        let first = Box::pin(show_nodes(args, false)).await?;
+        println!(
+            "\nTwo hosts under Wine run the real wicd.exe, once their programs are built (about 6 minutes, once)."
+        );
+        if args.once {
+            println!("`make demo` builds them.");
+            return Ok(());
+        }
+        world::build_for_wine().await?;
+        drop(first);
+    }
+    let mut world = Box::pin(show_nodes(args, with_wine)).await?;
+    if args.once {
+        return Ok(());
+    }
+    let switches = Switches::new(world.control_plane.dir()).context("cannot make the hosts' switches")?;
+    println!("\n{}", guide::text(&world.places()?));
+    loop {
+        switches.follow(&world)?;
+        world.operator.check()?;
+        sleep(LOOK).await;
+    }
+}
+
+/// Starts everything, applies the pool, and shows the table until all nodes are Ready.
+async fn show_nodes(args: &Args, with_wine: bool) -> Result<World> {
     let begun = Instant::now();
-    let mut world = World::start(args.hosts, args.simulated).await?;
+    let mut world = World::start(args.hosts, with_wine).await?;
     println!("\nApplying the pool {}: {} hosts are to become nodes.\n", world::POOL, world.count());
     world.apply_pool().await?;
     let applied = Instant::now();
@@ -75,14 +112,5 @@ async fn show(args: &Args) -> Result<()> {
     table.finish(&view, world.count());
     let (all, since_pool) = (begun.elapsed().as_secs_f64(), applied.elapsed().as_secs_f64());
     println!("\nAll {} nodes are Ready: {since_pool:.1} s after the pool, {all:.1} s in all.", world.count());
-    if args.once {
-        return Ok(());
-    }
-    let switches = Switches::new(world.control_plane.dir()).context("cannot make the hosts' switches")?;
-    println!("\n{}", guide::text(&world.places()?));
-    loop {
-        switches.follow(&world)?;
-        world.operator.check()?;
-        sleep(LOOK).await;
-    }
+    Ok(world)
 }

@@ -69,13 +69,8 @@ fn files() -> Result<BTreeMap<String, String>> {
         files.insert(format!("{REFERENCE}/{}.md", crd.spec.names.kind.to_lowercase()), text);
         names.push(format!("  - {plural}.yaml\n"));
     }
-    let own = [
-        ("helm-values", tables::helm_values()),
-        ("labels", labels::labels()),
-        ("rights", rights::rights()?),
-        ("versions", versions::versions()),
-    ];
-    for (name, text) in tables::pages()?.into_iter().chain(own) {
+    let own = [("labels", labels::labels()), ("rights", rights::rights()?), ("versions", versions::versions())];
+    for (name, text) in tables::pages().into_iter().chain(own) {
         files.insert(format!("{REFERENCE}/{name}.md"), text);
     }
     let schema = serde_json::to_string_pretty(&gitops::hosts::json_schema())? + "\n";

@@ -148,6 +148,9 @@ const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "4
 /// Integration tests whose fleets take both processors: they run after the others, which mostly wait.
 const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
 
+/// Number of these that run at once: some of them wait, too.
+const BUSY_AT_ONCE: &str = "4";
+
 /// Integration tests with programs of other projects, which take half an hour to build: they run by night.
 const JUDGES: &str = "judges::";
 
@@ -160,7 +163,7 @@ fn all_tests() -> Result<()> {
     let logs = logs.to_str().context("the folder's name is not UTF-8")?;
     let mut others = vec!["--test", "it", "--", "--test-threads", AT_ONCE];
     others.extend(BUSY.iter().chain(&[JUDGES]).flat_map(|other| ["--skip", other]));
-    let busy = [&["--test", "it", "--"], BUSY].concat();
+    let busy = [&["--test", "it", "--", "--test-threads", BUSY_AT_ONCE], BUSY].concat();
     // Control planes live for seconds: time is worth more than memory to them.
     let variables = [(AUDIT_DIR, logs), ("GOGC", "400")];
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
@@ -185,23 +188,65 @@ fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// Runs a choice of tests, and returns what failed.
+/// The test whose output begins at a line as `---- a::b stdout ----`.
+fn begins_output(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
+/// Number of lines of a failed test's reason that are repeated at the end.
+const REASON_LINES: usize = 12;
+
+/// Failed tests, each with its reason: where a long output is cut, the end of it still says why.
+#[derive(Default)]
+struct Failures {
+    tests: Vec<(String, Vec<String>)>,
+    /// The test whose output is being read.
+    at: Option<usize>,
+}
+
+impl Failures {
+    fn read(&mut self, line: &str) {
+        if let Some(test) = failed_test(line) {
+            self.tests.push((test.to_owned(), Vec::new()));
+        } else if let Some(test) = begins_output(line) {
+            self.at = self.tests.iter().position(|(failed, _)| failed == test);
+        } else if line == "failures:" || counts(line).is_some() {
+            self.at = None;
+        } else if let Some((_, reason)) = self.at.and_then(|at| self.tests.get_mut(at)) {
+            // The last one ended the test.
+            if line.starts_with("Error: ") || line.contains(" panicked at ") {
+                reason.clear();
+            }
+            if reason.len() < REASON_LINES && !line.trim().is_empty() {
+                reason.push(line.to_owned());
+            }
+        }
+    }
+
+    fn lines(self) -> Vec<String> {
+        let indented = |lines: Vec<String>| lines.into_iter().map(|line| format!("    {line}"));
+        self.tests.into_iter().flat_map(|(test, reason)| [test].into_iter().chain(indented(reason))).collect()
+    }
+}
+
+/// Runs a choice of tests, and returns what failed and why.
 fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -> Result<Vec<String>> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
     command.envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
-    let mut failed = Vec::new();
+    let mut failures = Failures::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
         let line = line?;
         println!("{line}");
-        failed.extend(failed_test(&line).map(str::to_owned));
+        failures.read(&line);
         for (sum, count) in sum.iter_mut().zip(counts(&line).into_iter().flatten()) {
             *sum += count;
         }
     }
     let status = child.wait()?;
+    let mut failed = failures.lines();
     if !status.success() && failed.is_empty() {
         failed.push(format!("cargo test {}: {status}", chosen.join(" ")));
     }
@@ -246,5 +291,19 @@ mod tests {
         ] {
             assert_eq!((failed_test(line), counts(line)), (failed, counted), "{line}");
         }
+    }
+
+    #[test]
+    fn a_failed_test_is_repeated_with_its_reason() {
+        let mut failures = Failures::default();
+        let output = "test a::b ... FAILED\ntest c::d ... ok\ntest e::f ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\
+            an operator's log\nError: no node\n\nCaused by:\n    timeout\n\n---- e::f stdout ----\n\n\
+            thread 'e::f' (7) panicked at src/x.rs:3:\nnot equal\n\n\nfailures:\n    a::b\n    e::f\n\n\
+            test result: FAILED. 1 passed; 2 failed; 0 ignored\nof nobody";
+        output.lines().for_each(|line| failures.read(line));
+        assert_eq!(
+            failures.lines().join("\n"),
+            "a::b\n    Error: no node\n    Caused by:\n        timeout\ne::f\n    thread 'e::f' (7) panicked at src/x.rs:3:\n    not equal"
+        );
     }
 }

@@ -12,7 +12,7 @@ use crate::tracked;
 /// Table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// Pages whose commands users type.
-const FOLLOWED: [&str; 2] = ["docs/guide/", "docs/runbooks/"];
+const FOLLOWED: [&str; 2] = ["docs/guide/", "docs/reference/alerts.md"];
 /// Words in commands that no test runs as they are: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
 const NOT_RUN: &str =
     "oc opm ssh crane podman skopeo cosign flux make cargo helm exec logs port-forward rollout NAME VERSION POD DIGEST";
@@ -20,7 +20,7 @@ const NOT_RUN: &str =
 /// Builds the site of the documentation in target/site.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build nothing: fail if a page is not in docs/SUMMARY.md, if a test or a source that a page names does not exist, or if a command of the guide or of a runbook is neither run by a test nor says why not.
+    /// Build nothing: fail if a page is not in docs/SUMMARY.md, if a test or a source that a page names does not exist, or if a command of the guide or of the page of alerts is neither run by a test nor says why not.
     #[arg(long)]
     pub check: bool,
 }
@@ -61,7 +61,7 @@ fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String
                     .map(|(_, line)| line)
                     .take_while(|line| !line.trim_start().starts_with("```"))
                     .collect();
-                let is_followed = language == "sh" && FOLLOWED.iter().any(|folder| page.starts_with(folder));
+                let is_followed = language == "sh" && FOLLOWED.iter().any(|path| page.starts_with(path));
                 is_followed.then(|| fault_of_commands(page, section, above.trim(), &block.join("\n"), read)).flatten()
             } else {
                 line.split('`').skip(1).step_by(2).find_map(|span| fault_of_name(span, read))

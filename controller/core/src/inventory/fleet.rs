@@ -72,6 +72,11 @@ impl Fleet {
         self.pools.get(pool).map(|p| p.instances.values().cloned().collect()).unwrap_or_default()
     }
 
+    /// Number of nodes that a pool disrupts with the grants of its instances.
+    pub fn disrupting(&self, pool: &str) -> u32 {
+        self.pools.get(pool).map_or(0, |of_pool| of_pool.disrupting)
+    }
+
     /// Pools that have instances, for the limits that they share. `has_own_limit` returns whether a pool sets `rollout.maxUnavailable`.
     pub fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
         let sharer = |pool: &String, of_pool: &OfPool| Sharer {

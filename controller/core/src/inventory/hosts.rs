@@ -125,22 +125,39 @@ pub struct Resolved {
     pub taken_names: BTreeSet<String>,
 }
 
+/// State of a host in the pool that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerState {
+    /// The pool lists the host.
+    Listed,
+    /// The pool no longer lists the host.
+    Released,
+    /// The pool does not exist: someone has removed its finalizer.
+    WithoutPool,
+}
+
 impl Resolved {
     /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them, and has
-    /// their problems say so. `is_listed` returns whether a pool lists a host.
-    pub fn going_over(&mut self, is_listed: impl Fn(&str, &str) -> bool) -> BTreeSet<String> {
-        let owner = |host: &String| self.owners.get(host).filter(|pool| !is_listed(pool, host));
-        let going: BTreeMap<String, String> =
-            self.taken_names.iter().filter_map(|host| Some((host.clone(), owner(host)?.clone()))).collect();
-        for problem in &mut self.problems {
-            if let Some(pool) = going.get(&problem.host) {
-                problem.message = format!(
-                    "host {} still belongs to pool {pool}, which no longer lists it: it moves when that pool releases it",
-                    problem.host
-                );
-            }
+    /// the problems of refused entries say what they wait for. `state` returns how the pool has the host.
+    pub fn going_over(&mut self, state: impl Fn(&str, &str) -> OwnerState) -> BTreeSet<String> {
+        let mut going = BTreeSet::new();
+        for problem in self.problems.iter_mut().filter(|p| self.taken_names.contains(&p.host)) {
+            let host = &problem.host;
+            let Some(pool) = self.owners.get(host) else { continue };
+            problem.message = match state(pool, host) {
+                OwnerState::Listed => continue,
+                OwnerState::Released => {
+                    going.insert(host.clone());
+                    format!(
+                        "host {host} still belongs to pool {pool}, which no longer lists it: it moves when that pool releases it"
+                    )
+                }
+                OwnerState::WithoutPool => format!(
+                    "host {host} still belongs to pool {pool}, which does not exist: create that pool again with this host and then move the host, or forget the host: `kubectl describe windowsinstance {host}` has the command"
+                ),
+            };
         }
-        going.into_keys().collect()
+        going
     }
 }
 
@@ -399,20 +416,27 @@ mod tests {
     /// Conflict as after one `kubectl apply` of both pools: the other one has not let the host go yet.
     #[test]
     fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
-        let known = [known("a", "10.0.0.1", "q"), known("b", "10.0.0.2", "q"), known("other", "10.0.0.3", "q")];
+        let known = [("a", 1, "q"), ("b", 2, "q"), ("other", 3, "q"), ("d", 4, "gone")]
+            .map(|(name, n, pool)| known(name, &format!("10.0.0.{n}"), pool));
         let mut there = PlannedHosts::default();
         there.extend(known);
-        let hosts = [host("a", "10.0.0.1"), host("b", "10.0.0.2"), host("c", "10.0.0.3")];
+        let hosts = [("a", 1), ("b", 2), ("c", 3), ("d", 4)].map(|(name, n)| host(name, &format!("10.0.0.{n}")));
         let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
         let mut resolved = super::resolve("p", &spec(hosts.to_vec()), &entries, &there, &keys);
         // The pool q lists b, and no longer host a. The address of c is that of one of its other hosts.
-        let going = resolved.going_over(|pool, host| pool == "q" && host == "b");
+        let state = |pool: &str, host: &str| match (pool, host) {
+            ("q", "b") => OwnerState::Listed,
+            ("q", _) => OwnerState::Released,
+            _ => OwnerState::WithoutPool,
+        };
+        let going = resolved.going_over(state);
         assert_eq!(going, ["a".to_owned()].into());
         let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
         assert!(messages[0].contains("which no longer lists it"), "{messages:?}");
         assert!(messages[1].contains("remove it from one of the two"), "{messages:?}");
         assert!(messages[2].contains("already belongs to other of pool q"), "{messages:?}");
+        assert!(messages[3].contains("pool gone, which does not exist"), "{messages:?}");
     }
 
     #[test]

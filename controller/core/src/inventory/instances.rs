@@ -8,7 +8,7 @@ use std::{
 use api::{
     Desired, Grant, GrantType, InstanceHost, Leaving, Origin, PoolRef, WindowsInstance, WindowsInstanceSpec,
     WindowsNodePool,
-    names::{FINALIZER_INSTANCE, key},
+    names::{FINALIZER_INSTANCE, FINALIZER_POOL, key},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -151,7 +151,12 @@ fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
 /// Reports whether an instance may move to a pool now: during an operation it belongs to the pool that began it.
 fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
     let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
-    pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy
+    can_have_instances(pool) && !pool.spec.is_plan() && !busy
+}
+
+/// Reports whether a pool can have instances: without the finalizer, a deletion would leave them behind without a pool.
+pub fn can_have_instances(pool: &WindowsNodePool) -> bool {
+    pool.metadata.deletion_timestamp.is_none() && pool.finalizers().iter().any(|f| f == FINALIZER_POOL)
 }
 
 /// Returns the merge patch that gives an instance to another pool. The instance loses its grant.
@@ -414,6 +419,28 @@ mod tests {
             assert!(again.leave.is_empty() && again.create.is_empty(), "{again:?}");
             assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
             assert_eq!(again.update[0].patch, json!({"spec": expected}));
+        }
+    }
+
+    /// A pool that is deleted before it has the finalizer is gone at once, and an instance that was given to it would have no pool.
+    #[test]
+    fn a_host_goes_over_only_to_a_pool_that_can_have_it() {
+        let since = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+        for (about, finalizer, deleted, mode, expected) in [
+            ("it is new", None, None, None, 0),
+            ("it has the finalizer", Some(FINALIZER_POOL), None, None, 1),
+            ("it has that of another controller", Some("example.com/f"), None, None, 0),
+            ("it is being deleted", Some(FINALIZER_POOL), Some(since), None, 0),
+            ("it is in mode Plan", Some(FINALIZER_POOL), None, Some(api::Mode::Plan), 0),
+        ] {
+            let instance = plan(&pool(&[("a", "10.0.0.1")]), &[]).create.remove(0);
+            let mut to = pool(&[("a", "10.0.0.1")]);
+            (to.metadata.name, to.metadata.deletion_timestamp) = (Some("q".into()), deleted);
+            (to.metadata.finalizers, to.spec.mode) = (finalizer.map(|f: &str| vec![f.to_owned()]), mode);
+            let (list, to) = (List { moves: [("a".into(), "q".into())].into(), ..List::default() }, Arc::new(to));
+            let changes = changes(&list, &[Arc::new(instance)], "1-a", &pool(&[]), &|_| Some(to.clone()));
+            assert!(changes.leave.is_empty() && changes.create.is_empty(), "{about}: {changes:?}");
+            assert_eq!(changes.update.len(), expected, "{about}: {changes:?}");
         }
     }
 

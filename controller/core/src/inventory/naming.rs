@@ -92,6 +92,8 @@ pub struct Named {
     pub to_ask: Vec<Entry>,
     /// Faults of unnamed hosts that could not be asked, or have no usable name.
     pub problems: Vec<EntryError>,
+    /// True if an address is being looked up on which the name of an unnamed host depends.
+    pub is_pending: bool,
 }
 
 /// Returns the place where a host answers. `port` holds if its entry has none.
@@ -133,7 +135,10 @@ pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
         }
         let is_forbidden = match reported.remove(&n) {
             // Its name is being looked up.
-            None => true,
+            None => {
+                named.is_pending = true;
+                true
+            }
             Some(Ok(_)) => false,
             Some(Err((reason, message))) => {
                 named.problems.push(EntryError { host: entry.host.address.clone(), reason, message });

@@ -11,7 +11,7 @@ use std::{
 use api::{Reason, WindowsNodePool};
 use kube::ResourceExt;
 
-use super::{address::canonical, removals::Others};
+use super::{address::canonical, instances::can_have_instances, removals::Others};
 
 /// The lists of the pools, as each was last read.
 #[derive(Debug, Default)]
@@ -23,8 +23,18 @@ pub struct HostOwners {
     missed: BTreeMap<String, BTreeMap<String, u64>>,
     /// Pools that wait until others have been read, and since when.
     waiting: BTreeMap<String, u64>,
-    /// Entries, by pool, that are refused because another pool has the host: with that pool, and the generation in which they were.
-    refused: BTreeMap<String, (Option<i64>, BTreeMap<String, String>)>,
+    /// Entries that are refused because another pool has the host, by pool.
+    refused: BTreeMap<String, Refused>,
+}
+
+/// Refused entries of a pool, as it was then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Refused {
+    generation: Option<i64>,
+    /// True if the pool could have instances.
+    is_able: bool,
+    /// Pools that have the hosts, by entry.
+    owners: BTreeMap<String, String>,
 }
 
 /// Hosts that a pool lists.
@@ -56,6 +66,8 @@ pub enum Reading {
     List(BTreeSet<String>, BTreeSet<String>),
     /// An older list with these hosts and addresses, while a newer one is there that cannot be used.
     Old(BTreeSet<String>, BTreeSet<String>),
+    /// A list with these hosts and addresses, of which the DNS name of an entry is being looked up: it may be of any host.
+    Pending(BTreeSet<String>, BTreeSet<String>),
     /// No list: its owner, or its absence, says that it lists no others than the pool has.
     Nothing,
     /// A list that is not known yet, or cannot be known now.
@@ -125,14 +137,18 @@ impl HostOwners {
         let name = pool.name_any();
         let claim = self.pools.entry(name.clone()).or_default();
         let before = claim.clone();
-        claim.tried = begun.at;
-        claim.generation = pool.metadata.generation;
+        if !matches!(reading, Reading::Pending(..)) {
+            claim.tried = begun.at;
+            claim.generation = pool.metadata.generation;
+        }
         match reading {
             Reading::List(hosts, addresses) => {
                 (claim.hosts, claim.addresses) = (hosts, addresses);
                 claim.read = begun.at;
             }
-            Reading::Old(hosts, addresses) => (claim.hosts, claim.addresses) = (hosts, addresses),
+            Reading::Old(hosts, addresses) | Reading::Pending(hosts, addresses) => {
+                (claim.hosts, claim.addresses) = (hosts, addresses);
+            }
             Reading::Nothing => claim.read = begun.at,
             Reading::Unknown => {}
         }
@@ -147,28 +163,41 @@ impl HostOwners {
     }
 
     /// Releases the hosts of a pool that no longer lists any, because it is being deleted. The times since which its hosts are missed are kept:
-    /// otherwise every reconcile would find all other lists outdated, and the pool would wait forever.
-    pub fn release(&mut self, pool: &str) {
-        self.pools.remove(pool);
-        self.refused.remove(pool);
+    /// otherwise every reconcile would find all other lists outdated, and the pool would wait forever. Returns the pools to reconcile: those that wait
+    /// for its list, and those that have hosts which it listed.
+    pub fn release(&mut self, pool: &str) -> BTreeSet<String> {
+        let listed = self.pools.remove(pool).is_some();
+        let waiting = self.waiting.keys().filter(|waiting| listed && *waiting != pool).cloned();
+        let owners = self.refused.remove(pool).into_iter().flat_map(|refused| refused.owners.into_values());
+        waiting.chain(owners).collect()
     }
 
-    /// Forgets a pool that is gone.
-    pub fn forget(&mut self, pool: &str) {
-        self.release(pool);
+    /// Forgets a pool that is gone. Returns the pools to reconcile, as [`HostOwners::release`] does.
+    pub fn forget(&mut self, pool: &str) -> BTreeSet<String> {
         self.missed.remove(pool);
         self.waiting.remove(pool);
+        self.release(pool)
     }
 
     /// Records the entries of a pool that are refused because they belong to other pools, each with its owner. Returns the owners that have not
-    /// heard of it yet: a host that they are about to remove, or keep until another pool takes it, may be handed over now.
+    /// heard of it yet: a host that they are about to remove, or keep until another pool takes it, may be handed over now, or no longer be.
     pub fn refuse(&mut self, pool: &WindowsNodePool, entries: BTreeMap<String, String>) -> BTreeSet<String> {
-        let (name, generation) = (pool.name_any(), pool.metadata.generation);
-        let before = self.refused.insert(name, (generation, entries.clone()));
-        let is_new = |entry: &String, owner: &String| {
-            before.as_ref().is_none_or(|(then, known)| *then != generation || known.get(entry) != Some(owner))
+        let now = Refused {
+            generation: pool.metadata.generation,
+            is_able: can_have_instances(pool),
+            owners: entries.clone(),
         };
-        entries.into_iter().filter(|(entry, owner)| is_new(entry, owner)).map(|(_, owner)| owner).collect()
+        let known = |then: &Refused| (then.generation, then.is_able) == (now.generation, now.is_able);
+        let before = self.refused.insert(pool.name_any(), now.clone());
+        // It no longer lists them, or has them.
+        let gone =
+            before.iter().flat_map(|before| &before.owners).filter(|(entry, _)| !now.owners.contains_key(*entry));
+        let gone: Vec<String> = gone.map(|(_, owner)| owner.clone()).collect();
+        let before = before.filter(known);
+        let is_new =
+            |entry: &String, owner: &String| before.as_ref().is_none_or(|b| b.owners.get(entry) != Some(owner));
+        let new = entries.into_iter().filter(|(entry, owner)| is_new(entry, owner)).map(|(_, owner)| owner);
+        new.chain(gone).collect()
     }
 
     /// The first other pool that lists a host.
@@ -279,7 +308,7 @@ mod tests {
         assert_eq!(other("p", "w", "10.0.0.4").as_deref(), Some("far"), "its name is not known there yet");
         end(&far, begin("far"), Reading::Unknown);
         assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"), "the last list counts");
-        claims.borrow_mut().forget("far");
+        let _ = claims.borrow_mut().forget("far");
         assert_eq!(other("p", "y", "10.0.0.2"), None);
     }
 
@@ -296,6 +325,7 @@ mod tests {
         assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is at hand");
         let news = |begun, reading| end(&far, begun, reading);
         assert_eq!(news(early, list(&[])), [""; 0]);
+        assert_eq!(news(begin("far"), Reading::Pending(set(&[]), set(&[]))), [""; 0]);
         assert_eq!(unread(&["a"]), pending(&["far"]), "that look had begun before");
         let late = begin("far");
         assert!(late.is_awaited(Some(early)) && late.is_awaited(None), "an earlier read is no answer");
@@ -329,13 +359,15 @@ mod tests {
         let far = pool("far", None);
         let pools = [pool("p", Some(&[])), far.clone()].map(Arc::new);
         for (about, expected) in [("at first", pending(&["far"])), ("it was read since", Unread::default())] {
-            claims.release("p");
+            assert_eq!(claims.release("p"), set(&[]));
             assert_eq!(claims.unread("p", &set(&["a"]), &pools), expected, "{about}");
             let begun = claims.begin("far");
             let woken = claims.end(&far, begun, list(&[]));
             assert_eq!(woken.len(), expected.pending.len(), "{about}: {woken:?}");
         }
-        claims.forget("p");
+        assert_eq!(claims.unread("p", &set(&["a", "b"]), &pools), pending(&["far"]));
+        assert_eq!(claims.release("far"), set(&["p"]), "its list is not waited for");
+        let _ = claims.forget("p");
         assert_eq!(claims.unread("p", &set(&["a"]), &pools), pending(&["far"]), "another pool of that name");
     }
 
@@ -349,8 +381,13 @@ mod tests {
         assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]));
         pool.metadata.generation = Some(2);
         assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "its mode may be another one");
+        pool.metadata.finalizers = Some(vec![api::names::FINALIZER_POOL.into()]);
+        assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "it can take the host now");
+        assert_eq!(claims.refuse(&pool, BTreeMap::new()), set(&["other"]), "it is listed nowhere else now");
         assert_eq!(claims.refuse(&pool, BTreeMap::new()), set(&[]));
         assert_eq!(claims.refuse(&pool, of("other")), set(&["other"]), "it is refused again");
+        assert_eq!(claims.release("p"), set(&["other"]), "it is being deleted");
+        assert_eq!(claims.release("p"), set(&[]));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn files(mut files: Vec<File>, plugin: Option<&CredentialPlugin>) -> 
         Some(plugin) if !files.iter().any(is_its_library) => Err(RenderError::Setting {
             field: "template.spec.gmsa.plugin.file",
             value: plugin.library.rsplit('\\').next().unwrap_or_default().to_owned(),
-            problem: "the payload has no such plugin; put it into the directory ccg of a folder, and make the image again with `make image PROGRAMS=FOLDER` (docs/guide/payload.md)",
+            problem: "the payload has no such plugin; put it into the directory ccg of a folder, and make the image again with `make image PROGRAMS=FOLDER` (docs/guide/upgrade.md#the-payload)",
         }),
         _ => Ok(files),
     }

@@ -8,13 +8,13 @@ pub enum RenderError {
     /// The payload lacks programs without which there is no node. Holds their destinations.
     #[error(
         "the payload has no {}, and a host of this cluster cannot become a node without: put what cannot be built into a folder, and make the image again \
-         with `make image PROGRAMS=FOLDER`, or the payload with `cargo xtask payload --out payload --from FOLDER` (docs/guide/payload.md)",
+         with `make image PROGRAMS=FOLDER`, or the payload with `cargo xtask payload --out payload --from FOLDER` (docs/guide/upgrade.md#the-payload)",
         .0.iter().map(|program| program.rsplit('\\').next().unwrap_or(program)).collect::<Vec<_>>().join(", ")
     )]
     NoPrograms(Vec<&'static str>),
     /// The API server does not support this kubelet.
     #[error(
-        "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Make an image with a payload for this version: `make image KUBERNETES=1.{server}` (docs/guide/payload.md)"
+        "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Make an image with a payload for this version: `make image KUBERNETES=1.{server}` (docs/guide/upgrade.md#the-payload)"
     )]
     Skew {
         /// Version of kubelet.

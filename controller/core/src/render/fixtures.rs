@@ -4,7 +4,7 @@ use api::payload::{File, Manifest};
 
 use super::{Cluster, HostParams, program};
 
-/// Every program that the renderer knows.
+/// Every program that the renderer knows, without [`CREDENTIAL_PROVIDERS`].
 pub const PROGRAMS: [&str; 13] = [
     program::KUBELET,
     program::KUBE_PROXY,
@@ -20,6 +20,9 @@ pub const PROGRAMS: [&str; 13] = [
     program::AZURE_NODE_MANAGER,
     program::ECR_CREDENTIAL_PROVIDER,
 ];
+/// Credential providers that a payload has only if a user brings them, with their files.
+pub const CREDENTIAL_PROVIDERS: [&str; 3] =
+    [program::ACR_CREDENTIAL_PROVIDER, program::ACR_CREDENTIAL_PROVIDER_CONFIG, program::GCR_CREDENTIAL_PROVIDER];
 
 /// A payload of files with these destinations.
 pub fn payload(destinations: &[&str]) -> Manifest {
@@ -28,8 +31,11 @@ pub fn payload(destinations: &[&str]) -> Manifest {
         destination: (*destination).into(),
         sha256: "a".repeat(64),
         platforms: match *destination {
-            program::AZURE_NODE_MANAGER => ["azure".to_owned()].into(),
+            program::AZURE_NODE_MANAGER
+            | program::ACR_CREDENTIAL_PROVIDER
+            | program::ACR_CREDENTIAL_PROVIDER_CONFIG => ["azure".to_owned()].into(),
             program::ECR_CREDENTIAL_PROVIDER => ["aws".to_owned()].into(),
+            program::GCR_CREDENTIAL_PROVIDER => ["gcp".to_owned()].into(),
             _ => [].into(),
         },
         ..File::default()

@@ -19,8 +19,6 @@ pub const CONTAINERD_DROP_IN: &str = r"C:\k\containerd\conf.d\pool.toml";
 pub const CONTAINERD_NETWORK: &str = r"C:\k\containerd\conf.d\network.toml";
 /// CNI plugin: addresses.
 pub const HOST_LOCAL: &str = r"C:\k\cni\host-local.exe";
-/// CNI plugin: bridge networks.
-pub const WIN_BRIDGE: &str = r"C:\k\cni\win-bridge.exe";
 /// CNI plugin: overlay networks.
 pub const WIN_OVERLAY: &str = r"C:\k\cni\win-overlay.exe";
 /// windows_exporter, for metrics of the host.

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn entries(kubelet: &[u8]) -> Vec<Entry> {
-        [(r"C:\k\kubelet.exe", kubelet), (r"C:\k\cni\win-bridge.exe", b"bridge".as_slice())]
+        [(r"C:\k\kubelet.exe", kubelet), (r"C:\k\cni\win-overlay.exe", b"overlay".as_slice())]
             .map(|(path, content)| Entry::with(path, Content::Bytes(content.into())))
             .into()
     }
@@ -145,7 +145,7 @@ mod tests {
         let (from, to, outside) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (from, to) = (from.path(), to.path().join("payload"));
-        let precious = outside.path().join("win-bridge.exe.zst");
+        let precious = outside.path().join("win-overlay.exe.zst");
         fs::write(&precious, "precious").unwrap();
         write(from, &entries(b"one"), LEVEL_FAST).unwrap();
         Payload::copy(from, &to).unwrap();

@@ -25,7 +25,7 @@ const HELD: Duration = Duration::from_secs(10);
 /// Log of wicd on the host, below `C:\var\log`.
 const WICD_LOG: &str = "wicd/windows-instance-config-daemon.exe.INFO";
 /// Certificate of the row `trusted-certificates`. Its key was not kept, and it may sign only for `acceptance.invalid`.
-const CERTIFICATE: &str = include_str!("certificate.pem");
+pub(super) const CERTIFICATE: &str = include_str!("certificate.pem");
 /// Pods of the node after the row `update`.
 const PODS: i64 = 97;
 /// Reason of the maintenance, which the operator reports.
@@ -93,7 +93,7 @@ impl Run {
     }
 
     /// Measures the longest time for which nobody can log in on the host.
-    async fn measure_silence(&self, longest: &Mutex<Duration>) -> std::convert::Infallible {
+    pub(super) async fn measure_silence(&self, longest: &Mutex<Duration>) -> std::convert::Infallible {
         let mut answered = Instant::now();
         loop {
             if self.host.answers(LOOK).await {
@@ -259,7 +259,7 @@ impl Run {
     }
 
     /// Adds settings to the template and waits until the node follows another version.
-    async fn change(&self, more: Value) -> anyhow::Result<String> {
+    pub(super) async fn change(&self, more: Value) -> anyhow::Result<String> {
         let from = self.world.see().await?.follows().context("the node is not Ready")?;
         self.edit(|pool| {
             if let (Some(spec), Value::Object(more)) = (pool["spec"]["template"]["spec"].as_object_mut(), more) {

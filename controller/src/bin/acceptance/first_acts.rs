@@ -1,17 +1,23 @@
 //! Rows of the first hour that are more than commands on the host.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, ensure};
+use api::{
+    TemplateSpec,
+    payload::{MANIFEST, Manifest},
+};
 use controller::{
     args::{CheckHost, Output},
     commands::check,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
+use wnp_core::render::{self, Cluster, Settings, program};
 
 use super::{
-    acts::{Run, shown},
+    acts::{CERTIFICATE, Run, shown},
     judge,
     world::Seen,
 };
@@ -27,26 +33,89 @@ const REPLACE: [&str; 3] = [
 /// Hashes of the program in place of kubelet's, and of the right one.
 const HASHES: [&str; 2] =
     [r"certutil.exe -hashfile C:\k\kubelet.exe SHA256", r"certutil.exe -hashfile C:\k\acceptance.exe SHA256"];
+/// Queries for the languages and the domain of Windows.
+const WINDOWS_FACTS: [&str; 2] = [
+    r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Control\MUI\UILanguages",
+    r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters /v Domain",
+];
+/// API server that no DNS knows.
+const UNKNOWN_API_SERVER: &str = "https://api.acceptance.invalid:6443";
+/// Takes all memory. What a pod cannot get it asks for again.
+const TAKE_MEMORY: &str = "powershell.exe -NoProfile -Command $all = @(); while (1) { try { $all += ,(New-Object byte[] 64MB) } catch { Start-Sleep 1 } }";
 /// Room on C: that a host needs, as `check host` has it.
 const NEEDED_MIB: u64 = 2048;
 
+/// Returns the command line of kubelet's service with this payload, in a cluster without any special settings.
+fn kubelet_line(payload: &Manifest) -> anyhow::Result<String> {
+    let cluster = Cluster {
+        api_server: UNKNOWN_API_SERVER.into(),
+        api_ca: CERTIFICATE.into(),
+        kubelet_client_ca: CERTIFICATE.into(),
+        service_cidr: "10.96.0.0/12".into(),
+        cluster_dns: vec!["10.96.0.10".into()],
+        cluster_domain: "cluster.local".into(),
+        ..Cluster::default()
+    };
+    let rendered = render::render(&cluster, payload, &Settings::default(), &TemplateSpec::default())?;
+    let kubelet = rendered.services.services.into_iter().find(|service| service.name == "kubelet");
+    Ok(kubelet.context("the payload has no service kubelet")?.path)
+}
+
 impl Run {
-    /// Checks the host as `check host` does.
-    pub(crate) async fn check_host(&self) -> anyhow::Result<String> {
+    /// Runs the programs of each payload that start kubelet, before the host has any others, and compares their flags with the command line.
+    pub(crate) async fn programs(&self) -> anyhow::Result<String> {
+        let mut evidence = Vec::new();
+        for directory in &self.args.payload {
+            let name = directory.display();
+            let manifest =
+                fs::read(directory.join(MANIFEST)).with_context(|| format!("there is no payload in {name}"))?;
+            let manifest = Manifest::parse(&manifest)?;
+            let content = |destination: &str| {
+                let file = manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(destination));
+                let file = file.with_context(|| format!("{name} has no {destination}"))?;
+                let packed = fs::File::open(directory.join(format!("{}.zst", file.path)))?;
+                zstd::decode_all(packed).with_context(|| format!("cannot unpack {}", file.path))
+            };
+            let runner = self.host.try_program(content(program::LOG_RUNNER)?, "-help").await?;
+            let kubelet = self.host.try_program(content(program::KUBELET)?, "--help").await?;
+            let line = kubelet_line(&manifest)?;
+            let judged = judge::outcome(|outputs| judge::flags(&line, outputs), &[runner, kubelet]);
+            evidence.push(format!("{name}: {}", shown(judged).with_context(|| name.to_string())?));
+        }
+        Ok(evidence.join("; "))
+    }
+
+    /// Checks that a host that cannot reach the API server says so, and is not changed.
+    pub(crate) async fn api_server_unknown(&self) -> anyhow::Result<String> {
+        let results = self.check_results(Some(UNKNOWN_API_SERVER.to_owned())).await?;
+        let row = results.iter().find(|row| row["check"] == "api-server").context("the API server was not checked")?;
+        let message = row["message"].as_str().unwrap_or_default().to_owned();
+        let is_named = row["reason"] == "ApiServerUnreachable" && message.contains("api.acceptance.invalid");
+        ensure!(row["result"] == "failed" && is_named, "{row}");
+        ensure!(self.host.directories().await? == self.before, "the host was changed");
+        Ok(message)
+    }
+
+    async fn check_results(&self, api_server: Option<String>) -> anyhow::Result<Vec<Value>> {
         let wicd = self.args.wicd.clone().context("needs --wicd")?;
         let (address, login) = (self.args.host.clone(), self.args.login.clone());
         let asked = CheckHost {
             address,
             login,
-            api_server: None,
+            api_server,
             vxlan_port: None,
             needed_mib: NEEDED_MIB,
             gmsa: Vec::new(),
             wicd,
             output: Output::Json,
         };
+        check::host_results(asked).await
+    }
+
+    /// Checks the host as `check host` does.
+    pub(crate) async fn check_host(&self) -> anyhow::Result<String> {
         let begin = Instant::now();
-        let results = check::host_results(asked).await?;
+        let results = self.check_results(None).await?;
         let took = begin.elapsed().as_millis();
         let of = |result: &str| {
             let found = results.iter().filter(|row| row["result"] == result);
@@ -98,12 +167,16 @@ impl Run {
                 spec["securityContext"] = json!({"windowsOptions": account});
             })
             .await?;
-        let command = format!(r"(echo {mark}-user)>C:\data\x& type C:\data\x& {pause}");
+        let command = format!(
+            r#"(echo {mark}-user)>C:\data\x& findstr.exe /c:"BEGIN CERTIFICATE" C:\ca\ca.crt >NUL && type C:\data\x& {pause}"#
+        );
         self.world
             .start_pod_with(&of_user, &image, &command, |spec| {
                 spec["securityContext"] = json!({"windowsOptions": {"runAsUserName": "ContainerUser"}});
-                spec["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
-                spec["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": r"C:\data"}]);
+                spec["volumes"] =
+                    json!([{"name": "data", "emptyDir": {}}, {"name": "ca", "configMap": {"name": "kube-root-ca.crt"}}]);
+                spec["containers"][0]["volumeMounts"] =
+                    json!([{"name": "data", "mountPath": r"C:\data"}, {"name": "ca", "mountPath": r"C:\ca"}]);
             })
             .await?;
         for (pod, mark) in [(on_host, format!("{mark}-host")), (of_user, format!("{mark}-user"))] {
@@ -114,7 +187,8 @@ impl Run {
                 })
                 .await?;
         }
-        Ok("a HostProcess pod sees the host's files, ContainerUser writes into an emptyDir".to_owned())
+        Ok("a HostProcess pod sees the host's files, ContainerUser writes into an emptyDir and reads a ConfigMap"
+            .to_owned())
     }
 
     /// Makes wicd put kubelet's program back while another one runs in its place.
@@ -133,5 +207,72 @@ impl Run {
         let files: Vec<&str> = outputs.last().context("no output")?.text.lines().map(str::trim).collect();
         ensure!(files.contains(&"kubelet.exe"), "there is no kubelet.exe: {outputs:?}");
         Ok(format!("put back; C:\\k has {}", files.join(", ")))
+    }
+
+    /// Compares language and domain of the host's facts with what Windows has in its registry.
+    pub(crate) async fn windows_facts(&self) -> anyhow::Result<String> {
+        let seen = self.world.see().await?;
+        let facts = seen.instance.and_then(|i| i.status?.facts).context("the instance has no facts of the host")?;
+        let language = facts.language.context("the facts of the host have no language")?;
+        let outputs = self.host.run(&WINDOWS_FACTS).await?;
+        shown(judge::outcome(|o| judge::windows_facts(&language, facts.domain.as_deref(), o), &outputs))
+    }
+
+    /// Judges the access lists of the directories in which containerd finds the programs and the configuration of CNI.
+    pub(crate) async fn cni_directories(&self) -> anyhow::Result<String> {
+        let dump = self.host.run(&[judge::CONFIG_DUMP]).await?;
+        let directories =
+            dump.first().and_then(judge::cni_directories).with_context(|| format!("unexpected {dump:?}"))?;
+        let commands: Vec<String> = directories.iter().map(|path| format!("icacls.exe \"{path}\"")).collect();
+        let outputs = self.host.run(&commands.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+        shown(judge::outcome(|outputs| judge::cni_access(&directories, outputs), &outputs))
+    }
+
+    /// Has containerd's log rotated while containerd writes it.
+    pub(crate) async fn log_rotation(&self) -> anyhow::Result<String> {
+        // Less than containerd writes at its start.
+        self.change(json!({"logs": {"maxSize": "8Ki"}})).await?;
+        let rotated = self
+            .world
+            .until("containerd's log is rotated", async || {
+                let outputs = self.host.run(&[r"dir /b C:\var\log\containerd"]).await?;
+                let names: Vec<&str> = outputs.iter().flat_map(|output| output.text.lines()).map(str::trim).collect();
+                let is_rotated =
+                    names.contains(&"containerd.log") && names.iter().any(|n| n.starts_with("containerd-"));
+                Ok(if is_rotated { Ok(names.join(", ")) } else { Err(names.join(", ")) })
+            })
+            .await;
+        self.change(json!({"logs": {"maxSize": "100Mi"}})).await?;
+        rotated
+    }
+
+    /// Has a pod take all memory until kubelet evicts it, and measures whether the host answers meanwhile.
+    pub(crate) async fn memory(&self) -> anyhow::Result<String> {
+        let (pod, image, longest) = (self.world.names.greedy(), self.image()?, Mutex::new(Duration::ZERO));
+        let evicted = async {
+            self.world.start_pod(&pod, &image, TAKE_MEMORY).await?;
+            self.world.until_evicted(&pod).await
+        };
+        tokio::select! {
+            evicted = evicted => evicted?,
+            never = self.measure_silence(&longest) => match never {},
+        }
+        self.world.until_seen("the node is Ready", Seen::follows).await?;
+        Ok(format!("the pod is evicted; at most {} s between two log-ins", longest.into_inner().as_secs()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wnp_core::render::fixtures;
+
+    use super::*;
+
+    #[test]
+    fn kubelet_is_tried_with_the_line_of_its_service() {
+        let line = kubelet_line(&fixtures::payload(&fixtures::PROGRAMS)).unwrap();
+        for part in [program::LOG_RUNNER, "-log-file=", program::KUBELET, "--windows-service"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
     }
 }

@@ -90,6 +90,21 @@ impl Host {
         Ok(outputs)
     }
 
+    /// Runs a program that the host does not have, and removes it.
+    pub(crate) async fn try_program(&self, content: Vec<u8>, arguments: &str) -> anyhow::Result<Output> {
+        let connection = Connection::connect(&self.target).await?;
+        let path = format!("{}.exe", self.script);
+        let size = content.len().try_into()?;
+        let ran = async {
+            connection.upload(&path, size, &mut std::io::Cursor::new(content), |_| ()).await?;
+            self.run_on(&connection, &format!("{path} {arguments}")).await
+        };
+        let ran = ran.await;
+        connection.remove(&path).await?;
+        connection.close().await;
+        ran
+    }
+
     /// Runs a command in a batch file, and reads its output from a file: whole, and without what a login shell prints around it.
     async fn run_on(&self, connection: &Connection, command: &str) -> anyhow::Result<Output> {
         let (script, text) = (format!("{}.cmd", self.script), format!("{}.txt", self.script));

@@ -45,7 +45,7 @@ pub(crate) struct Output {
 
 impl Output {
     /// Text of a command that succeeded.
-    fn ok(&self) -> Option<&str> {
+    pub(crate) fn ok(&self) -> Option<&str> {
         (self.status == Some(0)).then_some(self.text.as_str())
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[O
 }
 
 /// Returns the value of the one line `name : value`. A text in which two lines have the name is not one of Windows.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut values = text
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix(name)?.trim_start().strip_prefix(':').map(str::trim));
@@ -101,7 +101,7 @@ pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Returns the process id of a service that runs, by `sc queryex`.
-fn running(output: &Output) -> Option<u32> {
+pub(crate) fn running(output: &Output) -> Option<u32> {
     let text = output.ok()?;
     let runs = field(text, "STATE")?.split_whitespace().eq(["4", "RUNNING"]);
     field(text, "PID")?.parse().ok().filter(|pid| runs && *pid > 0)
@@ -156,8 +156,13 @@ pub(crate) fn lost_log_runner(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges the command line of kubelet's service, and what the programs in it say of their flags.
 pub(crate) fn command_lines(outputs: &[Output]) -> Option<Outcome> {
-    let [service, runner, kubelet] = outputs else { return None };
-    let line = value_of(service, "ImagePath")?;
+    let [service, help @ ..] = outputs else { return None };
+    flags(&value_of(service, "ImagePath")?, help)
+}
+
+/// Judges what the programs in a command line of kubelet's service, kube-log-runner and kubelet, say of their flags.
+pub(crate) fn flags(line: &str, outputs: &[Output]) -> Option<Outcome> {
+    let [runner, kubelet] = outputs else { return None };
     let is = |word: &str, program: &str| word.trim_matches('"').to_ascii_lowercase().ends_with(program);
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().position(|word| is(word, r"\kubelet.exe"))?;
@@ -180,6 +185,33 @@ fn unknown_flags(program: &str, words: &[&str], help: &str) -> Vec<String> {
     let flags = words.iter().filter(|word| word.starts_with('-')).filter_map(|word| word.split('=').next());
     flags.filter(|flag| !known.contains(flag)).map(|flag| format!("{program} does not know {flag}")).collect()
 }
+
+/// Judges the paths of the modules of wicd's process, by PowerShell.
+pub(crate) fn libraries(outputs: &[Output]) -> Option<Outcome> {
+    let [output] = outputs else { return None };
+    let paths = output.ok()?.lines().map(str::trim).filter(|line| !line.is_empty());
+    let (wicd, libraries): (Vec<&str>, Vec<&str>) = paths.partition(|path| path.ends_with(r"\wicd.exe"));
+    let is_other = |path: &&&str| !path.to_ascii_lowercase().starts_with(r"c:\windows\system32\");
+    (!wicd.is_empty() && !libraries.is_empty()).then(|| match libraries.iter().find(is_other) {
+        None => passed(format!("{} libraries, all of System32", libraries.len())),
+        Some(path) => failed(format!("wicd.exe has loaded {path}")),
+    })
+}
+
+/// Judges the languages and the domain of Windows in the registry by those of the host's facts.
+pub(crate) fn windows_facts(language: &str, domain: Option<&str>, outputs: &[Output]) -> Option<Outcome> {
+    let [languages, parameters] = outputs else { return None };
+    let named = format!(r"\{language}");
+    languages.ok()?.lines().find(|line| line.trim_end().ends_with(&named))?;
+    let of_windows = value_of(parameters, "Domain")?;
+    of_windows
+        .eq_ignore_ascii_case(domain.unwrap_or_default())
+        .then(|| passed(format!("language {language}, domain {}", domain.unwrap_or("none"))))
+}
+
+/// Command that prints containerd's configuration.
+pub(crate) const CONFIG_DUMP: &str =
+    r"C:\k\containerd\containerd.exe --config C:\k\containerd\containerd_conf.toml config dump";
 
 /// Judges `containerd config dump`.
 pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
@@ -219,7 +251,7 @@ pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
     let seen = seen.into_iter().map(|(second, count)| format!("{count} of {} after {second} s", SERVICES.len()));
     let seen = seen.collect::<Vec<_>>().join(", ");
     Some(if missing.is_empty() {
-        passed(format!("services that run: {seen}"))
+        passed(format!("services that run or are not needed: {seen}"))
     } else {
         failed(format!("{} does not run; services that run: {seen}", missing.join(", ")))
     })
@@ -252,7 +284,7 @@ pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
     (field(output.ok()?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
 }
 
-fn is_no_service(output: &Output) -> bool {
+pub(crate) fn is_no_service(output: &Output) -> bool {
     // The word between is in the language of Windows.
     output.status == Some(1060) && output.text.contains("OpenService ") && output.text.contains(" 1060:")
 }
@@ -318,24 +350,6 @@ pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("Containers: Enabled"))
 }
 
-/// Judges `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, for otherwise an empty list shows nothing.
-pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
-    let [service, networks, endpoints] = outputs else { return None };
-    running(service)?;
-    (!networks.ok()?.contains("OVNKubernetesHybridOverlayNetwork") && !endpoints.ok()?.contains("VIPEndpoint"))
-        .then(|| passed("HNS runs, and has no network and no endpoint of the hybrid overlay"))
-}
-
-/// Judges `sc query kube-proxy` and `hnsdiag list endpoints`.
-pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
-    let [service, endpoints] = outputs else { return None };
-    if is_no_service(service) {
-        return Some(skipped("the host has no kube-proxy of a hybrid overlay"));
-    }
-    service.ok()?;
-    (endpoints.ok()?.matches("VIPEndpoint").count() == 1).then(|| passed("one VIPEndpoint"))
-}
-
 /// Entry of an access list: account, and its rights such as `OI`, `CI`, `F`. The last is what the account may do.
 type Entry<'a> = (&'a str, Vec<&'a str>);
 
@@ -372,6 +386,28 @@ fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) 
         None => passed(format!("{says}: {}", paths.join(", "))),
         Some((path, output)) => failed(format!("unexpected for {path}: {}", output.text)),
     })
+}
+
+/// Returns the directories of CNI in `containerd config dump`.
+pub(crate) fn cni_directories(dump: &Output) -> Option<Vec<String>> {
+    let text = dump.ok()?;
+    let is_of_cni = |line: &&str| line.starts_with("bin_dirs = ") || line.starts_with("conf_dir = ");
+    let quoted = |line: &str| {
+        let mark = line.chars().find(|c| matches!(c, '\'' | '"'))?;
+        let paths = line.split(mark).skip(1).step_by(2);
+        Some(
+            paths.map(|path| if mark == '"' { path.replace(r"\\", r"\") } else { path.to_owned() }).collect::<Vec<_>>(),
+        )
+    };
+    let found: Vec<String> = text.lines().map(str::trim).filter(is_of_cni).filter_map(quoted).flatten().collect();
+    let is_path = |path: &String| path.starts_with(r"C:\") && !path.contains(['"', '&', '|', '<', '>', '^', '%']);
+    (found.len() >= 2 && found.iter().all(is_path)).then_some(found)
+}
+
+/// Judges `icacls` of the directories of CNI, one for each.
+pub(crate) fn cni_access(directories: &[String], outputs: &[Output]) -> Option<Outcome> {
+    let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
+    lists(outputs, &directories, "only SYSTEM and Administrators", is_administrators_alone)
 }
 
 /// Directories of [`access_lists`], in the order of its commands.
@@ -414,22 +450,6 @@ pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
         [r"BUILTIN\Users", r"NT AUTHORITY\Authenticated Users"]
             .iter()
             .all(|account| list.iter().any(|(found, _)| found == account))
-    })
-}
-
-/// Judges the desired state of the host, which says whether it is in a cloud, and `route print -4 169.254.169.254`.
-pub(crate) fn metadata_route(outputs: &[Output]) -> Option<Outcome> {
-    let [desired, output] = outputs else { return None };
-    let desired: api::host::Desired = serde_json::from_str(desired.ok()?).ok()?;
-    if desired.metadata_address.is_none() {
-        return Some(skipped("the host is in no cloud with a metadata service"));
-    }
-    let active = output.ok()?.split_once("Active Routes:")?.1.split_once("Persistent Routes:")?.0;
-    active.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        ["169.254.169.254", "255.255.255.255", gateway, ..] if gateway.parse::<std::net::Ipv4Addr>().is_ok() => {
-            Some(passed(format!("through {gateway}")))
-        }
-        _ => None,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the judges of commands' outputs.
 
-use super::*;
+use super::{super::networks::*, *};
 
 fn ok(text: impl Into<String>) -> Output {
     status(0, text)
@@ -173,6 +173,18 @@ fn programs() -> Vec<Case> {
                 (4, ok(format!("{}\n{}", task("kubelet.exe", 4800).text, task("kubelet.exe", 5010).text))),
             ],
         ),
+        one(
+            libraries,
+            ok(
+                "C:\\k\\wicd\\a\\wicd.exe\nC:\\Windows\\SYSTEM32\\ntdll.dll\nC:\\Windows\\System32\\DISM\\dismcore.dll\n",
+            ),
+            &[
+                ok("C:\\k\\wicd\\a\\wicd.exe\nC:\\k\\wicd\\a\\version.dll"),
+                ok("C:\\k\\wicd\\a\\wicd.exe"),
+                ok("C:\\Windows\\SYSTEM32\\ntdll.dll"),
+                status(1, "Get-Process : Cannot find a process with the name \"wicd\"."),
+            ],
+        ),
         one(containerd_config, ok(dump), &[ok(format!("{ignored}\n{dump}")), ok(ignored), status(1, dump)]),
         case(
             none_left,
@@ -205,7 +217,10 @@ fn services_that_come_late_or_not_at_all_are_told_apart() {
     let late =
         [runs(), runs(), stopped(), missing(), runs(), runs(), runs(), missing(), runs(), runs(), runs(), missing()];
     let outcome = after_restart(&late).unwrap();
-    assert_eq!(outcome, passed("services that run: 3 of 4 after 60 s, 4 of 4 after 120 s, 4 of 4 after 300 s"));
+    assert_eq!(
+        outcome,
+        passed("services that run or are not needed: 3 of 4 after 60 s, 4 of 4 after 120 s, 4 of 4 after 300 s")
+    );
     let mut never = late;
     never[10] = stopped();
     assert!(after_restart(&never).unwrap().text.starts_with("kubelet does not run; "));
@@ -235,7 +250,16 @@ fn logs_and_registry() -> Vec<Case> {
     let hung =
         "The windows-instance-config-daemon service did not shut down properly after receiving a preshutdown control.";
     let value = |line: &str| ok(format!("\nHKEY_LOCAL_MACHINE\\SYSTEM\\X\n    {line}\n"));
+    let languages = |language: &str| {
+        let key = r"HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Control\MUI\UILanguages";
+        ok(format!("\n{key}\\en-US\n{key}\\{language}\n"))
+    };
     vec![
+        case(
+            |outputs| windows_facts("de-DE", Some("corp.example.com"), outputs),
+            vec![languages("de-DE"), value("Domain    REG_SZ    CORP.example.com")],
+            vec![(0, languages("fr-FR")), (1, value("Domain    REG_SZ    other.example.com"))],
+        ),
         one(
             restart_event,
             ok(event(1074, "other.exe") + &event(1074, ours)),
@@ -296,7 +320,44 @@ fn networks() -> Vec<Case> {
             "IPv4 Route Table\nActive Routes:\nNetwork Destination        Netmask          Gateway       Interface  Metric\n{line}\nPersistent Routes:\n  None"
         ))
     };
+    let cni = include_str!("../../../../wicd/src/network/cni.json");
+    let proxy = include_str!("../../../../wicd/src/network/kube-proxy.json");
+    let addresses = |subnet: &str, address: &str| {
+        ok(format!("{{\"ManagementIP\":\"{address}\",\"Subnets\":[{{\"AddressPrefix\":\"{subnet}\"}}]}}"))
+    };
+    let adapter = |address: &str| ok(format!("   IPv4 Address. . . . . . . . . . . : {address}(Preferred)\n"));
     vec![
+        case(
+            overlay_network,
+            vec![ok(RUNNING), ok(cni), addresses("10.132.1.0/24", "10.0.0.7")],
+            vec![
+                (1, ok("{}")),
+                (2, addresses("10.132.1.0/23", "10.0.0.7")),
+                (2, addresses("10.132.1.0/24", "10.0.0.77")),
+                (2, status(1, "'hnsdiag.exe' is not recognized as an internal or external command")),
+            ],
+        ),
+        case(
+            overlay_adapter,
+            vec![ok(RUNNING), ok(proxy), adapter("10.132.1.2")],
+            vec![(1, ok("{}")), (2, adapter("10.132.1.20")), (2, adapter("10.0.0.7"))],
+        ),
+        case(
+            overlay_proxy,
+            vec![
+                ok(RUNNING),
+                ok("WARN hybrid-overlay-node has not created the network yet"),
+                status(1, ""),
+                ok("Load Balancer : 1\n    Virtual IPs : 172.30.0.1"),
+            ],
+            vec![
+                (0, ok(RUNNING.replace("4  RUNNING", "1  STOPPED"))),
+                (1, status(1, "FINDSTR: Cannot open the file")),
+                (2, ok("E0101 00:00:00.000000    1 proxier.go:1] policy creation failed")),
+                (2, status(1, "FINDSTR: Cannot open the file")),
+                (3, ok("")),
+            ],
+        ),
         case(
             hns_removed,
             vec![ok(RUNNING), ok("Network : 1\n    Name             : nat"), ok("")],
@@ -396,12 +457,35 @@ fn access() -> Vec<Case> {
                 (1, status(1, "")),
             ],
         ),
+        case(
+            |outputs| cni_access(&[CNI[0].to_owned(), CNI[1].to_owned()], outputs),
+            lists(&CNI, &[SYSTEM, ADMINISTRATORS]),
+            vec![(0, acl(CNI[0], &[SYSTEM, ADMINISTRATORS, users])), (1, acl(CNI[0], &[SYSTEM, ADMINISTRATORS]))],
+        ),
         one(
             owner,
             directory(r"BUILTIN\Administrators"),
             &[directory(r"WIN\alice"), ok(r"k BUILTIN\Administrators"), status(1, "File Not Found")],
         ),
     ]
+}
+
+/// Directories of CNI of a network that is no hybrid overlay.
+const CNI: [&str; 2] = [r"C:\opt\cni\bin", r"C:\etc\cni\net.d"];
+
+#[test]
+fn directories_of_cni_are_read() {
+    let dump = |bin: &str, conf: &str| ok(format!("version = 3\n  bin_dirs = [{bin}]\n  conf_dir = {conf}\n"));
+    for good in
+        [dump(r"'C:\opt\cni\bin'", r"'C:\etc\cni\net.d'"), dump(r#""C:\\opt\\cni\\bin""#, r#""C:\\etc\\cni\\net.d""#)]
+    {
+        assert_eq!(cni_directories(&good).unwrap(), CNI, "{good:?}");
+    }
+    for bad in
+        [dump("", "''"), dump(r"'C:\a & del'", r"'C:\etc'"), dump(r"'\\other\a'", r"'C:\etc'"), ok(""), status(1, "")]
+    {
+        assert_eq!(cni_directories(&bad), None, "{bad:?}");
+    }
 }
 
 const IMAGE: &str = "example.com/windows:ltsc2022";
@@ -551,6 +635,9 @@ fn what_a_host_does_not_have_is_skipped() {
             "C:\\var\\lib\\kubelet\\config.json: The system cannot find the file specified.\nSuccessfully processed 0 files; Failed processing 1 files",
         )]),
         hybrid_endpoint(&[status(1060, NO_SERVICE), ok("")]),
+        overlay_network(&[status(1060, NO_SERVICE), ok(""), ok("")]),
+        overlay_adapter(&[status(1060, NO_SERVICE), ok(""), ok("")]),
+        overlay_proxy(&[status(1060, NO_SERVICE), ok(""), ok(""), ok("")]),
         lost_log_runner(&[
             ok(RUNNING),
             status(128, "FEHLER: Der Prozess \"kube-log-runner.exe\" wurde nicht gefunden."),

@@ -6,6 +6,7 @@ mod first_acts;
 mod first_hour;
 mod host;
 mod judge;
+mod networks;
 mod rows;
 mod world;
 
@@ -38,6 +39,8 @@ use self::{
 const LOGIN: Duration = Duration::from_mins(1);
 /// Time within which a node that was Ready before the row must be Ready again.
 const READY: Duration = Duration::from_secs(20);
+/// Row after which there is a node.
+const JOIN: &str = "join";
 /// Row after which there is no node.
 const REMOVAL: &str = "removal";
 
@@ -61,12 +64,15 @@ struct Args {
     /// Namespace of the operator.
     #[arg(short, long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     namespace: String,
-    /// Windows image with `cmd.exe` and `curl.exe` that matches the host's Windows. No pod runs if not set.
+    /// Windows image with `cmd.exe`, `curl.exe` and, for the row `memory`, PowerShell, that matches the host's Windows. No pod runs if not set.
     #[arg(long)]
     image: Option<String>,
     /// The `wicd.exe` that checks the host before it joins. The host is not checked if not set.
     #[arg(long, env = "WICD_EXE", value_name = "FILE")]
     wicd: Option<PathBuf>,
+    /// Payload for a minor version of Kubernetes, whose programs are tried before the host joins. May be repeated.
+    #[arg(long, value_name = "DIRECTORY")]
+    payload: Vec<PathBuf>,
     /// Run only the rows that answer the ten checks of the first hour on a real host, and print one page for the project.
     #[arg(long)]
     first_hour: bool,
@@ -98,7 +104,7 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(&args.cluster).await?;
     let danger = format!(
-        "This makes the host {} a node of the {title}, restarts it several times, has it drained for maintenance, changes its settings, and removes it again. On the \
+        "This makes the host {} a node of the {title}, restarts it several times, has a pod take all its memory, has it drained for maintenance, kills kubelet and its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, and removes it again. On the \
          cluster it makes one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
         args.host, args.namespace
@@ -195,8 +201,9 @@ impl Ended {
 
 /// Runs the rows in order. Those that need a node are skipped once there is none.
 async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
-    let (mut lost, mut is_removed) = (None, false);
-    for row in ROWS.iter().filter(|row| !run.args.first_hour || first_hour::has(row.id)) {
+    let (mut lost, mut has_node) = (None, false);
+    let all = if run.args.first_hour { first_hour::rows() } else { ROWS.iter().collect() };
+    for row in all {
         if row.id == REMOVAL {
             run.remember().await;
         }
@@ -214,14 +221,13 @@ async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
         eprintln!("{}", ended.cells().join(": "));
         let has_failed = ended.has_failed();
         rows.lock().push(ended);
+        has_node |= row.id == JOIN;
         if row.id == REMOVAL {
             if has_failed {
                 return;
             }
-            is_removed = true;
+            has_node = false;
         }
-        // The host is checked before there is a node.
-        let has_node = row.needs != Need::Wicd && !is_removed;
         if has_failed && lost.is_none() && has_node && !is_node(run).await {
             lost = Some(row.id);
         }
@@ -236,17 +242,18 @@ async fn is_node(run: &Run) -> bool {
 
 /// Runs a row. Returns its outcome and, if it has failed, its commands with their outputs.
 async fn run_row(run: &Run, row: &Row) -> (Outcome, Vec<(&'static str, Output)>) {
+    if !row.on.contains(&run.kind) {
+        let host = if run.kind == Kind::Wine { "Wine" } else { "a simulated host" };
+        return (skipped(format!("not shown by {host}")), Vec::new());
+    }
     let missing = match row.needs {
         Need::Image if run.args.image.is_none() => Some("needs --image"),
         Need::Wicd if run.args.wicd.is_none() => Some("needs --wicd"),
+        Need::Payload if run.args.payload.is_empty() => Some("needs --payload"),
         _ => None,
     };
     if let Some(missing) = missing {
         return (skipped(missing), Vec::new());
-    }
-    if !row.on.contains(&run.kind) {
-        let host = if run.kind == Kind::Wine { "Wine" } else { "a simulated host" };
-        return (skipped(format!("not shown by {host}")), Vec::new());
     }
     let (result, printed) = match &row.how {
         How::Cluster(act) => (act(run).await.map(passed), Vec::new()),

@@ -59,6 +59,11 @@ impl Names {
         format!("{}-user", self.name())
     }
 
+    /// Name of the pod that takes all memory.
+    pub(crate) fn greedy(&self) -> String {
+        format!("{}-greedy", self.name())
+    }
+
     /// Name of the pod that a PodDisruptionBudget holds.
     pub(crate) fn held(&self) -> String {
         format!("{}-held", self.name())
@@ -356,6 +361,17 @@ impl World {
     /// Reports whether a pod is there, and not about to end.
     pub(crate) async fn pod_stays(&self, name: &str) -> anyhow::Result<bool> {
         Ok(self.pods().get_opt(name).await?.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// Waits until kubelet has evicted a pod, and deletes the pod, also if it has not.
+    pub(crate) async fn until_evicted(&self, name: &str) -> anyhow::Result<()> {
+        let look = async || {
+            let status = self.pods().get(name).await?.status.unwrap_or_default();
+            Ok(status.reason.filter(|r| r == "Evicted").map(drop).ok_or_else(|| status.phase.unwrap_or_default()))
+        };
+        let evicted = self.until(&format!("the pod {name} is evicted"), look).await;
+        gone(self.pods().delete(name, &DeleteParams::default().grace_period(0)).await)?;
+        evicted
     }
 
     /// Reads the log of a pod.

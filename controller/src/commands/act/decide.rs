@@ -214,10 +214,7 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     let status = instance.status.clone().unwrap_or_default();
     let message = if let Some(failures) = failures(&status).next() {
         let times = if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) };
-        let next = failures
-            .next_retry_time
-            .as_ref()
-            .map_or_else(|| "a try is under way".to_owned(), |next| format!("the next try was at {next}"));
+        let next = if failures.next_retry_time.is_some() { "waited for its next try" } else { "a try is under way" };
         let last = text::line(&failures.summary(), MOST);
         format!("failed {times}, and {next}; now it is tried at once. It failed with: {last}")
     } else if let Some(version) = status.failed_version {

@@ -10,7 +10,7 @@ use super::{before, host, installation, row::Outcome, takeover};
 use crate::args::{Output, output};
 
 /// Reference page with all checks, as a path in this repository.
-pub const PAGE: &str = "docs/reference/checks.md";
+pub const PAGE: &str = "docs/reference/conditions.md";
 /// Exit status when a check has failed.
 const FAILED: u8 = 1;
 
@@ -134,13 +134,13 @@ pub const CHECKS: &[Check] = &[
     check("keys", "The private keys that pools name can be read.", "../guide/hosts.md#ssh-server", Installation(installation::keys)),
     check("pools", "All pools are Ready.", "../guide/troubleshooting.md", Installation(installation::pools)),
     check("upgrade", "Nothing that an upgrade of the cluster waits for: all pools follow their versions, and no node is older than the API server. Warnings alone.", "../guide/upgrade.md#two-minor-versions-at-once-eus-to-eus", Installation(installation::upgrade)),
-    check("payload", "Hosts can be given the payload, with the facts of this cluster.", "../guide/payload.md", Installation(installation::payload)),
+    check("payload", "Hosts can be given the payload, with the facts of this cluster.", "../guide/upgrade.md#the-payload", Installation(installation::payload)),
     check("certificate", "Hosts trust the certificate of the API server at the URL that they are given.", "../guide/cluster-facts.md", Installation(installation::certificate)),
     check("version", "", "", Before(|facts| installation::version(&facts.version))),
     check("rights", "With --pre: you may create what is installed, and hold what the operator is given.", "rights.md", Before(before::rights)),
     check("crds", "", "", Before(before::crds)),
     check("other-operator", "", "", Before(before::other_operator)),
-    check("network", "With --pre: nothing that the cluster says of its network speaks against pods on Windows. Networks other than those of OpenShift say nothing.", "../guide/networks.md", Before(before::network)),
+    check("network", "With --pre: nothing that the cluster says of its network speaks against pods on Windows. Networks other than those of OpenShift say nothing.", "../guide/cluster-facts.md#networks", Before(before::network)),
     check("login", "The host accepts the private key, and shows the host key that was named.", "../guide/hosts.md#ssh-server", Host(host::login)),
     check("program", "`wicd.exe` runs on the host and answers.", "../guide/hosts.md#in-short", Host(host::program)),
     check("rights", "The user is an administrator of the host.", "../guide/hosts.md#user", Host(host::fault)),
@@ -156,7 +156,7 @@ pub const CHECKS: &[Check] = &[
     check("runtimes", "No other container runtime is installed.", "../guide/hosts.md#warnings", Host(host::warning)),
     check("updates", "The host's Windows has the update that nodes need.", "platforms.md#versions-of-windows", Host(host::warning)),
     check("support", "Microsoft's support of the host's Windows does not end in this year.", "platforms.md#versions-of-windows", Host(host::warning)),
-    check("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/gmsa.md", Host(host::accounts)),
+    check("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/workloads.md#group-managed-service-accounts-gmsa", Host(host::accounts)),
     check("wmco", "The Windows Machine Config Operator does not hold its lock.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::wmco)),
     check("package", "Nothing is there that starts it again.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::package)),
     check("idle", "It changes no node.", "../guide/from-wmco.md#1-before-you-begin", Takeover(takeover::idle)),
@@ -180,7 +180,7 @@ mod tests {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let page = std::fs::read_to_string(root.join(PAGE)).unwrap();
         let sections: Vec<String> =
-            page.lines().filter_map(|line| line.strip_prefix("### ")).map(|title| title.replace(' ', "-")).collect();
+            page.lines().filter_map(|line| line.strip_prefix("#### ")).map(|title| title.replace(' ', "-")).collect();
         let all: BTreeSet<String> = CHECKS.iter().map(Check::anchor).collect();
         let described = CHECKS.iter().filter(|check| !check.about.is_empty());
         let described: Vec<String> = described.map(Check::anchor).collect();
@@ -273,10 +273,10 @@ mod tests {
         assert_eq!(
             table(&objects(&outcomes)),
             "CHECK    RESULT   MESSAGE\n\
-             crds     failed   CrdInvalid: it is slow; it is missing; wait; install; see docs/reference/checks.md#check-crds\n\
+             crds     failed   CrdInvalid: it is slow; it is missing; wait; install; see docs/reference/conditions.md#check-crds\n\
              leader   passed   a process holds the Lease\n"
         );
-        assert_eq!(objects(&outcomes)[1]["link"], "docs/reference/checks.md#check-leader");
+        assert_eq!(objects(&outcomes)[1]["link"], "docs/reference/conditions.md#check-leader");
         assert!(!outcomes[0].1.is_fit() && outcomes[1].1.is_fit());
     }
 }

@@ -287,7 +287,7 @@ mod tests {
                 expected.into_iter().map(|(check, result, reason)| [check, result, reason]).collect();
             assert_eq!(found, expected, "{about}");
             for row in rows {
-                let link = format!("docs/reference/checks.md#check-host-{}", row["check"].as_str().unwrap());
+                let link = format!("docs/reference/conditions.md#check-host-{}", row["check"].as_str().unwrap());
                 assert_eq!(row["link"], link.as_str(), "{row}");
             }
         }

@@ -70,7 +70,10 @@ fn private_key() -> Value {
 fn rows(facts: catalog::Facts<'_>) -> Vec<Value> {
     let rows = catalog::objects(&catalog::outcomes(facts));
     for row in &rows {
-        assert_eq!(row["link"], format!("docs/reference/checks.md#check-{}", row["check"].as_str().unwrap()).as_str());
+        assert_eq!(
+            row["link"],
+            format!("docs/reference/conditions.md#check-{}", row["check"].as_str().unwrap()).as_str()
+        );
     }
     rows
 }

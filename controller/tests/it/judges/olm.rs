@@ -90,8 +90,8 @@ impl Judged {
 
     /// Creates the objects of the guide, except the CatalogSource, which names an image, and those that are there already.
     async fn subscribe(&self, control_plane: &ControlPlane, there: &[&str]) -> Result<()> {
-        let guide = Guide::open(control_plane, "install-olm.md", "judges/olm")?;
-        for document in guide.block("## 3. Install", "yaml")?.split("---\n") {
+        let guide = Guide::open(control_plane, "install.md", "judges/olm")?;
+        for document in guide.block("### 3. Subscribe", "yaml")?.split("---\n") {
             let object: Value = serde_yaml::from_str(document)?;
             let kind = object["kind"].as_str().context("an object has a kind")?;
             if kind != "CatalogSource" && !there.contains(&kind) {
@@ -270,8 +270,8 @@ async fn what_olm_made(judged: &Judged) -> Result<Vec<String>> {
 }
 
 async fn leaves_by_the_guide(judged: &Judged, mut world: World) -> Result<()> {
-    let guide = Guide::open(&world.control_plane, "uninstall.md", "judges/olm")?;
-    let shared = Guide::open(&world.control_plane, "uninstall.md", "olm")?;
+    let guide = Guide::open(&world.control_plane, "removal.md", "judges/olm")?;
+    let shared = Guide::open(&world.control_plane, "removal.md", "olm")?;
     let pools: Api<WindowsNodePool> = Api::all(judged.client.clone());
     for pool in pools.list(&ListParams::default()).await? {
         pools.delete(&pool.name_any(), &DeleteParams::default()).await?;

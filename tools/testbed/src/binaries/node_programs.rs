@@ -27,23 +27,61 @@ pub const WINDOWS_EXPORTER: NodeProgram = NodeProgram {
     module: "tools/xtask/payload/windows_exporter",
     package: "github.com/prometheus-community/windows_exporter",
 };
-/// CNI plugin of the payload.
+/// CNI plugin of the payload: overlay networks.
 pub const WIN_OVERLAY: NodeProgram = NodeProgram {
     module: "tools/xtask/payload/cni",
     package: "github.com/containernetworking/plugins/plugins/main/windows/win-overlay",
 };
+/// CNI plugin of the payload: addresses.
+pub const HOST_LOCAL: NodeProgram = NodeProgram {
+    module: WIN_OVERLAY.module,
+    package: "github.com/containernetworking/plugins/plugins/ipam/host-local",
+};
+
+impl NodeProgram {
+    /// Folder of the module, and key of what it pins.
+    fn pinned(&self) -> Result<(PathBuf, String)> {
+        let folder = workspace_root().join(self.module);
+        let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(folder.join(name)));
+        let key = key(&[&go_mod?, &go_sum?]);
+        Ok((folder, key))
+    }
+}
 
 /// Finds or builds a program: about a minute.
 ///
 /// # Errors
 /// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
-    let folder = workspace_root().join(program.module);
-    let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(folder.join(name)));
+    let (folder, key) = program.pinned()?;
     let name = format!("{}.exe", program.package.rsplit('/').next().context("a package has a name")?);
-    let dir = cache_dir()?.join(format!("{name}-{}", key(&[&go_mod?, &go_sum?])));
-    built_once(&dir, &name, |out| {
+    built_once(&cache_dir()?.join(format!("{name}-{key}")), &name, |out| {
         go_build().current_dir(folder).env("GOOS", "windows").arg("-o").arg(out).arg(program.package).run()
+    })
+}
+
+/// Finds or builds containerdjudge (`tools/testbed/containerdjudge`) with the code of a containerd: about a minute.
+///
+/// # Errors
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
+pub fn containerdjudge(containerd: &NodeProgram) -> Result<PathBuf> {
+    const NAME: &str = "containerdjudge";
+    let (folder, pinned) = containerd.pinned()?;
+    let source = crate::source_dir().join(NAME).join("main.go");
+    let dir = cache_dir()?.join(format!("{NAME}-{}", key(&[&fs::read_to_string(&source)?, &pinned])));
+    built_once(&dir, NAME, |out| go_build().current_dir(folder).arg("-o").arg(out).arg(source).run())
+}
+
+/// Finds or builds `kubelet` or `kube-proxy` of one of the versions [`super::KUBERNETES`]: minutes.
+///
+/// # Errors
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
+pub fn of_kubernetes(name: &str, version: &str) -> Result<PathBuf> {
+    let set = Set::of(version)?;
+    let dir = cache_dir()?.join(format!("{name}-{version}-{}", set.key));
+    built_once(&dir, &format!("{name}.exe"), |out| {
+        say(&format!("building {name}.exe {version} (minutes, once)"));
+        set.build(out, &[format!("k8s.io/kubernetes/cmd/{name}").as_ref()], "windows")
     })
 }
 

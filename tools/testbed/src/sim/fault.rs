@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::shell::Shell;
+
 /// A fault of a host. Several can be active at once; all can be set and removed while the host runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -40,9 +42,13 @@ pub enum Fault {
     ClockAhead(Duration),
     /// The clock is behind by this much.
     ClockBehind(Duration),
+    /// The clock is behind by this much since the last restart, if there was one.
+    ClockBehindAfterRestart(Duration),
     /// The Windows feature Containers is not there until the next restart.
     NeedsReboot,
-    /// The login shell prints noise around what programs print.
+    /// The log-in shell is this one.
+    Shell(Shell),
+    /// The host greets whoever logs in, and the log-in shell prints noise of another language around what programs print.
     GarbledOutput,
     /// Programs end with this status and do nothing.
     ProgramsFail(u32),

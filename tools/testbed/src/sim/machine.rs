@@ -25,6 +25,7 @@ use super::{
     fault::Fault,
     link::Link,
     sftp::Disk,
+    shell::Shell,
     windows::{KUBELET, Windows},
 };
 use crate::lock::lock;
@@ -184,6 +185,11 @@ impl Machine {
         self.state.borrow().faults.contains(fault)
     }
 
+    fn shell(&self) -> Shell {
+        let shell = |f: &Fault| if let Fault::Shell(shell) = f { Some(*shell) } else { None };
+        self.state.borrow().faults.iter().find_map(shell).unwrap_or_default()
+    }
+
     pub(super) fn stats(&self) -> Stats {
         Stats {
             connections: self.connections.load(Ordering::Relaxed),
@@ -240,6 +246,7 @@ impl Machine {
         let boots = state.borrow().boots;
         let moving = |s: &State| s.boots != boots || !s.faults.contains(&Fault::HangInCommand);
         let asked = state.wait_for(moving).await.map(|s| s.clone());
+        let shell = self.shell();
         match asked {
             Ok(s) if s.boots != boots => return Exit::new(1, ""),
             Ok(s) => {
@@ -249,16 +256,15 @@ impl Machine {
                 let failing =
                     s.faults.iter().find_map(|f| if let Fault::ProgramsFail(n) = f { Some(*n) } else { None });
                 if let Some(status) = failing {
-                    return Exit::new(status, "");
+                    return Exit::new(shell.status(status), "");
                 }
             }
             Err(_) => return Exit::new(1, ""),
         }
-        let Some((sha256, verb, operation)) = parse(command) else {
-            return Exit::new(
-                1,
-                "is not recognized as an internal or external command,\r\noperable program or batch file.\r\n",
-            );
+        let words = shell.words(command).unwrap_or_default();
+        let Some((sha256, verb, operation)) = parse(&words) else {
+            let (status, message) = shell.not_found(words.first().map_or(command, String::as_str));
+            return Exit::new(status, message);
         };
         let (machine, verb_name) = (self.clone(), verb.as_str());
         let run = move || {
@@ -276,8 +282,8 @@ impl Machine {
                 }
                 Exit::new(api::host::EXIT_ANSWERED, format!("wicd: {verb_name} answered\r\n"))
             }
-            Ok(Err(message)) => Exit::new(1, message),
-            Err(_) => Exit::new(0xC000_0005, ""),
+            Ok(Err(message)) => Exit::new(shell.status(1), message),
+            Err(_) => Exit::new(shell.status(0xC000_0005), ""),
         }
     }
 
@@ -355,15 +361,14 @@ fn lets_in(line: &str, key: &PublicKey) -> bool {
         && words.windows(2).find_map(read).is_some_and(|listed| listed.key_data() == key.key_data())
 }
 
-/// Reads `C:\windows\wicd\<sha256>\wicd.exe <verb> <operation>`, the one command line that this host knows.
-fn parse(command: &str) -> Option<(String, Verb, String)> {
-    let words: Vec<&str> = command.split(' ').collect();
-    let &[exe, verb, operation] = words.as_slice() else { return None };
+/// Reads the words `C:\windows\wicd\<sha256>\wicd.exe`, `<verb>` and `<operation>`, the one command that this host knows.
+fn parse(words: &[String]) -> Option<(String, Verb, String)> {
+    let [exe, verb, operation] = words else { return None };
     let sha256 = exe.strip_prefix(api::host::path::LAUNCH)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
     let verbs =
         [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Pull, Verb::Cleanup, Verb::Support];
-    let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
-    api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
+    let verb = verbs.into_iter().find(|v| v.as_str() == *verb)?;
+    api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.clone()))
 }
 
 impl Disk for Machine {
@@ -412,6 +417,7 @@ mod tests {
     #[test]
     fn only_wicd_is_known() {
         let sha = "a".repeat(64);
+        let parse = |line: &str| parse(&Shell::Cmd.words(line)?);
         let (found, verb, operation) = parse(&api::host::command(&sha, Verb::Stage, "join-1")).unwrap();
         assert_eq!((found, verb, operation.as_str()), (sha.clone(), Verb::Stage, "join-1"));
         for bad in [

@@ -21,6 +21,7 @@ mod machine;
 mod pods;
 mod port;
 pub mod sftp;
+mod shell;
 mod sshd;
 mod windows;
 
@@ -54,7 +55,9 @@ use wicd::{
     maintenance::Means,
 };
 
-pub use self::{fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link};
+pub use self::{
+    fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link, shell::Shell,
+};
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
 
 /// Options that all hosts of a [`Sim`] have in common.

@@ -68,6 +68,10 @@ impl Connection {
 impl russh::server::Handler for Connection {
     type Error = russh::Error;
 
+    async fn authentication_banner(&mut self) -> Result<Option<String>, Self::Error> {
+        Ok(self.machine.has(&Fault::GarbledOutput).then(|| BANNER.to_owned()))
+    }
+
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
         Ok(self.judge(user, offer.public_key))
     }
@@ -118,16 +122,27 @@ impl russh::server::Handler for Connection {
 
 async fn run(machine: &Arc<Machine>, command: &str, id: ChannelId, handle: &Handle) {
     let exit = machine.execute(command).await;
-    let mut output = exit.output.into_bytes();
-    if machine.has(&Fault::GarbledOutput) {
-        output = garble(&output);
-    }
+    let output = exit.output.into_bytes();
     // The other side may be closed: then the result is not needed.
-    let _ = handle.data(id, output).await;
+    if machine.has(&Fault::GarbledOutput) {
+        let _ = handle.data(id, [MESSAGE_OF_THE_DAY, &garble(&output)].concat()).await;
+        let _ = handle.extended_data(id, STDERR, NOT_RECOGNIZED.to_vec()).await;
+    } else {
+        let _ = handle.data(id, output).await;
+    }
     let _ = handle.exit_status_request(id, exit.status).await;
     let _ = handle.eof(id).await;
     let _ = handle.close(id).await;
 }
+
+/// Banner before the log-in.
+const BANNER: &str = "Zutritt nur f\u{fc}r Befugte\r\n";
+/// Message of the day in code page 932, that of a Japanese Windows.
+const MESSAGE_OF_THE_DAY: &[u8] = b"\x82\xe6\x82\xa4\x82\xb1\x82\xbb WIN\r\n";
+/// Message of `cmd.exe` in code page 850, that of a German Windows.
+const NOT_RECOGNIZED: &[u8] = b"Der Befehl \"chcp\" konnte nicht ausgef\x81hrt werden.\r\n";
+/// Code of standard error in SSH.
+const STDERR: u32 = 1;
 
 /// Garbles output as a PowerShell of another language does: a banner, UTF-16, and progress records.
 fn garble(output: &[u8]) -> Vec<u8> {

@@ -82,6 +82,7 @@ impl Windows {
         let ahead = faults.iter().find_map(|f| match f {
             Fault::ClockAhead(by) => Some(millis(*by)),
             Fault::ClockBehind(by) => Some(-millis(*by)),
+            Fault::ClockBehindAfterRestart(by) if boots > 1 => Some(-millis(*by)),
             _ => None,
         });
         let mut state = self.host.state();
@@ -122,8 +123,9 @@ impl Windows {
         self.host.state().services.get(service).is_some_and(|s| s.state == ServiceState::Running)
     }
 
-    /// Ends all services at once.
+    /// Ends all services and programs at once.
     pub(super) fn halt(&self) {
+        self.host.fail_after(Some(0));
         for service in self.host.state().services.values_mut() {
             service.state = ServiceState::Stopped;
         }
@@ -132,6 +134,7 @@ impl Windows {
 
     /// Starts the services that start with the host.
     pub(super) fn boot(&self) {
+        self.host.fail_after(None);
         let automatic = |start| start == StartType::Auto;
         let names: Vec<String> =
             self.host.state().services.values().filter(|s| automatic(s.start)).map(|s| s.name.clone()).collect();

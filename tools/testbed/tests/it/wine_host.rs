@@ -134,7 +134,8 @@ async fn a_restart_raises_the_boot_id_and_starts_services_again() -> Result<()> 
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/restart.c");
     let exe = host.drive_c().join("wicd.exe");
     ensure!(Command::new("x86_64-w64-mingw32-gcc").args([source, "-o"]).arg(exe).status().await?.success());
-    assert!(session.ssh(r"C:\wicd.exe").await?.status.success());
+    // The restart may end the session before it says how the program ended.
+    session.ssh(r"C:\wicd.exe").await?;
     host.wait_for_boot(4).await?;
     assert!(session.ssh("ver").await?.status.success());
     Ok(())

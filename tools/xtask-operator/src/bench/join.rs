@@ -30,6 +30,8 @@ pub(super) struct Args {
 struct Profile {
     name: &'static str,
     hosts: u32,
+    /// Hosts of another pool whose programs never end, and which hold all the connections that one pool can have.
+    hanging: u32,
     payload_mib: u32,
     rtt: Duration,
     process_start: Duration,
@@ -39,9 +41,10 @@ struct Profile {
     beside_sftp: bool,
 }
 
-const PROFILES: [Profile; 9] = [
+const PROFILES: [Profile; 10] = [
     many("1", 1),
     many("20", 20),
+    Profile { hanging: 104, ..many("hanging", 20) },
     many("100", 100),
     many("1000", 1000),
     many("5000", 5000),
@@ -57,6 +60,7 @@ const fn many(name: &'static str, hosts: u32) -> Profile {
     Profile {
         name,
         hosts,
+        hanging: 0,
         payload_mib: 1,
         rtt: Duration::ZERO,
         process_start: Duration::ZERO,
@@ -67,14 +71,12 @@ const fn many(name: &'static str, hosts: u32) -> Profile {
 
 /// Runs the profiles, one after the other, each in a cluster of its own.
 pub(super) async fn run(args: &Args) -> Result<()> {
-    let (mut failed, mut one) = (Vec::new(), None);
+    let (mut failed, mut seconds) = (Vec::new(), BTreeMap::new());
     let chosen = |p: &&Profile| args.profile.is_empty() || args.profile.iter().any(|name| name == p.name);
     for profile in PROFILES.iter().filter(chosen) {
-        match measure(profile, Duration::from_secs(args.limit), one).await {
+        match measure(profile, Duration::from_secs(args.limit), &seconds).await {
             Ok(fields) => {
-                if profile.name == "1" {
-                    one = number(&fields, "seconds");
-                }
+                seconds.extend(number(&fields, "seconds").map(|seconds| (profile.name, seconds)));
                 report::add(&fields);
             }
             Err(error) => {
@@ -95,15 +97,17 @@ async fn sftp_seconds(profile: &Profile) -> Option<f64> {
     measured.inspect_err(|error| eprintln!("{}: sftp is not measured: {error:#}", profile.name)).ok()
 }
 
-/// Measures a profile. `one` is the seconds that a single host took.
-async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result<Vec<Field>> {
+/// Measures a profile. `others`: the seconds that each profile before it took.
+async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
         link: Link { rtt: profile.rtt, bandwidth: None },
         process_start: profile.process_start,
         boot: profile.boot,
         ..without_heartbeats()
     };
-    let mut world = World::start(profile.hosts, profile.payload_mib.into(), sim).await?;
+    let mut world = World::start(profile.hosts + profile.hanging, profile.payload_mib.into(), sim).await?;
+    let hanging: Vec<SimHost> = world.hosts.drain(profile.hosts as usize..).collect();
+    world.hang(&hanging).await?;
     let sftp = sftp_seconds(profile).await;
     let load = load();
     let idle = world.control_plane_seconds()?;
@@ -130,7 +134,8 @@ async fn measure(profile: &Profile, limit: Duration, one: Option<f64>) -> Result
         ("seconds", round(seconds)),
         ("host_seconds", round(host_seconds)),
         ("sftp_seconds", sftp.map_or(Cell::NONE, round)),
-        ("ratio_to_one", ratio(seconds, one)),
+        ("ratio_to_one", ratio(seconds, others.get("1").copied())),
+        ("ratio_to_alone", ratio(seconds, others.get("20").copied().filter(|_| profile.hanging > 0))),
         ("ratio_to_sftp", ratio(seconds, sftp.map(|sftp| sftp + host_seconds))),
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("cpu_seconds", round(usage.cpu_seconds)),

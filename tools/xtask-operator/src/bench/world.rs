@@ -16,7 +16,7 @@ use testbed::{
     ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, deployment,
     image::{self, Arch, Compiler, Profile},
     payload::{self, Content, Entry},
-    sim::{HostOptions, Sim, SimHost, SimOptions},
+    sim::{Fault, HostOptions, Sim, SimHost, SimOptions},
 };
 use tokio::{task::spawn_blocking, time::sleep};
 
@@ -27,6 +27,10 @@ pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
 
 /// Number of hosts of a pool that join at once: the most that a pool allows.
 const MAX_CONCURRENT: i32 = 100;
+/// Number of the pool whose hosts hang.
+const HANGING: usize = 99;
+/// Connections that one pool can hold, of the 100 that the operator opens.
+const HELD: f64 = 90.0;
 /// Hosts of one pool, at most.
 const POOL_HOSTS: usize = 1000;
 /// Files of the payload, of the same size each.
@@ -141,6 +145,21 @@ impl World {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let (name, params) = (format!("bench-{number}"), PatchParams::apply("bench").force());
         Ok(pools.patch(&name, &params, &Patch::Apply(&WindowsNodePool::new(&name, spec))).await?)
+    }
+
+    /// Applies a pool of hosts whose programs never end, and waits until they hold nearly all connections.
+    pub(super) async fn hang(&self, hosts: &[SimHost]) -> Result<()> {
+        if hosts.is_empty() {
+            return Ok(());
+        }
+        for host in hosts {
+            host.fault(Fault::HangInCommand);
+        }
+        self.apply_pool(HANGING, &WindowsNodePoolSpec::default(), hosts.iter()).await?;
+        while self.operator.metric("windows_node_pool_ssh_connections_open").await? < HELD {
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
     }
 
     /// Kills the operator, and starts another.

@@ -12,7 +12,7 @@ use testbed::{
     ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, binaries, deployment, operator,
     payload::{self, Content, Entry},
     sim::{HostOptions, Sim, SimHost, SimOptions},
-    wine::{self, HostNetwork, WineHost, WineOptions},
+    wine::{HostNetwork, WineHost, WineOptions},
 };
 use tokio::task::spawn_blocking;
 
@@ -38,15 +38,7 @@ pub(super) struct World {
 
 impl World {
     /// Builds what is not there yet, and starts everything but the pool.
-    pub(super) async fn start(hosts: Option<u16>, only_simulated: bool) -> Result<Self> {
-        let with_wine = match wine::available() {
-            _ if only_simulated => false,
-            Ok(()) => true,
-            Err(reason) => {
-                println!("Only simulated hosts: {reason}.");
-                false
-            }
-        };
+    pub(super) async fn start(hosts: Option<u16>, with_wine: bool) -> Result<Self> {
         say("building the operator");
         let program = spawn_blocking(operator::build).await??;
         say("building the control plane");
@@ -194,6 +186,13 @@ impl World {
             hosts: self.names().map(String::from).collect(),
         })
     }
+}
+
+/// Builds the programs of hosts under Wine.
+pub(super) async fn build_for_wine() -> Result<()> {
+    say("building wicd.exe and kubelet.exe");
+    spawn_blocking(|| binaries::wicd_exe().and_then(|_| binaries::host_kubelet(binaries::Platform::Windows))).await??;
+    Ok(())
 }
 
 fn say(what: &str) {

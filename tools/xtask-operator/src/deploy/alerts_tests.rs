@@ -1,12 +1,33 @@
-//! Tests of each alert by promtool: it fires for its cause, and is silent while users want the cause. Each has a runbook.
+//! Tests of each alert by promtool: it fires for its cause, and is silent while users want the cause. Each has a section of the page of alerts.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
 use controller::runtime::metrics::Metrics;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::binaries;
 
-use super::alerts::{self, Alert};
+/// A rule file of Prometheus.
+const FILE: &str = include_str!("../../../../deploy/chart/windows-node-pools/files/alerts.yaml");
+
+#[derive(Deserialize)]
+struct Alert {
+    #[serde(rename = "alert")]
+    name: String,
+    expr: String,
+    /// Time for which the expression must hold. `None`: the alert fires at once.
+    #[serde(rename = "for")]
+    lasts: Option<String>,
+    labels: Value,
+    annotations: Annotations,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    summary: String,
+    description: String,
+    runbook_url: String,
+}
 
 /// Series, each with its values.
 type Series = &'static [(&'static str, &'static str)];
@@ -226,11 +247,11 @@ const CASES: &[Case] = &[
 ];
 
 fn rule_file() -> Value {
-    serde_yaml::from_str(alerts::FILE).unwrap()
+    serde_yaml::from_str(FILE).unwrap()
 }
 
 fn alerts() -> Vec<Alert> {
-    alerts::alerts().unwrap()
+    serde_json::from_value(rule_file()["groups"][0]["rules"].take()).unwrap()
 }
 
 /// Runs promtool on files with these contents, and returns what it prints.
@@ -347,33 +368,25 @@ fn each_series_of_an_expression_is_one_that_there_is() {
     }
 }
 
-/// Checks the runbook URL of each alert, to which Alertmanager and the console link.
+/// Checks the page of alerts, to whose sections Alertmanager and the console link.
 #[test]
-fn the_runbook_of_an_alert_is_a_page_below_one_url() {
-    for Alert { name, annotations, .. } in alerts() {
-        let url = format!("https://windows-node-pools.example.com/runbooks/{name}.html");
+fn each_alert_has_a_section_and_each_section_an_alert() {
+    let page = include_str!("../../../../docs/reference/alerts.md");
+    let mut sections = page.split("\n## ").skip(1);
+    for Alert { name, lasts, labels, annotations, .. } in alerts() {
+        let anchor = name.to_lowercase();
+        let url = format!("https://windows-node-pools.example.com/docs/reference/alerts.md#{anchor}");
         assert_eq!(annotations.runbook_url, url);
+        let (severity, after) = (labels["severity"].as_str().unwrap(), lasts.as_deref().unwrap_or("at once"));
+        let row = format!("\n| [{name}](#{anchor}) | {severity} | {after} | {} |\n", annotations.summary);
+        assert!(page.contains(&row), "the page lacks{row}");
+        let (title, section) = sections.next().unwrap().split_once('\n').unwrap();
+        assert_eq!(title, name);
+        let parts: Vec<&str> = section.split("\n**").skip(1).collect();
+        for (part, title) in parts.iter().zip(["Meaning", "Impact", "Diagnosis", "Mitigation"]) {
+            assert!(part.starts_with(&format!("{title}.** ")) && part.len() > 30, "{name}: {part:?}");
+        }
+        assert!(parts.len() == 4 && parts[2].contains("```sh\nkubectl"), "{name}: no command");
     }
-}
-
-#[test]
-fn each_alert_has_a_runbook_and_each_runbook_an_alert() {
-    let folder = devenv::workspace_root().join("docs/runbooks");
-    let there: BTreeSet<String> = fs::read_dir(&folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-        .filter(|name| name != "README.md")
-        .collect();
-    let expected: BTreeSet<String> = alerts().iter().map(|alert| format!("{}.md", alert.name)).collect();
-    assert_eq!(there, expected);
-    for Alert { name, .. } in alerts() {
-        let text = fs::read_to_string(folder.join(format!("{name}.md"))).unwrap();
-        let sections: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-        assert_eq!(sections, ["Meaning", "Impact", "Diagnosis", "Mitigation"], "{name}");
-        assert!(text.starts_with(&format!("# {name}\n")), "{name}");
-        let parts = text.split("\n## ").skip(1);
-        assert!(parts.clone().all(|part| part.lines().skip(1).any(|line| line.len() > 20)), "{name}: an empty section");
-        let diagnosis = parts.clone().find(|part| part.starts_with("Diagnosis")).unwrap();
-        assert!(diagnosis.contains("```sh\n") && diagnosis.contains("kubectl"), "{name}: no command");
-    }
+    assert_eq!(sections.next(), None);
 }

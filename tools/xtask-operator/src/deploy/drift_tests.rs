@@ -385,16 +385,20 @@ fn a_value_reaches_its_field() {
         ),
         ("monitoring.interval=30s", "ServiceMonitor", "/spec/endpoints/0/interval".into(), json!("30s")),
         (
-            "monitoring.runbookBaseUrl=https://a",
+            "monitoring.runbookUrl=https://a",
             "PrometheusRule",
             "/spec/groups/0/rules/0/annotations/runbook_url".into(),
-            json!("https://a/WindowsNodePoolDegraded.html"),
+            json!("https://a#windowsnodepooldegraded"),
         ),
         (
-            "dashboards.grafana=true,monitoring.runbookBaseUrl=https://a",
+            "dashboards.grafana=true,monitoring.runbookUrl=https://a",
             "ConfigMap",
             "/data/windows-node-pools.json".into(),
-            json!(GRAFANA.trim_end().replace("https://windows-node-pools.example.com/runbooks", "https://a")),
+            json!(
+                GRAFANA
+                    .trim_end()
+                    .replace("https://windows-node-pools.example.com/docs/reference/alerts.md", "https://a")
+            ),
         ),
         ("extraEnv[0].name=A", "Deployment", format!("{container}/env/2"), json!({"name": "A"})),
         ("extraVolumes[0].name=a", "Deployment", format!("{deployment}/volumes/2"), json!({"name": "a"})),
@@ -497,8 +501,8 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("operator.apiServer=x:6443", "/operator/apiServer"),
         ("operator.apiServer=ftp://x", "/operator/apiServer"),
         ("operator.serviceCidr=banana", "/operator/serviceCidr"),
-        ("monitoring.runbookBaseUrl=docs/runbooks", "/monitoring/runbookBaseUrl"),
-        ("monitoring.runbookBaseUrl=https://wiki.example.com/", "/monitoring/runbookBaseUrl"),
+        ("monitoring.runbookUrl=docs/alerts.md", "/monitoring/runbookUrl"),
+        ("monitoring.runbookUrl=https://wiki.example.com/", "/monitoring/runbookUrl"),
     ] {
         let error = helm(&[value]).unwrap_err();
         assert!(error.contains(part), "{value}: {error}");

@@ -166,14 +166,13 @@ fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec
     documents(&build(folder.path()).unwrap())
 }
 
-/// The overlays that the pages of the installation show, beside `deploy/openshift` and `deploy/kubernetes`.
+/// The overlays that the page of the installation shows, beside `deploy/openshift` and `deploy/kubernetes`.
 #[test]
 fn the_overlays_of_the_guide_set_image_and_api_server() {
+    let text = include_str!("../../../../docs/guide/install.md");
+    let mut blocks = text.split("```yaml\n# deploy/mine/kustomization.yaml\n").skip(1);
     for (platform, has_api_server) in [("openshift", false), ("kubernetes", true)] {
-        let page = devenv::workspace_root().join(format!("docs/guide/install-{platform}.md"));
-        let text = fs::read_to_string(page).unwrap();
-        let (_, block) = text.split_once("```yaml\n# deploy/mine/kustomization.yaml\n").unwrap();
-        let (kustomization, _) = block.split_once("```").unwrap();
+        let (kustomization, _) = blocks.next().unwrap().split_once("```").unwrap();
         let there = format!("- ../{platform}\n");
         assert!(kustomization.contains(&there), "{kustomization}");
         let kustomization = kustomization.replace(&there, &format!("- ../../deploy/{platform}\n"));

@@ -1,7 +1,6 @@
 //! The installation in all its forms. The Helm chart in `deploy/chart` is written by hand. What kustomize, OLM and a release have is what Helm
 //! renders of it.
 
-mod alerts;
 mod argocd;
 mod chart;
 mod kustomize;
@@ -17,7 +16,6 @@ use anyhow::Result;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 
-pub(crate) use alerts::{Alert, alerts};
 pub(crate) use object::Object;
 pub(crate) use olm::{Release, bundle, catalog, catalog_source, openshift};
 pub(crate) use platform::{Platform, manifest};

@@ -1,12 +1,12 @@
 //! The reference page of a kind, from its CRD: one section with a narrow table for each object in it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, iter};
 
 use serde_json::Value;
 
 /// A field by which an object is known that Kubernetes documents: it gets a link and no section.
 const KNOWN: [(&str, &str); 2] =
-    [("matchExpressions", "[label selector]"), ("lastTransitionTime", "[condition](#conditions)")];
+    [("matchExpressions", "[label selector]"), ("lastTransitionTime", "[condition](conditions.md)")];
 const LINKS: &str =
     "[label selector]: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors";
 
@@ -26,11 +26,17 @@ pub(super) fn page(crd: &Value) -> String {
         let fields: Vec<_> = selectable.iter().map(|path| format!("`{}`", path.trim_start_matches('.'))).collect();
         let _ = writeln!(page, "- For `--field-selector`: {}", fields.join(", "));
     }
+    let parts = ["spec", "status"].into_iter().flat_map(|part| {
+        let fields = schema["properties"][part]["properties"].as_object().into_iter().flatten();
+        let objects = fields.filter(|(_, field)| field["properties"].is_object() && known(field).is_none());
+        iter::once(part.to_owned()).chain(objects.map(move |(name, _)| format!("{part}.{name}")))
+    });
+    let parts: Vec<_> = parts.map(|part| format!("[`{part}`](#{})", part.replace('.', "").to_lowercase())).collect();
+    let _ = writeln!(page, "- On this page: {}, [columns](#columns-of-kubectl-get)", parts.join(", "));
     rules(&mut page, schema);
     for part in ["spec", "status"] {
         section(&mut page, part, &schema["properties"][part]);
     }
-    conditions(&mut page, kind);
     columns(&mut page, &version["additionalPrinterColumns"]);
     if page.contains("[label selector]") {
         let _ = write!(page, "\n{LINKS}");
@@ -133,24 +139,6 @@ fn limits(field: &Value) -> Option<String> {
         .or_else(|| range(of("minProperties"), of("maxProperties"), " entries"))
 }
 
-fn conditions(page: &mut String, kind: &str) {
-    let mine = match kind {
-        "WindowsNodePool" => "Pool: ",
-        _ => "Instance: ",
-    };
-    let _ = write!(page, "\n## Conditions\n\n| type | True means |\n|---|---|\n");
-    // Which kind a type is for is the prefix of its meaning.
-    for (name, meaning) in api::conditions::kind::TABLE {
-        let meaning = meaning.trim();
-        let doc = match meaning.split_once(": ") {
-            Some(("Pool" | "Instance", _)) if !meaning.starts_with(mine) => continue,
-            Some(("Pool" | "Instance", doc)) => capital(doc),
-            _ => meaning.to_owned(),
-        };
-        let _ = writeln!(page, "| `{name}` | {} |", cell(&doc));
-    }
-}
-
 fn columns(page: &mut String, columns: &Value) {
     let _ = write!(page, "\n## Columns of `kubectl get`\n\n| column | shows | only with |\n|---|---|---|\n");
     for column in list(columns) {
@@ -195,12 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn every_field_and_condition_says_what_it_means() {
+    fn every_field_says_what_it_means() {
         for page in pages() {
             for row in page.lines().filter(|line| line.starts_with("| `")) {
                 assert!(!row.contains("|  |"), "no meaning: {row}");
             }
-            assert!(page.contains("| `Ready` | "), "{page}");
         }
     }
 

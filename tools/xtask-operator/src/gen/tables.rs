@@ -1,8 +1,7 @@
-//! The reference pages that are tables in code: alerts, checks, conditions, events, metrics and settings.
+//! The reference pages that are tables in code: conditions with events and checks, metrics, and settings.
 
 use std::{fmt::Write as _, iter};
 
-use anyhow::Result;
 use api::{Reason, conditions::kind, events::EventReason};
 use clap::{Arg, Command, CommandFactory as _};
 use controller::{
@@ -11,20 +10,13 @@ use controller::{
     runtime::metrics::Metrics,
 };
 
-use crate::deploy::{self, Alert};
+use crate::deploy;
 
 use super::reference::{capital, cell};
 
 /// Name and text of each page.
-pub(super) fn pages() -> Result<[(&'static str, String); 6]> {
-    Ok([
-        ("alerts", alerts()?),
-        ("checks", checks()),
-        ("conditions", conditions()),
-        ("events", events()),
-        ("metrics", metrics()),
-        ("settings", settings()),
-    ])
+pub(super) fn pages() -> [(&'static str, String); 3] {
+    [("conditions", conditions()), ("metrics", metrics()), ("settings", settings())]
 }
 
 pub(super) fn page(title: &str, about: &str) -> String {
@@ -56,9 +48,9 @@ pub(super) fn code(text: impl AsRef<str>) -> String {
 }
 
 fn conditions() -> String {
-    let about = "The conditions of pools and instances, and their reasons. A reason is a stable word; the message of the condition names the \
-                 object and the remedy. How to read them: [troubleshooting](../guide/troubleshooting.md).";
-    let mut page = page("Conditions and reasons", about);
+    let about = "The conditions of pools and instances, their [reasons](#reasons), the operator's [events](#events), and the rows of [`check`](#checks). A reason is a stable word; the \
+                 message of the condition names the object and the remedy. How to read them: [troubleshooting](../guide/troubleshooting.md).";
+    let mut page = page("Conditions, reasons, events and checks", about);
     let types = kind::TABLE.iter().map(|(name, meaning)| {
         let (of, meaning) = match meaning.trim().split_once(": ") {
             Some((of @ ("Pool" | "Instance"), meaning)) => (of.to_lowercase(), capital(meaning)),
@@ -71,30 +63,16 @@ fn conditions() -> String {
                  `check` prints. A denied certificate request has it in its condition `Denied`.";
     let reasons = Reason::ALL.iter().map(|reason| vec![code(reason.as_str()), reason.meaning().to_owned()]);
     section(&mut page, "Reasons", about, &["reason", "meaning"], reasons);
-    page
-}
-
-fn events() -> String {
-    let about = "The events of the operator. Those of pools and instances are in the namespace `default`, because these objects have none. The \
-                 operator writes the same event, with the same note, once in ten minutes, and in that time at most ten different notes \
-                 for one object and reason.";
-    let mut page = page("Events", about);
+    let about = "Those of pools and instances are in the namespace `default`, because these objects have none. The operator writes the same event, with \
+                 the same note, once in ten minutes, and in that time at most ten different notes for one object and reason. Each fault of a list of \
+                 hosts also is an event (`Warning`) of its pool or ConfigMap, and each denied certificate request has one (`Warning`), with the [reason](#reasons).";
     let rows = EventReason::FIXED.iter().map(|reason| {
         let on: Vec<String> = reason.regarding().iter().map(|kind| format!("{kind:?}")).collect();
         let about = reason.about().unwrap_or_default();
         vec![code(reason.as_str()), reason.level().as_str().to_owned(), on.join(", "), about.to_owned()]
     });
-    section(&mut page, "Reasons", "", &["reason", "type", "on", "event and what to do"], rows);
-    let _ = write!(page, "\n## Reasons with rows of their own\n\nThe type of these events is `Warning`.\n\n");
-    let _ = writeln!(
-        page,
-        "- On a WindowsNodePool, and on a ConfigMap with hosts: each fault of the list and its entries. The reason is that of the condition \
-         `InventorySynced`, see [the reasons](conditions.md#reasons)."
-    );
-    let _ = writeln!(
-        page,
-        "- On a CertificateSigningRequest that the operator denies: see [the reasons](conditions.md#reasons)."
-    );
+    section(&mut page, "Events", about, &["reason", "type", "on", "event and what to do"], rows);
+    checks(&mut page);
     page
 }
 
@@ -123,39 +101,21 @@ fn metrics() -> String {
     page
 }
 
-fn alerts() -> Result<String> {
-    let about = "The alerts of the component `deploy/components/monitoring` and of the chart's value `monitoring.enabled`. None is critical: nodes work on without \
-                 the operator. None fires while its cause is intended: see [metrics](../guide/metrics.md#alerts).";
-    let mut page = page("Alerts", about);
-    let rows = deploy::alerts()?.into_iter().map(|Alert { name, lasts, labels, annotations, .. }| {
-        vec![
-            format!("[{name}](../runbooks/{name}.md)"),
-            labels.severity,
-            lasts.unwrap_or_else(|| "at once".to_owned()),
-            annotations.summary,
-        ]
-    });
-    section(&mut page, "All alerts", "", &["alert", "severity", "after", "meaning"], rows);
-    Ok(page)
-}
-
-fn checks() -> String {
-    let about = "What the commands [`check`](../guide/troubleshooting.md#check-the-installation), [`check host`](../guide/hosts.md#in-short) and \
-                 [`check takeover`](../guide/from-wmco.md#1-before-you-begin) check. Each row that they print has the link to its section here, and each reason \
-                 is in [conditions and reasons](conditions.md#reasons).";
-    let mut page = page("Checks", about);
+fn checks(page: &mut String) {
+    let about = "The rows that the commands [`check`](../guide/troubleshooting.md#check-the-installation), [`check host`](../guide/hosts.md#in-short) and \
+                 [`check takeover`](../guide/from-wmco.md#1-before-you-begin) print. Each row has the link to its section here, and its [reason](#reasons).";
+    let _ = write!(page, "\n## Checks\n\n{about}\n");
     for command in COMMANDS {
-        let _ = write!(page, "\n## The rows of {command}\n");
+        let _ = write!(page, "\n### The rows of {command}\n");
         for check in CHECKS.iter().filter(|check| check.command() == command && !check.about.is_empty()) {
-            let _ = write!(page, "\n### {}\n\n{} [Read on]({}).\n", check.title(), check.about, check.more);
+            let _ = write!(page, "\n#### {}\n\n{} [Read on]({}).\n", check.title(), check.about, check.more);
         }
     }
-    page
 }
 
 fn settings() -> String {
     let about = "The arguments of the operator, `windows-node-pools`, and of `kubectl windows-node-pools`, and the environment variables that set them. An argument \
-                 wins over its variable.";
+                 wins over its variable. At the end: [values of the Helm chart](#values-of-the-helm-chart).";
     let mut page = page("Settings", about);
     let (client, operator) = (args::client(), args::Operator::command());
     let is_of_run = |arg: &Arg| {
@@ -191,6 +151,9 @@ fn settings() -> String {
             section(&mut page, &name, &about, &columns, args().map(|arg| setting(command, arg)));
         }
     }
+    let about = "The values of the chart in `deploy/chart/windows-node-pools` ([how to install it](../guide/install.md#with-helm)). A value that is not in \
+                 this list is refused. A value without a default is `null`; it takes the default that its row names. Those below `operator` are settings.";
+    let _ = write!(page, "\n## Values of the Helm chart\n\n{about}\n\n{}", deploy::chart_values());
     page
 }
 
@@ -202,13 +165,6 @@ fn subcommands<'a>(above: &str, command: &'a Command) -> Vec<(String, &'a Comman
         iter::once((name, command)).chain(deeper)
     });
     below.collect()
-}
-
-/// The values of the Helm chart.
-pub(super) fn helm_values() -> String {
-    let about = "The values of the chart in `deploy/chart/windows-node-pools` ([how to install it](../guide/install-helm.md)). A value that is not in this list is refused. A value without a \
-                 default is `null`; it takes the default that its row names. Those below `operator` are [settings](settings.md).";
-    page("Values of the Helm chart", about) + "\n" + &deploy::chart_values()
 }
 
 fn setting(command: &Command, arg: &Arg) -> Vec<String> {
@@ -252,7 +208,7 @@ mod tests {
 
     #[test]
     fn each_row_has_a_meaning() {
-        for (name, page) in pages().unwrap() {
+        for (name, page) in pages() {
             for row in page.lines().filter(|line| line.starts_with("| `")) {
                 let last = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
                 assert!(last.split_whitespace().count() > 1, "{name}: {row}");

@@ -45,9 +45,10 @@ pub(super) const MINORS: [&str; 5] = ["1.37", "1.36", "1.35", "1.34", "1.33"];
 const NEWEST: &str = "kubernetes-1.37";
 
 /// Flags that stamp a program of Kubernetes as upstream's release does, but for the Git commit: the module proxy does not tell it (the `.info` file of a
-/// version has no `Origin`), and User-Agents say `kubernetes/unknown`.
+/// version has no `Origin`): it is empty, and User-Agents say `kubernetes/unknown`.
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
      -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
+     -X k8s.io/component-base/version.gitCommit= \
      -X k8s.io/client-go/pkg/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitMajor={major} \
      -X k8s.io/client-go/pkg/version.gitMinor={minor} -X k8s.io/client-go/pkg/version.gitCommit=";
 const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
@@ -108,13 +109,6 @@ pub(super) const PARTS: &[Part] = &[
         name: "host-local",
         destination: program::HOST_LOCAL,
         source: cni("github.com/containernetworking/plugins/plugins/ipam/host-local"),
-        services: &[],
-        platforms: &[],
-    },
-    Part {
-        name: "win-bridge",
-        destination: program::WIN_BRIDGE,
-        source: cni("github.com/containernetworking/plugins/plugins/main/windows/win-bridge"),
         services: &[],
         platforms: &[],
     },

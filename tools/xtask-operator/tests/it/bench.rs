@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value};
 
-const PAGE: &str = include_str!("../../../../docs/reference/benchmarks.md");
+const PAGE: &str = include_str!("../../../../docs/reference/limits.md");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_xtask-operator");
 
 /// Runs a benchmark, and returns what it reports: one object a line.
@@ -23,7 +23,7 @@ fn reports(benchmark: &str, args: &[&str]) -> Result<Vec<Map<String, Value>>> {
 
 /// The fields that the page lists for a benchmark: in a table, or in a sentence that begins with `Fields:`.
 fn listed(page: &str, benchmark: &str) -> BTreeSet<String> {
-    let section = page.split("\n## ").find(|section| section.lines().next() == Some(benchmark)).unwrap_or_default();
+    let section = page.split("\n### ").find(|section| section.lines().next() == Some(benchmark)).unwrap_or_default();
     let table = section.split("| field | meaning |").nth(1).unwrap_or_default();
     let cells = table.lines().skip(1).take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
     let sentence = section.split("Fields:").nth(1).unwrap_or_default();
@@ -68,8 +68,8 @@ fn upload_reports_what_its_page_lists() -> Result<()> {
 
 #[test]
 fn the_fields_of_a_page_are_found() {
-    let page = "\n## other\n\n| field | meaning |\n|---|---|\n| `no` | |\n\n## one\n\n| profile | x |\n|---|---|\n| `no` | `no` |\n\n\
-                | field | meaning |\n|---|---|\n| `a`, `b_c` | of `no` |\n| `d` | |\n\n`no`\n\n## two\n\nFields: `e`, `f` (from `/proc`)\nand `g`. Aim: `no`.\n";
+    let page = "\n### other\n\n| field | meaning |\n|---|---|\n| `no` | |\n\n### one\n\n| profile | x |\n|---|---|\n| `no` | `no` |\n\n\
+                | field | meaning |\n|---|---|\n| `a`, `b_c` | of `no` |\n| `d` | |\n\n`no`\n\n### two\n\nFields: `e`, `f` (from `/proc`)\nand `g`. Aim: `no`.\n";
     let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     assert_eq!(listed(page, "one"), set(&["a", "b_c", "d"]));
     assert_eq!(listed(page, "two"), set(&["e", "f", "g"]));

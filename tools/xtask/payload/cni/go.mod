@@ -4,7 +4,6 @@ go 1.26.0
 
 tool (
 	github.com/containernetworking/plugins/plugins/ipam/host-local
-	github.com/containernetworking/plugins/plugins/main/windows/win-bridge
 	github.com/containernetworking/plugins/plugins/main/windows/win-overlay
 )
 
