@@ -400,7 +400,7 @@ impl Scope {
         let max = match error {
             // A correction by a user elsewhere is detected soon.
             StepError::Secret(_) | StepError::Rights(_) => {
-                CREDENTIALS_BACKOFF_MAX.min(self.cx.process.args.backoff_max)
+                CREDENTIALS_BACKOFF_MAX.max(self.cx.process.args.backoff_base).min(self.cx.process.args.backoff_max)
             }
             _ => self.cx.process.args.backoff_max,
         };

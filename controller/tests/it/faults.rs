@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use api::{
+    Host, WindowsNodePoolSpec,
+    conditions::{find, kind},
+    names::key,
+};
 use futures::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use testbed::sim::{Fault, SimHost, SimOptions};
@@ -213,6 +217,8 @@ async fn secret_missing(mut case: Case<'_>) -> Result<()> {
     let command =
         format!("kubectl -n {namespace} create secret generic hall-7 --from-file=private-key.pem=windows-key");
     case.page.say(&command, &String::from_utf8(output.stdout)?);
+    // By default the next attempt comes within seconds.
+    case.world.annotate(&case.host(), key::RETRY, "1").await?;
     case.is_mended("it joins").await?;
     case.ends().await
 }
@@ -307,6 +313,9 @@ async fn node_on_hold(mut case: Case<'_>) -> Result<()> {
     case.join(json!({})).await?;
     let (host, hold, free) = (case.host(), format!("{}=true", key::HOLD), format!("{}-", key::HOLD));
     case.kubectl(&["annotate", "node", &host, &hold]).await?;
+    // The change of the pool may be seen before the annotation otherwise, and begin on this very node.
+    let is_seen = |i: &_| find(&status(i).conditions, kind::READY).is_some_and(|c| c.message.contains("on hold"));
+    case.world.until_instance(&host, "it says that it is on hold", is_seen).await?;
     case.patch(&change()).await?;
     case.until(kind::READY, "True", "OnHold").await?;
     case.show().await?;
@@ -321,9 +330,8 @@ async fn paused_and_deleted(mut case: Case<'_>) -> Result<()> {
     case.patch(&json!({"spec": {"rollout": {"paused": true}}})).await?;
     let name = case.name;
     case.kubectl(&["delete", "wnp", name, "--wait=false"]).await?;
-    let says = |p: &_| {
-        conditions::find(&pool_status(p).conditions, kind::READY).is_some_and(|c| c.message.contains("rollout.paused"))
-    };
+    let says =
+        |p: &_| find(&pool_status(p).conditions, kind::READY).is_some_and(|c| c.message.contains("rollout.paused"));
     case.world.until(name, "it says what keeps it", says).await?;
     case.show().await?;
     case.patch(&json!({"spec": {"rollout": {"paused": false}}})).await?;
@@ -370,7 +378,7 @@ async fn repository_unreachable(mut case: Case<'_>) -> Result<()> {
     let git = json!({"inventory": {"git": {"url": "https://127.9.9.9:2299/hosts.git", "path": "halls"}}});
     case.apply(&serde_json::from_value(git)?).await?;
     let said = |p: &_| {
-        let synced = conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).cloned();
+        let synced = find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).cloned();
         synced.is_some_and(|c| c.status != "True" && c.message.contains("127.9.9.9"))
     };
     case.world.until(case.name, "it cannot be fetched", said).await?;

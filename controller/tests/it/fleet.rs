@@ -22,6 +22,7 @@ use testbed::{
     payload::{self, Entry},
     sim::{HostOptions, Sim, SimHost, SimOptions},
 };
+use tokio::time::timeout;
 
 use crate::statuses::Statuses;
 
@@ -201,13 +202,23 @@ impl World {
 
     /// Waits for a condition, and fails with the state of the world on a timeout.
     pub(crate) async fn eventually<F: Future<Output = bool>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
-        let Err(error) = within(LIMIT, what, ask).await else { return Ok(()) };
+        self.or_show(within(LIMIT, what, ask).await).await
+    }
+
+    async fn or_show(&self, waited: Result<()>) -> Result<()> {
+        let Err(error) = waited else { return Ok(()) };
         bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
+    }
+
+    /// Waits as [`World::eventually`] does, for what a pool or an instance of this name says.
+    async fn until_says<F: Future<Output = bool>>(&self, name: &str, what: &str, ask: impl Fn() -> F) -> Result<()> {
+        let waited = timeout(LIMIT, self.statuses.ask_at_changes(name, ask)).await;
+        self.or_show(waited.with_context(|| format!("not so after {} s: {what}", LIMIT.as_secs()))).await
     }
 
     /// Waits for a condition of a pool.
     pub(crate) async fn until(&self, pool: &str, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
-        self.eventually(what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await
+        self.until_says(pool, what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await
     }
 
     /// Waits for a condition of an instance, and returns the instance.
@@ -218,7 +229,7 @@ impl World {
         is_so: impl Fn(&WindowsInstance) -> bool,
     ) -> Result<WindowsInstance> {
         let found = std::sync::Mutex::new(None);
-        self.eventually(&format!("{name}: {what}"), || async {
+        self.until_says(name, &format!("{name}: {what}"), || async {
             let instance = self.instance(name).await.ok().flatten().filter(|i| is_so(i));
             let is_so = instance.is_some();
             *found.lock().unwrap() = instance;

@@ -5,6 +5,7 @@ use std::{
     io::Write as _,
     process::{Command, Stdio},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,7 +21,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use testbed::binaries::kstatus;
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use crate::argocd;
 
@@ -31,6 +32,8 @@ pub(crate) struct Statuses {
     instances: Arc<Mutex<BTreeMap<String, WindowsInstance>>>,
     /// Number of states of each pool that [`Statuses::words`] has read.
     read: Mutex<BTreeMap<String, usize>>,
+    /// Number of states that the objects of each name have had.
+    states: watch::Sender<BTreeMap<String, usize>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -39,13 +42,28 @@ impl Statuses {
         let seen = Arc::<Mutex<Vec<WindowsNodePool>>>::default();
         let instances = Arc::<Mutex<BTreeMap<String, WindowsInstance>>>::default();
         let (pools, one_of_each) = (seen.clone(), instances.clone());
+        let states = watch::Sender::default();
         let tasks = [
-            follow(client, move |pool| pools.lock().unwrap().push(pool)),
-            follow(client, move |instance| {
+            follow(client, &states, move |pool| pools.lock().unwrap().push(pool)),
+            follow(client, &states, move |instance| {
                 one_of_each.lock().unwrap().insert(kind_of(&instance), instance);
             }),
         ];
-        Self { seen, instances, read: Mutex::default(), tasks }
+        Self { seen, instances, read: Mutex::default(), states, tasks }
+    }
+
+    /// Asks now, and again whenever an object of this name has changed, until the answer is yes. It asks now and then besides: the answer may
+    /// depend on more than the object.
+    pub(crate) async fn ask_at_changes<F: Future<Output = bool>>(&self, name: &str, ask: impl Fn() -> F) {
+        const BESIDES: Duration = Duration::from_millis(500);
+        let mut states = self.states.subscribe();
+        loop {
+            let seen = states.borrow_and_update().get(name).copied();
+            if ask().await {
+                return;
+            }
+            let _ = timeout(BESIDES, states.wait_for(|states| states.get(name).copied() != seen)).await;
+        }
     }
 
     /// Returns kstatus' verdicts on a pool since the last call, each change once.
@@ -88,12 +106,17 @@ impl Drop for Statuses {
     }
 }
 
-/// Calls `take` with every object of a kind, now and after each change.
-fn follow<K>(client: &Client, mut take: impl FnMut(K) + Send + 'static) -> JoinHandle<()>
+/// Calls `take` with every object of a kind, now and after each change, and counts its states.
+fn follow<K>(
+    client: &Client,
+    states: &watch::Sender<BTreeMap<String, usize>>,
+    mut take: impl FnMut(K) + Send + 'static,
+) -> JoinHandle<()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let objects = Api::<K>::all(client.clone());
+    let states = states.clone();
     tokio::spawn(async move {
         let mut objects =
             std::pin::pin!(watcher(objects, watcher::Config::default()).default_backoff().applied_objects());
@@ -101,7 +124,9 @@ where
             // Some tests write what cannot be read.
             let Ok(mut object) = object else { continue };
             object.meta_mut().managed_fields = None;
+            let name = object.name_any();
             take(object);
+            states.send_modify(|states| *states.entry(name).or_default() += 1);
         }
     })
 }

@@ -298,9 +298,12 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> 
 /// # Errors
 /// Fails after `limit`.
 pub async fn within<F: Future<Output = bool>>(limit: Duration, what: &str, ask: impl Fn() -> F) -> Result<()> {
+    const LONGEST_PAUSE: Duration = Duration::from_millis(100);
     let asking = async {
+        let mut pause = Duration::from_millis(20);
         while !ask().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 5 / 4).min(LONGEST_PAUSE);
         }
     };
     tokio::time::timeout(limit, asking).await.with_context(|| format!("not so after {} s: {what}", limit.as_secs()))

@@ -193,8 +193,9 @@ fn begins_output(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// Number of lines of a failed test's reason that are repeated at the end.
-const REASON_LINES: usize = 12;
+/// Number of lines of a failed test's reason that are repeated at the end, and of characters of each line: of a table or a log, the beginning.
+const REASON_LINES: usize = 8;
+const REASON_WIDTH: usize = 240;
 
 /// Failed tests, each with its reason: where a long output is cut, the end of it still says why.
 #[derive(Default)]
@@ -218,7 +219,7 @@ impl Failures {
                 reason.clear();
             }
             if reason.len() < REASON_LINES && !line.trim().is_empty() {
-                reason.push(line.to_owned());
+                reason.push(line.chars().take(REASON_WIDTH).collect());
             }
         }
     }
