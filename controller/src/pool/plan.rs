@@ -1,5 +1,7 @@
 //! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
 
+use std::sync::Arc;
+
 use api::WindowsNodePool;
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
@@ -22,7 +24,9 @@ pub(super) struct Plan {
 pub(super) fn decide(pool: &WindowsNodePool, seen: &Snapshot, cx: &PoolContext, now: Timestamp) -> Plan {
     let version = seen.desired.for_new_hosts(seen.limits.open, cx);
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
-    let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
+    // A host that is new gets its grant with its instance, if there is a place for it: no write for each of them more.
+    let new = changes.create.iter().map(|i| seen.desired.member(&Arc::new(i.clone()), false, cx, now).candidate);
+    let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).chain(new).collect();
     let cap = cx.process.args.max_disruptions;
     // All pools with instances: they may share a limit of disruptions.
     let sharers = || cx.caches.instances.sharers(&|name| super::has_own_limit(name, cx));

@@ -12,7 +12,7 @@ const POOL: &str = "factory";
 const HOSTS: u32 = 20;
 /// Maximum number of writes for a host that joins, and for one that is changed, with its share of common writes. The pool's own status is left out:
 /// how often it is written depends on how long the hosts take, which is chance on a busy machine.
-const JOIN: u32 = 14;
+const JOIN: u32 = 13;
 const CHANGE: u32 = 9;
 
 /// Returns the writes until now, by resource. Those of the Lease are not counted.

@@ -257,7 +257,7 @@ pub fn writes(
     let Changes { create, update, leave } = changes;
     let leave: BTreeSet<&str> = leave.iter().map(String::as_str).collect();
     let mut writes: Vec<Write> = Vec::new();
-    writes.extend(create.iter().map(|i| Write::Create(Box::new(i.clone()))));
+    writes.extend(create.iter().map(|i| Write::Create(Box::new(created(i, decision, now)))));
     writes.extend(update.iter().cloned().map(Write::Update));
     for instance in mine {
         let name = instance.name_any();
@@ -290,6 +290,14 @@ pub fn writes(
     writes
 }
 
+/// An instance to create, with its grant if it has one.
+fn created(instance: &WindowsInstance, decision: &Decision, now: Timestamp) -> WindowsInstance {
+    let mut instance = instance.clone();
+    let granting = decision.changes.get(&instance.name_any()).and_then(Option::as_ref);
+    instance.spec.grant = granting.map(|granting| new_grant(&instance, granting, now));
+    instance
+}
+
 /// The mark of a host that is to leave.
 fn leaving(list: &List, instance: &WindowsInstance, now: Timestamp) -> Leaving {
     let name = instance.name_any();
@@ -319,8 +327,9 @@ fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::V
 }
 
 fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) -> Grant {
-    let seed =
-        format!("{} {} {}", instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default(), now);
+    // An instance that is to be created has a name alone.
+    let (uid, version) = (instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default());
+    let seed = format!("{} {uid} {version} {now}", instance.name_any());
     let hash = hex::encode(Sha256::digest(seed));
     let verb = match granting.type_ {
         GrantType::Provision => "join",
@@ -386,6 +395,22 @@ mod tests {
         let moved = plan(&pool(&[("a", "10.0.0.9")]), &mine);
         assert_eq!(moved.leave, ["b"]);
         assert_eq!(moved.update[0].patch["spec"]["host"]["address"], "10.0.0.9");
+    }
+
+    #[test]
+    fn new_hosts_are_created_with_the_grants_that_there_are_places_for() {
+        let made = plan(&pool(&[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")]), &[]);
+        let changes =
+            ["a", "b"].map(|name| (name.to_owned(), Some(Granting::from(GrantType::Provision)))).into_iter().collect();
+        let decision = Decision { changes, ..Decision::default() };
+        let writes = writes(&made, &[], &List::default(), &decision, Timestamp::UNIX_EPOCH);
+        let grants = writes.iter().map(|write| match write {
+            Write::Create(instance) => instance.spec.grant.as_ref().map(|g| (g.type_, g.id.clone())),
+            other => panic!("{other:?}"),
+        });
+        let [Some((a, first)), Some((b, second)), None] = &grants.collect::<Vec<_>>()[..] else { panic!("{writes:?}") };
+        assert_eq!([*a, *b], [GrantType::Provision; 2]);
+        assert_ne!(first, second, "each grant has an id of its own");
     }
 
     #[test]
