@@ -296,7 +296,11 @@ async fn the_faults_of_the_operator(watched: &mut Watched) -> Result<()> {
     watched.until_fires("sDown", "").await?;
     // One that cannot work does not take the Lease.
     watched.world.options.payload = "/nowhere".into();
-    watched.world.start_operator()?;
+    // It waits for two durations of the Lease before it leads to say so.
+    let args = &mut watched.world.options.args;
+    let set = args.iter().position(|arg| arg == "--lease-duration").context("the Lease has no duration")?;
+    args[set + 1] = "10s".into();
+    watched.world.start_operator().await?;
     watched.scrape().await?;
     watched.until_fires("sNoLeader", "").await?;
     watched.until_fires("sErrors", "PayloadInvalid").await?;

@@ -159,7 +159,8 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
+    // One that cannot work waits for two durations of the Lease before it leads.
+    let mut world = World::new(SimOptions::default(), &["--lease-duration", "10s"]).await?;
     let host = world.sim.host(HostOptions::named("win-0")).await?;
     world.join("factory", &spec(std::slice::from_ref(&host))).await?;
 

@@ -215,7 +215,8 @@ pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Op
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> {
-    let mut world = World::new(slow(), &[]).await?;
+    // Another one waits for the end of the sleeper's Lease.
+    let mut world = World::new(slow(), &["--lease-duration", "10s"]).await?;
 
     // A second one stands by.
     let second = Operator::start(&world.control_plane, &world.options)?;

@@ -314,8 +314,7 @@ async fn node_on_hold(mut case: Case<'_>) -> Result<()> {
     let (host, hold, free) = (case.host(), format!("{}=true", key::HOLD), format!("{}-", key::HOLD));
     case.kubectl(&["annotate", "node", &host, &hold]).await?;
     // The change of the pool may be seen before the annotation otherwise, and begin on this very node.
-    let is_seen = |i: &_| find(&status(i).conditions, kind::READY).is_some_and(|c| c.message.contains("on hold"));
-    case.world.until_instance(&host, "it says that it is on hold", is_seen).await?;
+    case.world.until_on_hold(&host).await?;
     case.patch(&change()).await?;
     case.until(kind::READY, "True", "OnHold").await?;
     case.show().await?;

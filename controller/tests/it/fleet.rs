@@ -7,7 +7,7 @@ use api::{
     Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key,
 };
 use k8s_openapi::{
-    api::{core::v1::Node, events::v1::Event},
+    api::{coordination::v1::Lease, core::v1::Node, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::{
@@ -91,13 +91,15 @@ impl World {
         let sim = Sim::start(client.clone(), SimOptions { authorized_keys: vec![key.public_key().clone()], ..sim })?;
         let unless_set = |these: &'static [&'static str]| if args.contains(&these[0]) { &[][..] } else { these };
         let backoff = unless_set(&["--backoff-base", "1s", "--backoff-max", "4s"]);
+        // On a busy machine an API server may not answer for seconds; an operator that loses its Lease for that is gone.
+        let lease = unless_set(&["--lease-duration", "60s"]);
         // Tests see steps that last for milliseconds.
         let shown = unless_set(&["--show-step-after", "0s"]);
         let options = OperatorOptions {
             program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
             payload: files.path().join("payload"),
             wicd: wicd.unwrap_or_else(|| files.path().join("wicd.exe")),
-            args: backoff.iter().chain(shown).chain(args).map(ToString::to_string).collect(),
+            args: backoff.iter().chain(lease).chain(shown).chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
         std::fs::write(files.path().join("wicd.exe"), WICD)?;
@@ -108,13 +110,26 @@ impl World {
 
     /// Starts another operator in place of the current one, which is ended if it still runs.
     pub(crate) async fn new_operator(&mut self) -> Result<()> {
-        self.start_operator()?;
+        self.start_operator().await?;
         self.operator.leads().await
     }
 
     /// Starts another operator as [`World::new_operator`] does, but does not wait until it leads.
-    pub(crate) fn start_operator(&mut self) -> Result<()> {
+    pub(crate) async fn start_operator(&mut self) -> Result<()> {
+        self.operator.kill();
+        self.expire_lease().await?;
         self.operator = Operator::start(&self.control_plane, &self.options)?;
+        Ok(())
+    }
+
+    /// Frees the Lease if the operator that has ended still holds it, as if its time were over.
+    async fn expire_lease(&self) -> Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), api::names::DEFAULT_NAMESPACE);
+        let holder = leases.get_opt(api::names::LEASE).await?.and_then(|l| l.spec?.holder_identity);
+        if holder.is_some_and(|holder| self.operator.is_holder(&holder)) {
+            let free = json!({"spec": {"holderIdentity": ""}});
+            leases.patch(api::names::LEASE, &PatchParams::default(), &Patch::Merge(free)).await?;
+        }
         Ok(())
     }
 
@@ -245,6 +260,12 @@ impl World {
             !i.is_leaving() && has(&status(i).conditions, kind::READY, "True", "Succeeded")
         })
         .await
+    }
+
+    /// Waits until the instance of a node reports that a user holds it: otherwise the operator may see what follows first.
+    pub(crate) async fn until_on_hold(&self, name: &str) -> Result<()> {
+        let says = |i: &_| ready_condition(i).is_ok_and(|c| c.message.contains("on hold"));
+        self.until_instance(name, "says that it is on hold", says).await.map(drop)
     }
 
     /// Waits until an instance reports that it failed for this reason, and returns the message.

@@ -219,7 +219,7 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     // As in a pod, where no setting has the URL: the API server's address is in the network of Services. A process that is alone leads after two
     // durations of the Lease, and is ready then.
     options.args = ["--service-cidr", "127.0.0.0/8", "--lease-duration", "60s"].map(Into::into).to_vec();
-    let lost = Operator::start_in(control_plane, &options, NAMESPACE)?;
+    let mut lost = Operator::start_in(control_plane, &options, NAMESPACE)?;
     let says = async |operator: &Operator, parts: [&str; 2]| {
         operator.get("/readyz").await.is_ok_and(|text| parts.iter().all(|part| text.contains(part)))
     };
@@ -233,7 +233,7 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     lost.kill();
 
     options.args.clear();
-    let operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
+    let mut operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
     let upgrade = async {
         let values = ["operator.logLevel=debug"];
         release(control_plane, "upgrade --wait --timeout 5m", &values).await?.map_err(anyhow::Error::msg)?;
@@ -301,7 +301,7 @@ fn options(files: &Path) -> Result<OperatorOptions> {
 async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let files = tempfile::tempdir()?;
     let options = options(files.path())?;
-    let operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
+    let mut operator = Operator::start_in(control_plane, &options, NAMESPACE)?;
     operator.leads().await?;
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let pool: WindowsNodePool = serde_json::from_value(json!({

@@ -21,7 +21,7 @@ use testbed::{
 };
 
 use crate::{
-    fleet::{World, entry, has, is_cordoned, spec, spec_with, status},
+    fleet::{OUTLIVES_API_SERVER, World, entry, has, is_cordoned, spec, spec_with, status},
     removal::{budget, pod},
 };
 
@@ -245,8 +245,8 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
 /// The resource versions of all objects are smaller after the restore: watches would wait for changes that never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
-    // Long enough that no restore, however slow the machine is, lets the Lease run out before the operator reads it.
-    let mut world = World::new(SimOptions::default(), &["--lease-duration", "45s"]).await?;
+    // No restore, however slow the machine is, lets the Lease run out before the operator reads it.
+    let mut world = World::new(SimOptions::default(), &OUTLIVES_API_SERVER).await?;
     let hosts = world.hosts("etcd", 2).await?;
     let labelled = |value: &str| spec_with(&hosts, json!({"template": {"metadata": {"labels": {"era": value}}}}));
     world.join("etcd", &labelled("before")).await?;

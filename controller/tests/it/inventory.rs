@@ -61,9 +61,13 @@ async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
     for (pool, nodes) in [("from", 1), ("to", 2)] {
         world.until(pool, "is Ready", |p| is_ready(p) && pool_status(p).ready_nodes == nodes).await?;
     }
+    let is_labelled = || async {
+        let node = world.node(goes).await.ok().flatten();
+        node.is_some_and(|node| node.labels().get(key::POOL).is_some_and(|pool| pool == "to"))
+    };
+    world.eventually("its Node names the other pool", is_labelled).await?;
     let after = world.node(goes).await?.context("no Node")?;
     ensure!(after.uid() == before.uid(), "the Node was recreated");
-    ensure!(after.labels().get(key::POOL).map(String::as_str) == Some("to"), "{:?}", after.labels());
     let instance = world.instance(goes).await?.context("no instance")?;
     let owners: Vec<&str> = instance.owner_references().iter().map(|o| o.name.as_str()).collect();
     ensure!(owners == ["to"], "{owners:?}");

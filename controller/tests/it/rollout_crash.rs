@@ -9,10 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, Step, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
 use futures::StreamExt as _;
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Node, Pod},
-};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
@@ -46,15 +43,6 @@ fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec 
             "rollout": {"maxUnavailable": "100%", "minReadySeconds": 2, "paused": paused},
         }),
     )
-}
-
-/// Starts an operator in place of one that was killed, with the Lease as if it had expired.
-async fn revive(world: &mut World) -> Result<()> {
-    ended(&mut world.operator, crate::fleet::LIMIT).await?;
-    let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
-    let free = json!({"spec": {"holderIdentity": ""}});
-    leases.patch(api::names::LEASE, &PatchParams::default(), &Patch::Merge(free)).await?;
-    world.new_operator().await
 }
 
 /// Writes the status of an instance behind the operator's back, with the operator's account.
@@ -145,7 +133,8 @@ struct Rollout {
 impl Rollout {
     /// Creates a rollout. `guarded` are hosts with a pod that a budget keeps there.
     async fn new(names: &[&str], guarded: &[&str]) -> Result<Self> {
-        let world = World::new(slow(), &[]).await?;
+        // Another one waits for the end of a sleeper's Lease.
+        let world = World::new(slow(), &["--lease-duration", "10s"]).await?;
         let mut hosts = Vec::new();
         for name in names.iter().chain(guarded) {
             hosts.push(world.sim.host(HostOptions::named(*name)).await?);
@@ -224,19 +213,19 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     killed_at.push(operation_of(&at)?);
     edit_status(&r.world, "granted", json!({"operation": null})).await?;
     set_cordon(&r.world, "granted", None).await?;
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
 
     // The step is stored, and the cordon was sent.
     let sent = killed(&r, "sent", "Cordon").await?;
     set_cordon(&r.world, "sent", Some(&sent.1)).await?;
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
 
     // In the middle of the drain: it continues by the same clock.
     let at = kill_at(&r.world, "draining", "Drain", release(&r.world, "draining")).await?;
     let start = drain_start(&status(&at)).context("the drain has no start")?;
     let before = epoch(&lease(&r.world).await?);
     killed_at.push(operation_of(&at)?);
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
     let goes_on = |i: &WindowsInstance| {
         let operation = status(i).operation.unwrap_or_default();
         operation.step == Step::Drain && operation.epoch > before.into()
@@ -247,19 +236,19 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     // Restarted for the change, once.
     r.host("restarted")?.fault(Fault::NeedsReboot);
     killed_at.push(killed_past_drain(&r, "restarted", "Reboot").await?);
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
 
     // The host has everything, but the status does not record it.
     let at = killed_past_drain(&r, "applied", "Start").await?;
     edit_status(&r.world, "applied", json!({"operation": {"step": "Configure", "applied": false}})).await?;
     r.world.edit_node("applied", json!({"metadata": {"annotations": {key::DESIRED_VERSION: r.from}}})).await?;
     killed_at.push(at);
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
 
     // A client deletes the Node during the drain: the host registers again and the change ends.
     let at = kill_at(&r.world, "unregistered", "Start", delete_node(&r.world, "unregistered")).await?;
     killed_at.push(operation_of(&at)?);
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
 
     r.until_changed("sent", Some(&sent.1)).await?;
     let restart = killed_at_restart(&mut r, "sent").await?;
@@ -291,7 +280,7 @@ async fn killed_at_restart(r: &mut Rollout, name: &str) -> Result<String> {
     };
     let at = kill_at(&r.world, name, "Reboot", asks).await?;
     ensure!(at.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Reboot), "{:?}", at.spec.grant);
-    revive(&mut r.world).await?;
+    r.world.new_operator().await?;
     Ok(operation_of(&at)?.1)
 }
 

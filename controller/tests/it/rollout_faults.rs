@@ -62,7 +62,7 @@ fn kubelet_of(host: &SimHost) -> Result<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &["--register-timeout", "20s"]).await?;
+    let mut world = World::new(SimOptions::default(), &["--register-timeout", "40s"]).await?;
     let trials = {
         let (back, stay) =
             tokio::try_join!(Trial::new(&world, "back", "Rollback"), Trial::new(&world, "stay", "Pause"))?;

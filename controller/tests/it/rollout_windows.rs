@@ -38,7 +38,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     let before = [shut[0].stats(), soon[0].stats()];
 
     // A full minute that is in the future when the pools are reconciled.
-    let opens = (Timestamp::now() + SignedDuration::from_mins(1)).round(Unit::Minute)?;
+    let opens = (Timestamp::now() + SignedDuration::from_secs(90)).round(Unit::Minute)?;
     world.apply("shut", &pool(&shut, 101, &daily(far))).await?;
     world.apply("soon", &pool(&soon, 101, &daily(opens))).await?;
     for (name, at) in [("soon", opens), ("shut", far)] {

@@ -69,7 +69,7 @@ async fn crds_of_an_earlier_release_are_said_until_they_are_applied() -> Result<
     for crd in older_crds()? {
         world.control_plane.apply_yaml(&crd.to_string()).await?;
     }
-    world.start_operator()?;
+    world.start_operator().await?;
     world
         .until("old", "it says which CRD is old", |p| refused(p, "CrdInvalid", "kubectl apply --server-side -k crds"))
         .await?;
@@ -108,6 +108,6 @@ async fn a_second_installation_waits_and_a_deleted_lease_ends_the_lead_at_once()
     let log = world.operator.log();
     ensure!(log.contains("was deleted; this process ends"), "{log}");
     second.leads().await.context("nothing holds it up any more")?;
-    world.start_operator()?;
+    world.start_operator().await?;
     world.eventually("now the first one waits", || probe(&world.operator, "second/windows-node-pools")).await
 }

@@ -35,7 +35,7 @@ use crate::{
 
 /// Time in which a wait must end with its cause on a busy machine. It is shorter than the minute after which a pool is reconciled without an
 /// event; a host that waits for a turn is never reconciled so.
-const WOKEN: Duration = Duration::from_secs(30);
+const WOKEN: Duration = Duration::from_secs(50);
 
 /// Pool of one cause.
 struct Subject<'a> {
@@ -195,6 +195,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
             it.host_waits(0, "rollout.paused").await?;
             world.annotate(it.host(0), key::HOLD, "true").await?;
+            it.host_waits(0, key::HOLD).await?;
             it.declare(it.declared(json!({}))).await?;
             it.host_waits(0, key::HOLD).await?;
             world.annotate(it.host(0), key::HOLD, "false").await?;
@@ -277,7 +278,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             let it = subject(1).await?;
             it.join(json!({})).await?;
             // Far enough to be seen before, and no longer than a test may take.
-            let opens = (Timestamp::now() + SignedDuration::from_mins(1)).round(Unit::Minute)?;
+            let opens = (Timestamp::now() + SignedDuration::from_secs(90)).round(Unit::Minute)?;
             it.declare(it.declared(change(json!({"maintenanceWindows": [daily(opens)]})))).await?;
             it.pool_waits().await?;
             let is_open = || async { Timestamp::now() >= opens };
@@ -306,6 +307,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             let it = subject(2).await?;
             it.join(json!({"rollout": {"maxUnavailable": 1}})).await?;
             world.annotate(it.host(0), key::HOLD, "true").await?;
+            world.until_on_hold(it.host(0)).await?;
             it.declare(it.declared(change(json!({"maxUnavailable": 1})))).await?;
             world
                 .until(&it.name, "the other one is changed", |p| {
@@ -313,6 +315,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
                 })
                 .await?;
             world.edit_node(it.host(1), json!({"spec": {"unschedulable": true}})).await?;
+            world.until(&it.name, "it sees the cordon", |p| pool_status(p).unavailable_nodes >= 1).await?;
             world.annotate(it.host(0), key::HOLD, "false").await?;
             it.pool_waits().await?;
             world.edit_node(it.host(1), json!({"spec": {"unschedulable": false}})).await?;
@@ -324,6 +327,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             it.join(json!({"rollout": settings, "remediation": {"type": "None"}})).await?;
             it.hosts[1].power_off();
             say_not_ready(world, it.host(1)).await?;
+            world.until(&it.name, "it sees that the node is down", |p| pool_status(p).ready_nodes == 1).await?;
             let mut spec = change(settings);
             spec["remediation"] = json!({"type": "None"});
             it.declare(it.declared(spec)).await?;

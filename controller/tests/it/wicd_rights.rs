@@ -151,13 +151,14 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one() -> Result<
         world.instance(name).await?.and_then(|i| i.uid()).context("it has an instance")
     };
     // One is let go and taken again; of the other the instance is deleted by force.
-    let (orphan, forced) = (uid("again-0").await?, uid("again-1").await?);
+    let orphan = uid("again-0").await?;
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     pools.delete("again", &DeleteParams::default()).await?;
     world.eventually("the pool is gone", || async { matches!(pools.get_opt("again").await, Ok(None)) }).await?;
     world.join("again", &spec(&hosts)).await?;
     ensure!(uid("again-0").await? != orphan, "it has the same instance");
+    let forced = uid("again-1").await?;
     let finalizers = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     instances.delete("again-1", &DeleteParams::default()).await?;
     let _ = instances.patch("again-1", &PatchParams::default(), &finalizers).await;

@@ -289,7 +289,7 @@ async fn story(world: &mut World) -> Result<()> {
     plugin(world).await.context("both nodes get a plugin")?;
     done("both nodes have a plugin of Container Credential Guard");
     // From here on the test does not intervene.
-    if let Some(operator) = world.operator.take() {
+    if let Some(mut operator) = world.operator.take() {
         operator.kill();
     }
     let [a, b] = &world.hosts;
@@ -419,7 +419,7 @@ async fn changes(world: &mut World) -> Result<()> {
     world.options.payload = world.files.path().join("payload-2");
     let library = Entry::new(r"C:\windows\wicd-ccg\plugin.dll", *b"library");
     payload::write(&world.options.payload, &[kubelet, library], payload::LEVEL_FAST)?;
-    if let Some(operator) = world.operator.take() {
+    if let Some(mut operator) = world.operator.take() {
         operator.kill();
     }
     let operator = Operator::start(&world.control_plane, &world.options)?;

@@ -40,6 +40,12 @@ pub struct Operator {
     admin: SocketAddr,
     webhook: SocketAddr,
     log: PathBuf,
+    number: u32,
+}
+
+/// Name of the pod that the operator with this number takes itself to be in.
+fn pod_name(number: u32) -> String {
+    format!("operator-{number}")
 }
 
 /// Builds the operator in the profile of this program, which is xtask-operator, and returns the operator's path beside this program. Cargo's
@@ -87,7 +93,7 @@ impl Operator {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
-        // A short lease, so that a test need not wait long for it, and not so short that a busy machine loses it.
+        // A short lease, so that a test need not wait long for it. A busy machine may lose it: a test that goes on for long sets a longer one.
         let is_set = |name: &str| options.args.iter().any(|arg| arg == name);
         let metrics = if is_set("--metrics-tls") { free_address()? } else { address };
         let patient = is_set("--lease-duration");
@@ -110,12 +116,17 @@ impl Operator {
             .args(&options.args)
             .args(if patient { &[][..] } else { &["--lease-duration", "10s"] })
             .env("KUBECONFIG", kubeconfig)
-            .env("POD_NAME", format!("operator-{number}"))
+            .env("POD_NAME", pod_name(number))
             .env_remove("HTTP_PROXY")
             .env_remove("HTTPS_PROXY")
             .env_remove("NO_PROXY");
         let daemon = Daemon::start("the operator", log.clone(), &command)?;
-        Ok(Self { daemon, address, metrics, admin, webhook, log })
+        Ok(Self { daemon, address, metrics, admin, webhook, log, number })
+    }
+
+    /// Reports whether this process holds a Lease with this holder.
+    pub fn is_holder(&self, identity: &str) -> bool {
+        identity.strip_prefix(&pod_name(self.number)).is_some_and(|rest| rest.starts_with('_'))
     }
 
     /// Process ID of the operator.
@@ -179,8 +190,8 @@ impl Operator {
         self.daemon.ended()
     }
 
-    /// Ends the operator as a crash does.
-    pub fn kill(mut self) {
+    /// Ends the operator as a crash does, unless it has ended.
+    pub fn kill(&mut self) {
         self.daemon.kill();
     }
 
