@@ -285,7 +285,7 @@ reasons! {
     WaitingForWindow,
     /// wicd, the daemon of the host, has reported nothing for half an hour, although kubelet works. No drift is restored meanwhile.
     WicdSilent,
-    /// The host runs no Windows that is supported: [Windows Server 2019, 2022 or 2025](platforms.md#versions-of-windows). Or it runs 2019,
+    /// The host runs no Windows that is supported: [Windows Server 2019, 2022 or 2025](limits.md#versions-of-windows). Or it runs 2019,
     /// and the hybrid overlay has another VXLAN port than 4789.
     WindowsNotSupported,
 }

@@ -1,5 +1,5 @@
 //! The real Windows behind [`crate::host::Host`]. Thin: what decides is elsewhere. What of this only a real Windows host can
-//! prove is listed in `docs/reference/windows-only.md`.
+//! prove is listed in `docs/concept/windows-only.md`.
 
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod acl;

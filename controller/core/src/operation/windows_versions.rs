@@ -87,11 +87,11 @@ mod tests {
 
     #[test]
     fn the_reference_has_each_version() {
-        const PAGE: &str = include_str!("../../../../docs/reference/platforms.md");
+        const PAGE: &str = include_str!("../../../../docs/reference/limits.md");
         for WindowsVersion { name, build, support_ends, image, least, .. } in VERSIONS {
             let least = least.map_or("-".to_owned(), |(revision, update)| format!("{build}.{revision} ({update})"));
             let row = format!("| {name} | {build} | {least} | `{image}` | {support_ends} |");
-            assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/platforms.md lacks\n{row}");
+            assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/limits.md lacks\n{row}");
         }
     }
 

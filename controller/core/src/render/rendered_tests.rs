@@ -76,7 +76,7 @@ fn a_pool_may_be_where_the_cloud_is_not() {
 /// The page has the row of each platform.
 #[test]
 fn each_platform_is_as_the_reference_says() {
-    const PAGE: &str = include_str!("../../../../docs/reference/platforms.md");
+    const PAGE: &str = include_str!("../../../../docs/reference/limits.md");
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
     for platform in platforms {
@@ -94,7 +94,7 @@ fn each_platform_is_as_the_reference_says() {
             mark(kubelet.path.contains(" --image-credential-provider-config=")),
             mark(rendered.shared.metadata_address.is_some()),
         );
-        assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/platforms.md lacks\n{row}");
+        assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/limits.md lacks\n{row}");
         // Hosts that the cloud does not know have nothing of it.
         let none =
             kubelet_of(KubeletSettings { cloud_provider: Some(CloudProvider::None), ..KubeletSettings::default() });

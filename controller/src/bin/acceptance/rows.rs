@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    const PAGE: &str = include_str!("../../../../docs/reference/windows-only.md");
+    const PAGE: &str = include_str!("../../../../docs/concept/windows-only.md");
     /// Rows of the cluster's side that need what Windows itself does, or containerd.
     const OF_WINDOWS: [&str; 15] = [
         "programs",

@@ -32,7 +32,7 @@ const SEEN: [(&str, &str); KUBERNETES.len() - 2] =
 /// Returns the page of versions.
 pub(super) fn versions() -> String {
     let about = "**Tested**: tests run it, and the row or its section names them. **Should work**: nothing is known against it, and no test runs it. **No**: the operator refuses it, or reports \
-                 it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](windows-only.md). The tests of each change (`make test`) took 46 \
+                 it. Nothing here was run on real Windows or on OpenShift: see [what only real Windows can prove](../concept/windows-only.md). The tests of each change (`make test`) took 46 \
                  to 53 minutes on 2 cores whose caches are warm (2,793 s alone, 3,178 s beside other work); those of a night (`make nightly`) were not measured as a whole.";
     let mut text = page("Versions that work together", about);
     combinations(&mut text);
@@ -175,7 +175,7 @@ fn kubelets(text: &mut String) {
 
 fn windows(text: &mut String) {
     let about = "The operator takes hosts of these builds and refuses others with `WindowsNotSupported` (test `versions_of_hosts`). Tests run hosts under Wine and simulated \
-                 hosts, which report such a build. More about them: [platforms](platforms.md#versions-of-windows).";
+                 hosts, which report such a build. More about them: [platforms](limits.md#versions-of-windows).";
     let rows = VERSIONS.iter().map(|version| {
         let selector = format!("node.kubernetes.io/windows-build: 10.0.{}", version.build);
         vec![
