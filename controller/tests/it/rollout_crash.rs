@@ -18,7 +18,7 @@ use kube::{
 use serde_json::{Value, json};
 use testbed::{
     Operator,
-    deployment::{NAMESPACE, operator_client},
+    deployment::operator_client,
     sim::{Fault, HostOptions, SimHost},
 };
 use tokio::task::JoinHandle;

@@ -159,6 +159,21 @@ mod tests {
         }
     }
 
+    /// Questions of users, as the words that they search for. A page that README.md links to leads from each of them to its answer.
+    #[test]
+    fn each_question_is_answered_after_two_clicks() {
+        const WORDS: &str = "rotate the SSH key|domain user|node NotReady|private registry|ports|from Kubernetes 1.34|Calico|AKS|undo|OpenShift without OLM|\
+            prepare a host|user|patching|a dead host|uninstall|logs of kubelet|kubelet settings|HTTP proxy|company CA|alerts|Grafana|WMCO|sizing|\
+            two versions of Windows|requirements|limitations|air-gapped|bastion|EKS|RKE2|kubeadm|Cilium|EUS|gMSA|canary|backup|storage";
+        let read = |page: &str| fs::read_to_string(workspace_root().join(page)).unwrap();
+        assert!(read("README.md").contains("](docs/README.md)"));
+        let page = read("docs/README.md");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with('|') && line.contains("](")).collect();
+        for words in WORDS.split('|') {
+            assert!(rows.iter().any(|row| row.contains(words)), "docs/README.md leads to no answer for {words:?}");
+        }
+    }
+
     #[test]
     fn each_page_is_once_in_the_table_of_contents() {
         for (summary, is_right) in [("[A](a.md)", true), ("", false), ("[A](a.md) [B](a.md)", false)] {
