@@ -27,7 +27,7 @@ pub mod kind {
         INVENTORY_SYNCED = "InventorySynced";
         /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
         SOURCE_VERIFIED = "SourceVerified";
-        /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is to come.
+        /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is in the future.
         PAUSED = "Paused";
         /// Instance: the host answered over SSH at the last attempt. Unknown while the current state is unknown: kubelet has stopped since, or the
         /// Node is Ready again, and the host was not tried yet.

@@ -51,11 +51,11 @@ pub struct File {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Not JSON of the form above.
-    #[error("the payload manifest cannot be read; make the payload again with `cargo xtask payload`")]
+    #[error("the payload manifest cannot be read; make the payload again (docs/guide/upgrade.md#the-payload)")]
     Syntax(#[source] serde_json::Error),
     /// Made by another version of the tool.
     #[error(
-        "the payload manifest has schema {0}, this operator reads schema 1; make the payload again with `cargo xtask payload`"
+        "the payload manifest has schema {0}, this operator reads schema 1; make the payload again (docs/guide/upgrade.md#the-payload)"
     )]
     Schema(u32),
     /// An entry is not acceptable.

@@ -297,7 +297,7 @@ pub struct Operation {
     pub step_start_time: Time,
     /// Start of the operation.
     pub start_time: Time,
-    /// Epoch of the operator that performs it; hosts refuse an older one.
+    /// Epoch of the operator that performs it. Hosts refuse requests of an older epoch.
     #[serde(default)]
     pub epoch: i64,
     /// Version before an update, to which a rollback returns.

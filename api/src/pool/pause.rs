@@ -39,7 +39,7 @@ impl Pause {
         }
     }
 
-    /// The field that makes it.
+    /// Returns the field that sets the pause.
     pub fn field(self) -> &'static str {
         match self {
             Self::Indefinite => "rollout.paused",

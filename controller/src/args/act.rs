@@ -33,7 +33,7 @@ pub enum Act {
         /// Number of hosts whose removal waits. Refused if it is another one.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         removals: Option<u16>,
-        /// Ask no question.
+        /// Do not ask for confirmation.
         #[arg(long)]
         yes: bool,
         /// Output format.
@@ -69,7 +69,7 @@ pub enum Act {
         /// Name of the host.
         #[arg(value_name = "HOST", value_parser = object_name)]
         host: String,
-        /// Ask no question.
+        /// Do not ask for confirmation.
         #[arg(long)]
         yes: bool,
         /// Output format.
@@ -85,7 +85,7 @@ pub enum Act {
         /// Fingerprint of the key, as `SHA256:...`, read on the console of the host.
         #[arg(value_parser = fingerprint)]
         fingerprint: String,
-        /// Ask no question.
+        /// Do not ask for confirmation.
         #[arg(long)]
         yes: bool,
         /// Output format.

@@ -98,7 +98,7 @@ pub enum Command {
     /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
     #[command(after_help = "Exit status:\n  0  the host is known\n  1  an error, or a host that is not known")]
     Explain(Explain),
-    /// Check whether the operator that is installed can work, or something else that it needs, without a change.
+    /// Check the installation, a cluster before it, a host, files or a takeover, without a change.
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Exit status:\n  0  nothing has failed; warnings do not count\n  1  an error, or a check that has failed"
@@ -197,7 +197,7 @@ pub struct Run {
     /// Name of this process for the Lease; must differ between processes.
     #[arg(long, hide = true, env = "POD_NAME")]
     pub identity: Option<String>,
-    /// Directory of the payload (see `cargo xtask payload`).
+    /// Directory of the payload, the programs that hosts get.
     #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
     pub payload: PathBuf,
     /// The `wicd.exe` that is sent to hosts first.

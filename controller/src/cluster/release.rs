@@ -243,6 +243,7 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
         LogSettings::FLUSH => args.services_log_flush_interval.clone(),
         _ => None,
     })?;
+    tracing::info!(size = logs.size, age = logs.age, flush_interval = logs.flush, "log rotation of services on hosts");
     let kubelet_extra = match &args.kubelet_config_patch {
         None => serde_json::Map::new(),
         Some(path) => {

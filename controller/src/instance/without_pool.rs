@@ -12,7 +12,7 @@ use super::{error::StepError, remove, scope::Scope, update};
 use crate::context::Context;
 use wnp_core::status::instance::Situation;
 
-/// Time until a pool that was only just made is seen.
+/// Time after which the cache must have a new pool.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reconciles an instance without a pool.

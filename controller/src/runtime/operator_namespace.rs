@@ -103,7 +103,7 @@ impl OperatorNamespace {
                 format!("the operator's Deployment is in the namespace {name}, which is the one that is used")
             }
             Found::Nowhere => {
-                format!("no namespace has a Deployment of the operator, so that {name} is the one that is used")
+                format!("no namespace has a Deployment of the operator; {name} is used")
             }
             Found::Several(namespaces) => format!(
                 "{} namespaces have a Deployment of the operator, and {name} is not one of them: name one with --namespace",

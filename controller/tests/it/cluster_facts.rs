@@ -65,6 +65,7 @@ async fn until_followed(world: &World, before: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &["--cluster-facts-interval", "500ms"]).await?;
+    ensure!(world.operator.log().contains(r#"log rotation of services on hosts size="100Mi" age="168h""#));
     deployment::install_openshift(&world.control_plane).await?;
     let hosts = world.hosts("win", 1).await?;
     let host = &hosts[0];

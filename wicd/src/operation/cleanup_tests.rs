@@ -3,6 +3,7 @@
 use api::host::{Body, Cleanup, ServiceState};
 
 use super::*;
+use crate::access::AccessList;
 use crate::operation::tests::{Bed, ca_pem, exe, message, reason, service, wanted};
 
 const BODY: Body = Body::Cleanup(Cleanup {});
@@ -229,6 +230,40 @@ fn state_that_was_there_before_us_stays() {
     assert_eq!(bed.run(BODY).outcome, Outcome::Done);
     assert!(bed.exists(r"C:\ProgramData\containerd\theirs") && bed.exists(r"C:\var\log\kubelet\theirs.log"));
     assert!(!bed.exists(path::KUBELET_PKI));
+}
+
+/// The guide to removal names all directories that were there before and that users may no longer use as they could.
+#[test]
+fn access_lists_stay_as_the_guide_says() {
+    const PAGE: &str = include_str!("../../../docs/guide/removal.md");
+    const CNI: &str = r"C:\opt\cni\bin";
+    let said = PAGE.lines().find(|line| line.starts_with("- Access lists")).unwrap();
+    let bed = Bed::new();
+    let whole = [path::ROOT, r"C:\var\lib\kubelet", r"C:\var\log\kubelet", CNI];
+    for directory in whole {
+        bed.write(&format!(r"{directory}\theirs.txt"), b"");
+    }
+    let mut apply = wanted("1");
+    apply.desired.cni_directories = [CNI.to_owned()].into();
+    bed.stage_version("1");
+    assert_eq!(bed.apply(apply).outcome, Outcome::Done);
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    let is_left = |directory: &&str| {
+        let real = bed.host.path(directory).unwrap();
+        bed.host.state().access.get(&real).is_some_and(|list| *list != AccessList::usual()) && real.exists()
+    };
+    // By default no user may replace what is above the directories of CNI.
+    let above = [r"C:\var", r"C:\var\lib", path::LOGS];
+    let named: Vec<&str> = whole.into_iter().chain(above).filter(is_left).collect();
+    assert_eq!(named, whole.into_iter().chain(above).collect::<Vec<_>>());
+    let theirs =
+        ["`C:\\k`", "`C:\\var\\lib\\kubelet`", "`C:\\var`", "`C:\\var\\lib`", "`C:\\var\\log`", "those of CNI"];
+    assert!(theirs.iter().all(|words| said.contains(words)), "{said}");
+    let root = bed.host.path(path::ROOT).unwrap();
+    let all = bed.host.state().access.keys().filter(|real| real.exists()).cloned().collect::<Vec<_>>();
+    let others = all.iter().filter(|real| !real.starts_with(&root));
+    let others: Vec<_> = others.filter(|real| !named.iter().any(|d| bed.host.path(d).unwrap() == **real)).collect();
+    assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use api::Reason;
 pub enum RenderError {
     /// The payload lacks programs without which there is no node. Holds their destinations.
     #[error(
-        "the payload has no {}, and a host of this cluster cannot become a node without: put what cannot be built into a folder, and make the image again \
-         with `make image PROGRAMS=FOLDER`, or the payload with `cargo xtask payload --out payload --from FOLDER` (docs/guide/upgrade.md#the-payload)",
+        "the payload lacks {}, which every node of this cluster needs: put what cannot be built into a folder, and make the image again with \
+         `make image PROGRAMS=FOLDER` (docs/guide/upgrade.md#the-payload)",
         .0.iter().map(|program| program.rsplit('\\').next().unwrap_or(program)).collect::<Vec<_>>().join(", ")
     )]
     NoPrograms(Vec<&'static str>),

@@ -61,6 +61,11 @@ fn rules_of_release_images_are_no_trouble() {
             vec![release("ocp-release", "mirror/openshift-release-dev/ocp-release"), content],
             0,
         ),
+        (
+            "one that is followed, with tags: of all images of the registry",
+            vec![tags(release("ocp-release", "mirror/openshift-release-dev/ocp-release"))],
+            0,
+        ),
         ("a name that begins alike", vec![rule("quay.io/openshift-release-developers/x", &["mirror/y"])], 1),
         ("another one", vec![images, rule("quay.io/org/image", &["mirror/other"])], 1),
     ] {

@@ -24,7 +24,7 @@ pub use wicd::Wicd;
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// A file cannot be read.
-    #[error("cannot read {path}; check that the payload is complete and readable, or make it again with `cargo xtask payload`", path = path.display())]
+    #[error("cannot read {path}; check that the payload is complete and readable, or make it again (docs/guide/upgrade.md#the-payload)", path = path.display())]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum PayloadError {
     },
     /// Files of the manifest are missing.
     #[error(
-        "the payload lacks {n} of the files in its manifest: {list}; make it again with `cargo xtask payload`",
+        "the payload lacks {n} of the files in its manifest: {list}; make it again (docs/guide/upgrade.md#the-payload)",
         n = paths.len(),
         list = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
@@ -62,7 +62,7 @@ pub enum PayloadError {
     Manifest(#[from] ManifestError),
     /// A compressed file has another size than in the manifest.
     #[error(
-        "{path} has {found} bytes and should have {expected}; make the payload again with `cargo xtask payload`",
+        "{path} has {found} bytes and should have {expected}; make the payload again (docs/guide/upgrade.md#the-payload)",
         path = path.display()
     )]
     WrongSize {
@@ -74,7 +74,7 @@ pub enum PayloadError {
         found: u64,
     },
     /// The content of a compressed file does not match the manifest.
-    #[error("the content of {path} does not match the manifest; make the payload again with `cargo xtask payload`", path = path.display())]
+    #[error("the content of {path} does not match the manifest; make the payload again (docs/guide/upgrade.md#the-payload)", path = path.display())]
     WrongContent {
         /// Path of the file.
         path: PathBuf,
@@ -103,7 +103,7 @@ fn kubelet(manifest: &Manifest) -> Option<&File> {
     manifest.files.iter().find(|file| file.destination.eq_ignore_ascii_case(KUBELET))
 }
 
-/// Payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
+/// Payload directory whose files are known to exist. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
     /// Manifests by minor version of Kubernetes, or one for all versions.

@@ -128,7 +128,10 @@ fn what_is_wrong_is_named() {
         spoil(dir.path());
         let error = Payload::open(dir.path()).unwrap_err();
         assert!(error.to_string().contains(expected), "{name}: {error}");
-        assert!(error.to_string().contains("cargo xtask payload"), "{name}: {error} says what to do");
+        assert!(
+            error.to_string().contains("again (docs/guide/upgrade.md#the-payload)"),
+            "{name}: {error} says what to do"
+        );
         assert_eq!(error.reason(), "PayloadInvalid", "{name}");
     }
 }

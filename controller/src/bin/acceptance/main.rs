@@ -85,7 +85,7 @@ struct Args {
     /// Time that each row and the removal may take, for example 45m.
     #[arg(long, value_parser = controller::args::duration, default_value = "45m")]
     timeout: Duration,
-    /// Ask no question.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
 }

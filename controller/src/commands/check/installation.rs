@@ -303,8 +303,8 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
         let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
         let message = format!("nodes older than the API server, which is of version 1.{server}: {names}");
         Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
-            "between two upgrades of the control plane that nodes follow in one step, nothing: the API server may go up to 1.{last}; otherwise end \
-             the pause of their pools, or give the operator a payload of 1.{server}"
+            "nothing, during an upgrade over two minor versions: the API server may go up to 1.{last}. Otherwise end the pause of their pools, or \
+             give the operator a payload of 1.{server}"
         ))
     });
     Outcome::of(

@@ -114,7 +114,7 @@ impl ArgoCd {
         Ok(all.filter_map(|action| action["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Health of a cluster-scoped object of an application, and why.
+    /// Health of a cluster-scoped object of an application, with its reason.
     ///
     /// # Errors
     /// Fails when Argo CD does not know it.

@@ -82,7 +82,7 @@ fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Mach
         if let Err(problem) = ids.usable(machine) {
             let id = api::text::line(machine.provider_id.as_deref().unwrap_or_default(), 100);
             let note = format!(
-                "the Node of Machine {} does not get its spec.providerID {id:?}, which {problem}: correct it in what makes the Machine",
+                "spec.providerID {id:?} of Machine {} {problem}, so that its Node does not get it: correct it in the Machine or its MachineSet",
                 machine.key()
             );
             cx.events.say(pool, EventReason::ProviderIdRefused, "List", &note);
