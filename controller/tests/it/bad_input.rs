@@ -26,7 +26,9 @@ const PASSPHRASE_PROTECTED: &str = include_str!("../../remote/src/ssh/tests/keys
 #[tokio::test(flavor = "multi_thread")]
 async fn each_mistake_says_what_it_is() -> Result<()> {
     // The one address that has a DNS name here is that of the API server, and no host gets a certificate for that.
-    let mut world = World::new(SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() }, &[]).await?;
+    // An operator with a broken payload waits for two durations of the Lease before it leads to say so.
+    let sim = SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() };
+    let mut world = World::new(sim, &["--lease-duration", "10s"]).await?;
     tokio::try_join!(
         keys(&world),
         several_keys(&world),
