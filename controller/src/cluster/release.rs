@@ -82,6 +82,11 @@ impl Release {
         }
     }
 
+    /// Rotation and level of the logs of services on hosts, unless a pool has its own.
+    pub(crate) fn logs(&self) -> &LogSettings {
+        &self.settings.logs
+    }
+
     /// Opens the payload, and checks that it can be rendered.
     pub(crate) fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
@@ -243,7 +248,6 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
         LogSettings::FLUSH => args.services_log_flush_interval.clone(),
         _ => None,
     })?;
-    tracing::info!(size = logs.size, age = logs.age, flush_interval = logs.flush, "log rotation of services on hosts");
     let kubelet_extra = match &args.kubelet_config_patch {
         None => serde_json::Map::new(),
         Some(path) => {

@@ -258,6 +258,13 @@ impl Leader {
             cluster = base.cluster.id,
             "release loaded"
         );
+        let logs = release.logs();
+        tracing::info!(
+            size = logs.size,
+            age = logs.age,
+            flush_interval = logs.flush,
+            "log rotation of services on hosts"
+        );
         let cx = Arc::new(Context::new(base, release));
         let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
         let pools = run_pools(pool_cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);

@@ -145,11 +145,15 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     world.annotate(name, key::MAINTENANCE, "").await?;
 
     // Drained, and once more after the restart of the host. Nothing shows when the operator has seen that no user refuses it any more.
-    let mut outcome = hosts[0].maintenance(&begin(6000, false)).await;
-    while outcome.code() == 4 {
-        outcome = hosts[0].maintenance(&begin(6000, false)).await;
-    }
-    expect(&outcome, 0)?;
+    let last = std::sync::Mutex::new(None);
+    let is_allowed = async || {
+        let outcome = hosts[0].maintenance(&begin(6000, false)).await;
+        let is_refused = outcome.code() == 4;
+        *last.lock().unwrap() = Some(outcome);
+        !is_refused
+    };
+    world.eventually("no user refuses it any more", is_allowed).await?;
+    expect(&last.into_inner().unwrap().context("it was asked")?, 0)?;
     let node = world.node(name).await?.context("no Node")?;
     ensure!(is_cordoned_by_us(&node), "{name} is not drained");
     hosts[0].reboot();

@@ -35,7 +35,7 @@ use crate::{
 
 /// Time in which a wait must end with its cause on a busy machine. It is shorter than the minute after which a pool is reconciled without an
 /// event; a host that waits for a turn is never reconciled so.
-const WOKEN: Duration = Duration::from_secs(50);
+const WOKEN: Duration = Duration::from_secs(30);
 
 /// Pool of one cause.
 struct Subject<'a> {
