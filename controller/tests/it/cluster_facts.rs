@@ -65,11 +65,11 @@ async fn until_followed(world: &World, before: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &["--cluster-facts-interval", "500ms"]).await?;
-    ensure!(world.operator.log().contains(r#"log rotation of services on hosts size="100Mi" age="168h""#));
     deployment::install_openshift(&world.control_plane).await?;
     let hosts = world.hosts("win", 1).await?;
     let host = &hosts[0];
     world.join(POOL, &spec(&hosts)).await?;
+    ensure!(world.operator.log().contains(r#"log rotation of services on hosts size="100Mi" age="168h""#));
     world.until(POOL, "it is Ready", is_ready).await?;
 
     // A new CA of kubelet's clients beside the old one, as in a rotation, disturbs nothing: kubelet reads the file again by itself.
