@@ -1,8 +1,8 @@
-//! Hosts that restart at a bad moment, and whose clock is wrong when they are back: each ends as one Ready node.
+//! Hosts that restart at each step of a join, or come back with a wrong clock: each becomes one Ready node.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use api::{
     Step, WindowsInstance,
     conditions::{find, kind},
@@ -12,12 +12,14 @@ use kube::{
     Api, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
+use serde_json::json;
 use testbed::sim::{Fault, HostOptions, SimHost};
 
 use crate::{
     crash::{Uids, slow},
-    fleet::{LIMIT, World, has, nodes, spec, status},
-    rollout::node_is_ready,
+    fleet::{LIMIT, World, has, nodes, spec, spec_with, status},
+    removal::{delete_pool, pod, until_pool_gone},
+    rollout::{node_is_ready, until_updated},
     windows_semantics::failures,
 };
 
@@ -35,9 +37,7 @@ async fn a_join_survives_a_restart_of_the_host_at_each_step() -> Result<()> {
         hosts.push(world.sim.host(HostOptions { faults: vec![Fault::NeedsReboot], ..options }).await?);
     }
     let pool = spec(&hosts);
-    let restarts = async { anyhow::Ok(tokio::time::timeout(LIMIT, restart_at_steps(&world, &hosts)).await) };
-    let ((), restarted) = tokio::try_join!(world.apply("factory", &pool), restarts)?;
-    restarted.with_context(|| format!("a step was not seen\n{}", world.operator.log()))??;
+    tokio::try_join!(world.apply("factory", &pool), restart_at_steps(&world, &hosts, &STEPS))?;
     try_join_all(hosts.iter().map(async |host| world.until_joined(host.name()).await.map(drop))).await?;
 
     ensure!(nodes(&world.client).await?.len() == hosts.len(), "not one Node for each host");
@@ -48,13 +48,66 @@ async fn a_join_survives_a_restart_of_the_host_at_each_step() -> Result<()> {
     Ok(())
 }
 
-/// Restarts each host as soon as its instance is at the step of the host.
-async fn restart_at_steps(world: &World, hosts: &[SimHost]) -> Result<()> {
-    let mut left: BTreeMap<&str, (Step, &SimHost)> = hosts.iter().zip(STEPS).map(|(h, s)| (h.name(), (s, h))).collect();
+/// Steps of a change of a node, and then those of its removal.
+const CHANGE: [Step; 8] = [
+    Step::Check,
+    Step::Cordon,
+    Step::Drain,
+    Step::Configure,
+    Step::Start,
+    Step::Register,
+    Step::Verify,
+    Step::Uncordon,
+];
+const REMOVAL: [Step; 4] = [Step::Cordon, Step::Drain, Step::Deconfigure, Step::DeleteNode];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_and_a_removal_survive_a_restart_of_the_host_at_each_step() -> Result<()> {
+    let world = World::new(slow(), &[]).await?;
+    let uids = Uids::watch(&world);
+    let hosts = world.hosts("at", CHANGE.len()).await?;
+    let pool = |downloads: i32| {
+        let containerd = json!({"containerd": {"maxConcurrentDownloads": downloads}});
+        spec_with(&hosts, json!({"rollout": {"maxUnavailable": "100%"}, "template": {"spec": containerd}}))
+    };
+    world.join("factory", &pool(3)).await?;
+    for host in &hosts {
+        pod(&world, "factory", host.name(), &[]).await?;
+    }
+    let changed = pool(4);
+    tokio::try_join!(world.apply("factory", &changed), restart_at_steps(&world, &hosts, &CHANGE))?;
+    until_updated(&world, "factory").await?;
+    for host in &hosts {
+        ensure!(host.boots() == 2, "{} has booted {} times", host.name(), host.boots());
+        ensure!(uids.of(host.name()).len() == 1, "{}: Nodes {:?}", host.name(), uids.of(host.name()));
+    }
+
+    let leaving = &hosts[..REMOVAL.len()];
+    for host in leaving {
+        pod(&world, "leaving", host.name(), &[]).await?;
+    }
+    tokio::try_join!(delete_pool(&world, "factory"), restart_at_steps(&world, leaving, &REMOVAL))?;
+    until_pool_gone(&world, "factory").await?;
+    try_join_all(hosts.iter().map(|host| world.until_gone(host))).await?;
+    Ok(())
+}
+
+/// Restarts each host as soon as its instance is at the host's step.
+async fn restart_at_steps(world: &World, hosts: &[SimHost], steps: &[Step]) -> Result<()> {
+    let mut left: BTreeMap<&str, (Step, &SimHost)> =
+        hosts.iter().zip(steps).map(|(host, step)| (host.name(), (*step, host))).collect();
     let instances = Api::<WindowsInstance>::all(world.client.clone());
     let mut changes = pin!(watcher(instances, watcher::Config::default()).default_backoff().applied_objects());
+    let limit = tokio::time::Instant::now() + LIMIT;
     while !left.is_empty() {
-        let Ok(instance) = changes.next().await.context("the watch ended")? else { continue };
+        let Ok(change) = tokio::time::timeout_at(limit, changes.next()).await else {
+            bail!(
+                "steps were not seen: {:?}\n{}",
+                left.values().map(|(step, _)| step).collect::<Vec<_>>(),
+                world.operator.log()
+            );
+        };
+        let Ok(instance) = change.context("the watch ended")? else { continue };
         let (name, step) = (instance.name_any(), status(&instance).operation.map(|o| o.step));
         if let Some((_, host)) = left.get(&*name).filter(|(at, _)| Some(*at) == step) {
             host.reboot();
@@ -64,7 +117,7 @@ async fn restart_at_steps(world: &World, hosts: &[SimHost]) -> Result<()> {
     Ok(())
 }
 
-/// The clock is an hour behind when the host is back, so that its certificates are not valid yet, and jumps some time later.
+/// The clock of the host is an hour behind after a restart, so that its certificates are not valid yet, and is corrected later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_behind_after_a_restart_is_waited_for() -> Result<()> {
     let hour = Duration::from_hours(1);
@@ -81,7 +134,7 @@ async fn a_clock_that_is_behind_after_a_restart_is_waited_for() -> Result<()> {
     host.mend();
     world.until_joined("late").await?;
 
-    // The same on a node: kubelet does not start before its certificate is valid, and needs no other.
+    // On a node, too, kubelet does not start before its certificate is valid, and needs no other.
     let uid = world.node("late").await?.and_then(|node| node.uid());
     host.fault(Fault::ClockBehind(hour));
     host.reboot();

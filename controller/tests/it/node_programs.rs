@@ -1,5 +1,5 @@
-//! Programs of a node judge their command lines and files under Wine: kubelet's and kube-proxy's own code, of pools that the API server
-//! takes and of golden files, and containerd, windows_exporter and CNI plugins as far as they go without a node.
+//! Command lines and files of a node, checked under Wine by the programs that read them: kubelet's and kube-proxy's own code, for random pools
+//! that the API server accepts and for golden files, and containerd, windows_exporter and CNI plugins as far as they go without a node.
 
 use std::{
     fs,
@@ -36,16 +36,16 @@ use wnp_core::render::{
     program,
 };
 
-use crate::crd::{self, Verdict, pool};
+use crate::crd::{self, Expected, pool};
 
-/// The oldest and the newest version.
+/// Oldest and newest supported version of Kubernetes.
 const ENDS: [&str; 2] = [KUBERNETES[KUBERNETES.len() - 1], KUBERNETES[0]];
 /// Number of random pools.
 const POOLS: usize = 200;
 
 /// File with the configuration of credential providers.
 const CREDENTIAL_PROVIDER_CONFIG: &str = r"C:\k\credential-provider-config.yaml";
-/// Files that wicd writes, which its own tests compare.
+/// CNI configuration that wicd writes. Tests of wicd compare it.
 const CNI_CONF: &str = include_str!("../../../wicd/src/network/cni.json");
 const KUBE_PROXY_CONF: &str = include_str!("../../../wicd/src/network/kube-proxy.json");
 
@@ -67,7 +67,7 @@ impl Node {
         Ok(Self { files, services: rendered.services.services.clone() })
     }
 
-    /// Returns what follows a program in the command line of the service that starts it.
+    /// Returns the arguments of a program in the command line of its service.
     fn arguments(&self, program: &str) -> Result<Vec<String>> {
         let service = self.services.iter().find(|service| service.path.contains(program)).context("no service")?;
         let line = service.path.replace("NODE_NAME", "win-1").replace("NODE_IP", "10.0.0.7");
@@ -92,7 +92,7 @@ impl Node {
         })
     }
 
-    /// Returns what is of interest to kubelet and kube-proxy.
+    /// Returns the arguments and files of kubelet and kube-proxy, as input for `nodejudge`.
     fn judged(&self) -> Result<Value> {
         let content = |path: &str| self.files.iter().find(|(name, _)| name == path).map(|(_, content)| content);
         let [kubelet, proxy] = [self.arguments(program::KUBELET)?, self.arguments(program::KUBE_PROXY)?];
@@ -109,13 +109,13 @@ impl Node {
     }
 }
 
-/// Returns what a node gets that is of interest to kubelet and kube-proxy of a version.
+/// Renders a node for a version of kubelet, and returns the input for `nodejudge`.
 fn node(cluster: &Cluster, template: &TemplateSpec, kubernetes: &str) -> Result<Value> {
     let cluster = Cluster { network: render::Network::OvnHybrid { vxlan_port: None }, ..cluster.clone() };
     Node::new(&cluster, template, kubernetes)?.judged()
 }
 
-/// Returns the nodes of all golden files, with kubelets of a version. A golden file of a version of Windows has no node.
+/// Returns the input for `nodejudge` from all golden files, for a version of kubelet. A golden file of a version of Windows has no node.
 fn goldens(kubernetes: &str) -> Result<Vec<Value>> {
     let config = node(&cluster(), &TemplateSpec::default(), kubernetes)?["config"].clone();
     let config: Value = serde_json::from_str(config.as_str().context("it is a text")?)?;
@@ -124,7 +124,7 @@ fn goldens(kubernetes: &str) -> Result<Vec<Value>> {
         let path = file?.path();
         let mut golden: Value = serde_yaml::from_str(&fs::read_to_string(&path)?)?;
         if golden.get("baseImage").is_none() {
-            // The version of kubelet is not known to a golden file, and kubelets differ in the gates that they need.
+            // A golden file has no version of kubelet, and versions differ in the feature gates that they need.
             golden["kubelet"]["featureGates"].clone_from(&config["featureGates"]);
             nodes.push(
                 Node::of_golden(&golden).and_then(|node| node.judged()).with_context(|| path.display().to_string())?,
@@ -134,7 +134,7 @@ fn goldens(kubernetes: &str) -> Result<Vec<Value>> {
     Ok(nodes)
 }
 
-/// Makes a Windows whose `C:\k` has stand-ins for credential providers, which kubelet looks for.
+/// Creates a Wine prefix whose `C:\k` has stand-ins for credential providers, which kubelet looks for.
 fn windows() -> Result<Prefix> {
     let windows = Prefix::new()?;
     let programs = PROGRAMS.iter().chain(&CREDENTIAL_PROVIDERS);
@@ -144,14 +144,14 @@ fn windows() -> Result<Prefix> {
     Ok(windows)
 }
 
-/// Writes a file of a node.
+/// Writes a file at a Windows path.
 fn write(windows: &Prefix, path: &str, content: &str) -> Result<()> {
     let path = windows.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
     fs::create_dir_all(path.parent().context("a file has a folder")?)?;
     Ok(fs::write(path, content)?)
 }
 
-/// Returns standard output and error of a program for Windows, and whether it ended well.
+/// Runs a Windows program, and returns its standard output and error, and whether it succeeded.
 fn run(
     windows: &Prefix,
     program: &Path,
@@ -169,7 +169,7 @@ fn run(
     Ok(([String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?], output.status.success()))
 }
 
-/// Returns what kubelet and kube-proxy refuse, each line with the number of the node.
+/// Returns the refusals of kubelet and kube-proxy. Each line begins with the number of the node.
 fn refused(windows: &Prefix, kubernetes: &str, nodes: &[Value]) -> Result<Vec<String>> {
     let lines = nodes.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
     let ([said, error], is_good) = run(windows, &nodejudge(kubernetes)?, &[], &[], &lines)?;
@@ -177,7 +177,7 @@ fn refused(windows: &Prefix, kubernetes: &str, nodes: &[Value]) -> Result<Vec<St
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-/// Clusters that differ in what kubelet gets.
+/// Returns clusters that differ in the TLS profile of kubelet.
 fn clusters() -> Vec<Cluster> {
     let tls = |profile: Value| Some(render::TlsProfile::of_cluster(Some(&profile)).0);
     let custom = json!({"minTLSVersion": "VersionTLS11", "ciphers": ["ECDHE-RSA-AES128-GCM-SHA256", "AES256-SHA"]});
@@ -190,7 +190,7 @@ fn clusters() -> Vec<Cluster> {
     ]
 }
 
-/// Returns settings of kubelet and taints at random, some of which are refused.
+/// Returns a strategy for random templates with kubelet settings and taints, some of them invalid.
 fn template() -> impl Strategy<Value = Value> {
     let reserved = || {
         vec![
@@ -242,15 +242,13 @@ fn template() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Returns random templates that the API server takes.
+/// Returns random templates that the API server accepts.
 async fn taken() -> Result<Vec<Value>> {
     let client = crate::cluster::shared().await?.client().await?;
     let pools: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()));
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    let mut random = TestRunner::new_with_rng(
-        Config::default(),
-        proptest::test_runner::TestRng::deterministic_rng(prop::test_runner::RngAlgorithm::ChaCha),
-    );
+    // Random pools, so a pool that is refused is printed.
+    let mut random = TestRunner::new(Config::default());
     let (template, mut taken) = (template(), Vec::new());
     for _ in 0..POOLS {
         let template = template.new_tree(&mut random).map_err(anyhow::Error::msg)?.current();
@@ -316,7 +314,7 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
     let [oldest, newest] = ENDS;
     let tls_profile = Some(render::TlsProfile::of_cluster(None).0);
     let cluster = Cluster { platform: Platform::Aws, tls_profile, ..cluster() };
-    // A kubelet of one of them gets what is for one of the other.
+    // The last case gives a kubelet the node of the other version.
     for (version, other, gate) in [
         (oldest, newest, "NodeLogQuery feature gate is required"),
         (newest, oldest, "feature gate NodeLogQuery needs not be set"),
@@ -358,7 +356,7 @@ fn arguments_and_fields_that_kubelet_or_kube_proxy_cannot_use_are_found() -> Res
     Ok(())
 }
 
-/// Checks that kubelet and kube-proxy themselves take their command lines and files, and go on to those that wicd and kubelet would have made.
+/// Checks that kubelet and kube-proxy accept their command lines and files, and fail only for want of files that wicd and kubelet would have made.
 fn programs_start(version: &str) -> Result<()> {
     if let Err(reason) = available() {
         return testbed::skip(&reason);
@@ -380,7 +378,7 @@ fn programs_start(version: &str) -> Result<()> {
         ("kube-proxy", program::KUBE_PROXY, "kubelet-client-current.pem"),
     ] {
         let mut arguments = node.arguments(program)?;
-        // Without it the program asks the service manager.
+        // With this flag, the program would need the service manager.
         arguments.retain(|argument| argument != "--windows-service");
         let start = |arguments: &[String]| run(&windows, &of_kubernetes(name, version)?, arguments, &[], "");
         let ([_, error], is_good) = start(&arguments)?;
@@ -389,7 +387,12 @@ fn programs_start(version: &str) -> Result<()> {
         arguments.push("--no-such-flag".into());
         let ([_, error], is_good) = start(&arguments)?;
         ensure!(!is_good && error.contains("unknown flag: --no-such-flag"), "{name} {version}: {error}");
+        let ([said, error], _) = start(&["--version".into()])?;
+        ensure!(said.trim() == format!("Kubernetes {version}"), "{name} {version}: {said}{error}");
     }
+    let ([said, error], _) = run(&windows, &nodejudge(version)?, &["version".into()], &[], "")?;
+    let agent = format!("nodejudge.exe/{version} (windows/amd64) kubernetes/unknown");
+    ensure!(said.lines().eq([version, &agent]), "{said}{error}");
     Ok(())
 }
 
@@ -404,17 +407,17 @@ fn programs_of_each_version_start() -> Result<()> {
     KUBERNETES.into_iter().try_for_each(programs_start)
 }
 
-/// Verdict of kubelet about settings that the API server refuses.
+/// Verdict of kubelet on settings that the API server refuses.
 #[derive(Clone, Copy)]
 enum OfKubelet {
-    /// kubelet refuses them, too, with a message that contains this text.
+    /// Refusal by kubelet, too, with a message that contains this text.
     Refused(&'static str),
-    /// kubelet takes them, and the API server refuses them for this reason.
+    /// Acceptance by kubelet. The API server refuses the settings for this reason.
     Taken(&'static str),
 }
 use OfKubelet::{Refused, Taken};
 
-/// Settings of kubelet just outside of what the API server takes.
+/// Returns kubelet settings just outside of the range that the API server accepts, each with kubelet's verdict.
 fn outside() -> Vec<(Value, OfKubelet)> {
     let negative = "cannot be negative";
     let no_quantity = "quantities must match";
@@ -505,7 +508,7 @@ async fn kubelet_refuses_what_the_api_server_refuses_unless_a_reason_is_listed()
     }
     let cases = outside();
     let refused_pools = cases.iter().map(|(kubelet, _)| json!({"template": {"spec": {"kubelet": kubelet}}}));
-    crd::check(refused_pools.map(|patch| (patch.to_string(), pool("case", &patch), Verdict::Refused(""))).collect())
+    crd::check(refused_pools.map(|patch| (patch.to_string(), pool("case", &patch), Expected::Refused(""))).collect())
         .await?;
     let windows = Prefix::new()?;
     for version in ENDS {
@@ -535,7 +538,7 @@ async fn kubelet_refuses_what_the_api_server_refuses_unless_a_reason_is_listed()
     Ok(())
 }
 
-/// Checks that a containerd ignores no key of the payload's configuration and of the pool's, and takes the values.
+/// Checks that a containerd ignores no key in the configuration of the payload and the pool, and uses the values.
 fn containerd_takes_its_files(containerd: &NodeProgram) -> Result<()> {
     if let Err(reason) = available() {
         return testbed::skip(&reason);
@@ -554,7 +557,7 @@ fn containerd_takes_its_files(containerd: &NodeProgram) -> Result<()> {
         write(&windows, path, content)?;
     }
     let mut arguments = node.arguments(program::CONTAINERD)?;
-    // Without it the program asks the service manager.
+    // With this flag, the program would need the service manager.
     arguments.retain(|argument| argument != "--run-service");
     arguments.extend(["config".into(), "dump".into()]);
     let dump = || run(&windows, &node_program(containerd)?, &arguments, &[], "");
@@ -591,7 +594,7 @@ fn windows_exporter_takes_its_arguments() -> Result<()> {
     let template = serde_json::from_value(json!({"logs": {"level": "Debug"}}))?;
     let mut arguments = Node::new(&cluster(), &template, KUBERNETES[0])?.arguments(program::WINDOWS_EXPORTER)?;
     ensure!(arguments.len() > 2, "{arguments:?}");
-    // It prints its version only if it takes the arguments before.
+    // The program prints its version only if it accepts the arguments before.
     arguments.push("--version".into());
     let says = |arguments: &[String]| run(&windows, &node_program(&WINDOWS_EXPORTER)?, arguments, &[], "");
     let ([said, error], is_good) = says(&arguments)?;
@@ -602,7 +605,7 @@ fn windows_exporter_takes_its_arguments() -> Result<()> {
     Ok(())
 }
 
-/// Returns what a CNI plugin answers to the addition of a pod, and whether it did it.
+/// Makes a CNI plugin add a pod, and returns its answer and whether it succeeded.
 fn add_pod(windows: &Prefix, plugin: &NodeProgram, document: &str) -> Result<(String, bool)> {
     let env = [
         ("CNI_COMMAND", "ADD"),
@@ -615,7 +618,7 @@ fn add_pod(windows: &Prefix, plugin: &NodeProgram, document: &str) -> Result<(St
     Ok((said, is_added))
 }
 
-/// Checks that the plugin reads the network's document and goes on to ask Windows for the network, which Wine does not have.
+/// Checks that the plugin reads the network's configuration and goes on to ask Windows for the network, which Wine does not have.
 #[test]
 fn win_overlay_takes_its_document() -> Result<()> {
     if let Err(reason) = available() {
@@ -630,7 +633,7 @@ fn win_overlay_takes_its_document() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the plugin for addresses, which gets the same document, gives a pod an address of the node's subnet.
+/// Checks that `host-local`, which gets the same configuration, gives a pod an address of the node's subnet.
 #[test]
 fn host_local_takes_its_document() -> Result<()> {
     if let Err(reason) = available() {
@@ -639,7 +642,7 @@ fn host_local_takes_its_document() -> Result<()> {
     let windows = Prefix::new()?;
     let add = |change: &Value| {
         let mut document = serde_json::from_str(CNI_CONF)?;
-        // Its default has no drive, and Wine would take it for a folder of this machine.
+        // The default path has no drive, and Wine would take it for a folder of this machine.
         crd::merge(&mut document, &json!({"ipam": {"dataDir": r"C:\networks"}}));
         crd::merge(&mut document, change);
         add_pod(&windows, &HOST_LOCAL, &document.to_string())

@@ -1,6 +1,11 @@
 //! Page of the command `ui`, in a headless Chromium. Set `UPDATE_TRANSCRIPTS=1` to rewrite the pictures in `docs/guide/pictures/`.
 
-use std::{net::TcpListener, process::Stdio, time::Instant};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Instant,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{Host, WindowsInstance, WindowsNodePool, conditions::kind, services_version::DIGITS};
@@ -24,7 +29,7 @@ use crate::{
     transcripts::root,
 };
 
-/// Chromium, driven by its WebDriver. It ends with [`Browser::quit`], and not with the driver.
+/// Chromium, driven by its WebDriver. Ends only with [`Browser::quit`], and not with the driver.
 struct Browser {
     session: String,
     client: reqwest::Client,
@@ -74,7 +79,7 @@ impl Browser {
         Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until an element has this text.
+    /// Waits until the text of an element contains `part`.
     async fn until(&self, selector: &str, part: &str) -> Result<()> {
         let has_it = || async { self.text(selector).await.is_ok_and(|text| text.contains(part)) };
         let Err(error) = testbed::deployment::within(LIMIT, part, has_it).await else { return Ok(()) };
@@ -86,7 +91,7 @@ impl Browser {
         self.post("/goog/cdp/execute", &json!({"cmd": command, "params": params})).await
     }
 
-    /// Takes a picture of the page, and keeps it for the documentation if asked to.
+    /// Takes a picture of the page, and stores it for the documentation if `UPDATE_TRANSCRIPTS` is set.
     async fn picture(&self, name: &str) -> Result<()> {
         let shot = self.devtools("Page.captureScreenshot", json!({"format": "webp", "quality": 80})).await?;
         let picture = STANDARD.decode(shot["data"].as_str().context("no picture")?)?;
@@ -105,11 +110,22 @@ impl Browser {
     }
 }
 
+/// Returns the kubeconfig of a user who may read what the roles `view` and `view-roles` of the guide allow, and write nothing.
+async fn reader(control_plane: &ControlPlane) -> Result<PathBuf> {
+    control_plane.apply_file(&root().join("deploy/components/view-roles/roles.yaml")).await?;
+    let bind = ["create", "clusterrolebinding", "reader", "--clusterrole=view", "--user=reader"];
+    ensure!(control_plane.kubectl(&bind).await?.status.success(), "the reader gets no role");
+    let may_read = ["auth", "can-i", "watch", "windowsinstances", "--as=reader"];
+    let is_in_force = || async { control_plane.kubectl(&may_read).await.is_ok_and(|output| output.status.success()) };
+    deployment::within(LIMIT, "the reader may read", is_in_force).await?;
+    control_plane.kubeconfig_as("reader", &[])
+}
+
 /// Starts the command, and returns it with the URL that it prints.
-async fn ui(control_plane: &ControlPlane) -> Result<(Child, String)> {
+async fn ui(kubeconfig: &Path) -> Result<(Child, String)> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .arg("ui")
-        .env("KUBECONFIG", control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .env("KUBECONFIG", kubeconfig)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
@@ -137,7 +153,7 @@ async fn the_page_shows_what_happens_and_what_waits_for_a_person() -> Result<()>
     let waits = |p: &_| has(&pool_status(p).conditions, kind::READY, "Unknown", "WaitingForApproval");
     world.until("assembly", "it waits for an approval", waits).await?;
 
-    let (command, url) = ui(&world.control_plane).await?;
+    let (command, url) = ui(&reader(&world.control_plane).await?).await?;
     let browser = Browser::start().await?;
     let shown = shows(&world, &browser, command, &url).await;
     browser.quit().await?;
@@ -147,19 +163,20 @@ async fn the_page_shows_what_happens_and_what_waits_for_a_person() -> Result<()>
 async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) -> Result<()> {
     browser.post("/url", &json!({"url": url})).await?;
     browser.until("#link", "live").await?;
-    // What waits for a person is first, with the command to copy; the pool that is worst is the first of all.
+    // Pending approvals are at the top, with a command to copy. The first pool is the one in the worst state.
     let version = pool_status(&world.pool("assembly").await?).desired_version.context("no version")?;
-    // A person can say it: the release, and the beginning of the digest.
+    // A short form of the version: the release, and the beginning of the digest.
     let short = &version[..version.len() - DIGITS + 8];
     let approve = format!("kubectl windows-node-pools approve assembly --version {short}");
     browser.until("#asks", &approve).await?;
     browser.until("#pools article:first-child", "yard").await?;
     browser.until("#pools article:first-child .counts", "1 failed").await?;
     browser.until("#pools article:nth-child(2) .counts", "5 waits").await?;
+    ensure!(browser.value("document.querySelector('#warnings').hidden").await? == true, "something cannot be read");
     browser.theme("light").await?;
     browser.picture("ui").await?;
 
-    // By keyboard alone: the hosts of a pool, the worst first, and what has happened to one.
+    // By keyboard alone: the hosts of a pool, the worst first, and the events of one host.
     browser.value("document.querySelector('#pools summary').focus()").await?;
     let press = async |key: &str| {
         let down = json!({"type": "key", "id": "keyboard", "actions": [
@@ -175,7 +192,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.theme("dark").await?;
     browser.picture("ui-host").await?;
 
-    // Ages are those of the command `status`.
+    // Ages are the same as in the output of the command `status`.
     let now = Timestamp::now();
     for seconds in
         [-5, 0, 90, 120, 190, 599, 600, 10_799, 11_520, 28_800, 172_799, 176_400, 691_200, 63_158_400, 252_288_000]
@@ -194,7 +211,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
         ensure!(browser.value(&expression).await? == json!(with_ages(message, now)), "{message}");
     }
 
-    // It follows without being loaded again, and keeps the focus.
+    // The page updates without a reload, and keeps the focus.
     browser.value("document.querySelector('#pools').dataset.same = 'yes'").await?;
     let args = approve.split(' ').skip(2);
     let mut approved = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"));
@@ -209,7 +226,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     ensure!(browser.value("document.activeElement.textContent").await? == "gate-1", "the focus is lost");
     ensure!(browser.value("document.querySelector('#asks').hidden").await? == true, "nothing waits any more");
 
-    // A phone has no bar to scroll sideways.
+    // On a phone, the page does not scroll sideways.
     let phone = json!({"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": true});
     browser.devtools("Emulation.setDeviceMetricsOverride", phone).await?;
     let is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
@@ -219,7 +236,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     let log = browser.post("/se/log", &json!({"type": "browser"})).await?;
     ensure!(log == json!([]), "{log}");
 
-    // Nobody else gets an answer: neither by another name, as a site has that leads here, nor without the secret.
+    // Other clients get no answer: neither under another host name (DNS rebinding), nor without the secret in the URL.
     let at = url.trim_start_matches("http://").split('/').next().context("no port")?;
     for (host, path, expected) in [
         (at, format!("{url}live"), 200),
@@ -235,12 +252,12 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.until("#link", "what is shown is old").await
 }
 
-/// Hosts of a large fleet, and pools that they are in.
+/// Number of hosts of a large fleet.
 const FLEET: usize = 5_000;
 const POOLS: usize = 10;
-/// Elements that the page may have: the cards of the pools, and a page of hosts of each, whatever the number of hosts.
+/// Maximum number of elements of the page: the cards of the pools, and one page of hosts for each, whatever the number of hosts.
 const ELEMENTS: u64 = 6_000;
-/// Expression that notes from now on which rows of hosts are drawn, and how long tasks take that hold the page up.
+/// JavaScript expression that records which rows of hosts are drawn from now on, and the durations of long tasks.
 const WATCH: &str = "(window.drawn = new Set(), window.tasks = [], \
     new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((task) => task.duration))).observe({type: 'longtask'}), \
     new MutationObserver((all) => all.forEach(({target, addedNodes}) => [target, ...addedNodes].forEach((node) => { \
@@ -248,7 +265,7 @@ const WATCH: &str = "(window.drawn = new Set(), window.tasks = [], \
         if (row) window.drawn.add(row.dataset.key); \
     }))).observe(document.querySelector('#pools'), {subtree: true, childList: true, characterData: true, attributes: true}))";
 
-/// Creates pools and hosts as an operator has them after a while, without one.
+/// Creates the pools and instances of a large fleet, without an operator.
 async fn large_fleet(control_plane: &ControlPlane) -> Result<Api<WindowsInstance>> {
     deployment::install(control_plane).await?;
     let client = deployment::operator_client(control_plane).await?;
@@ -289,7 +306,7 @@ async fn a_large_fleet_takes_a_page_of_hosts_and_an_update_for_one() -> Result<(
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     let instances = large_fleet(&control_plane).await?;
     let begin = Instant::now();
-    let (command, url) = ui(&control_plane).await?;
+    let (command, url) = ui(&control_plane.kubeconfig()).await?;
     println!("{FLEET} hosts: the command serves after {:.1?}", begin.elapsed());
     let browser = Browser::start().await?;
     let stays = stays_small(&instances, &browser, &command, &url).await;
@@ -311,14 +328,14 @@ async fn stays_small(instances: &Api<WindowsInstance>, browser: &Browser, comman
         browser.value("document.getElementsByTagName('*').length").await?.as_u64().context("no number")
     };
     println!("folded, it has {} elements", elements().await?);
-    // All pools unfolded, as far as a click goes.
+    // Each pool is unfolded by a click, which shows its first page of hosts.
     let begin = Instant::now();
     browser.value("document.querySelectorAll('#pools summary').forEach((summary) => summary.click())").await?;
     browser.until("#pools article:last-child tbody", "win-").await?;
     let unfolded = elements().await?;
     println!("unfolded, it has {unfolded} elements after {:.1?}", begin.elapsed());
 
-    // A host fails: it comes first in its pool, and no other host is sent or drawn anew.
+    // A host fails: it moves to the top of its pool, and no other host is sent or drawn again.
     browser.value(WATCH).await?;
     let begin = Instant::now();
     set(instances, "win-4321", "Failed").await?;

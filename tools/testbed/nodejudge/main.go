@@ -1,5 +1,6 @@
 // Prints what kubelet and kube-proxy of this module's version refuse of what a node gets: JSON objects on standard input, one for each node; a
-// fault a line on standard output, with the number of the node before it. Only the build for Windows knows Windows' flags and rules.
+// fault a line on standard output, with the number of the node before it. Only the build for Windows knows Windows' flags and rules. With an
+// argument it prints its version and its User-Agent instead, which every program with the same linker flags has.
 package main
 
 import (
@@ -17,8 +18,10 @@ import (
 	machinery "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/component-base/version"
 
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
@@ -43,6 +46,10 @@ type node struct {
 }
 
 func main() {
+	if len(os.Args) > 1 {
+		fmt.Printf("%s\n%s\n", version.Get(), rest.DefaultKubernetesUserAgent())
+		return
+	}
 	if err := run(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -1,8 +1,8 @@
-//! The programs of the test bed: found, or built once and kept.
+//! Programs of the test bed, found or built once and kept.
 //!
-//! Each program is looked for in `$KUBEBUILDER_ASSETS`, then in the cache
-//! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is otherwise built there. A folder of the cache
-//! is named after what goes into it, so that a change of version or source never meets an old build.
+//! Programs are built in the cache (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`) if they are not there. Programs of the
+//! default control plane are first looked for in `$KUBEBUILDER_ASSETS`. The name of a cache folder contains a hash of the inputs, so
+//! that a change of version or source never uses an old build.
 
 mod argocd;
 mod crane;
@@ -41,40 +41,40 @@ pub use promtool::{prometheus, promtool};
 pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
 
-/// Version of each minor of Kubernetes whose programs can be built, the newest first: those that the sets of the payload require.
+/// Version for each minor version of Kubernetes whose programs can be built, the newest first. The Go modules of the payload require the same.
 pub const KUBERNETES: [&str; 5] = ["v1.37.2", "v1.36.3", "v1.35.4", "v1.34.4", "v1.33.13"];
-/// Version of Kubernetes that is used where no other is named, which `tools/testbed/go/go.mod` requires, too.
+/// Default version of Kubernetes, which `tools/testbed/go/go.mod` requires, too.
 pub const KUBERNETES_VERSION: &str = KUBERNETES[0];
 
 const GO_MOD: &str = include_str!("../go/go.mod");
 const GO_SUM: &str = include_str!("../go/go.sum");
 
-/// The programs of a control plane.
+/// Programs of a control plane.
 #[derive(Clone, Debug)]
 pub struct ControlPlaneBinaries {
-    /// `etcd`
+    /// Path of `etcd`.
     pub etcd: PathBuf,
-    /// `kube-apiserver`
+    /// Path of `kube-apiserver`.
     pub apiserver: PathBuf,
-    /// `kube-controller-manager`
+    /// Path of `kube-controller-manager`.
     pub controller_manager: PathBuf,
-    /// `kubectl`
+    /// Path of `kubectl`.
     pub kubectl: PathBuf,
 }
 
-/// Finds or builds what a control plane of [`KUBERNETES_VERSION`] needs. The first build takes minutes and says so on standard error.
+/// Finds or builds the programs of a control plane of [`KUBERNETES_VERSION`]. The first build takes minutes, and reports that on standard error.
 ///
 /// # Errors
-/// When a program is missing and cannot be built, or the cache cannot be written.
+/// Fails when a program is missing and cannot be built, or the cache cannot be written.
 pub fn control_plane() -> Result<ControlPlaneBinaries> {
     control_plane_of(KUBERNETES_VERSION)
 }
 
-/// Finds or builds what a control plane needs whose API server and controller manager have one of the versions [`KUBERNETES`]. Its etcd
-/// and its kubectl are those of the newest.
+/// Finds or builds the programs of a control plane whose API server and controller manager have one of the versions [`KUBERNETES`]. etcd and
+/// kubectl have the newest version.
 ///
 /// # Errors
-/// When a program is missing and cannot be built, or the cache cannot be written.
+/// Fails when a program is missing and cannot be built, or the cache cannot be written.
 pub fn control_plane_of(version: &str) -> Result<ControlPlaneBinaries> {
     Ok(ControlPlaneBinaries {
         etcd: tool(KUBERNETES_VERSION, "etcd", "go.etcd.io/etcd/server/v3", "half a minute")?,
@@ -108,11 +108,11 @@ fn tool(version: &str, name: &str, package: &str, duration: &str) -> Result<Path
     })
 }
 
-/// Go modules of a version of Kubernetes, which the payload is built from, too.
+/// Go modules of a version of Kubernetes, from which the payload is built, too.
 pub(crate) struct Set {
     version: String,
     dir: PathBuf,
-    /// Key of what it pins.
+    /// Hash of the pinned versions.
     pub(crate) key: String,
 }
 
@@ -127,7 +127,7 @@ impl Set {
         Ok(Self { version: version.to_owned(), dir, key: key(&[&go_mod, &go_sum]) })
     }
 
-    /// Builds a package of the set, or files of ours with its modules, for `goos`.
+    /// Builds a package of the set, or source files with the modules of the set, for `goos`.
     pub(crate) fn build(&self, out: &Path, what: &[&Path], goos: &str) -> Result<()> {
         let mut build = go_build();
         build.env("GOOS", goos);
@@ -144,15 +144,15 @@ impl Set {
     }
 }
 
-/// Reports whether the programs of a Wine host were built before: that takes minutes.
+/// Reports whether the programs of a Wine host are built. A build takes minutes.
 pub fn are_of_wine_hosts_built() -> bool {
     let entries = cache_dir().and_then(|dir| Ok(fs::read_dir(dir)?)).into_iter().flatten().flatten();
     let has_kubelet = entries.map(|entry| entry.path().join("hostkubelet.exe")).any(|program| program.is_file());
     wicd_exe::is_built() && has_kubelet
 }
 
-/// Builds `name` in `dir` with `build`, unless it is there. Of several processes that want it one builds, the others
-/// wait. A build that was broken off leaves nothing that could be taken for the result.
+/// Builds `name` in `dir` with `build`, unless it exists. If several processes need it, one of them builds, and the others
+/// wait. An interrupted build leaves nothing that could be mistaken for the result.
 pub(crate) fn built_once(dir: &Path, name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let path = dir.join(name);
     if path.is_file() {
@@ -167,14 +167,14 @@ pub(crate) fn built_once(dir: &Path, name: &str, build: impl FnOnce(&Path) -> Re
     Ok(path)
 }
 
-/// Waits for the lock file `path`; dropping the file (or dying) gives it up.
+/// Waits for the lock on the file `path`. The lock is released when the file is dropped or the process ends.
 pub(crate) fn lock(path: &Path) -> Result<File> {
     let file = lock_file(path)?;
     file.lock().with_context(|| format!("lock {}", path.display()))?;
     Ok(file)
 }
 
-/// Opens the lock file `path` and makes its folder.
+/// Opens the lock file `path`, and creates its folder.
 pub(crate) fn lock_file(path: &Path) -> Result<File> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
@@ -182,7 +182,7 @@ pub(crate) fn lock_file(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("open {}", path.display()))
 }
 
-/// The first half of a SHA-256 over all inputs: enough to distinguish builds.
+/// Returns the first 6 bytes of a SHA-256 over all inputs, in hex: enough to distinguish builds.
 pub(crate) fn key(inputs: &[&str]) -> String {
     let mut hash = Sha256::new();
     for input in inputs {
@@ -192,16 +192,28 @@ pub(crate) fn key(inputs: &[&str]) -> String {
     hex::encode(&hash.finalize()[..6])
 }
 
-/// Linker flags that set the version of Kubernetes, without which the programs call themselves v0.0.0. The Git commit is left out, which the
-/// module proxy does not tell.
-fn ldflags(kubernetes: &str) -> String {
-    let version = "k8s.io/component-base/version";
-    let mut parts = kubernetes.trim_start_matches('v').split('.');
-    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    format!("-s -w -X {version}.gitVersion={kubernetes} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}")
+/// Linker flags with the version stamp of a Kubernetes release, except for the Git commit, which the module proxy does not provide (the `.info`
+/// file of a version has no `Origin`): it is empty, and User-Agents end with `kubernetes/unknown`.
+pub const KUBERNETES_STAMP: &str = "-X k8s.io/component-base/version.gitVersion={version} \
+     -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
+     -X k8s.io/component-base/version.gitCommit= \
+     -X k8s.io/client-go/pkg/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitMajor={major} \
+     -X k8s.io/client-go/pkg/version.gitMinor={minor} -X k8s.io/client-go/pkg/version.gitCommit=";
+
+/// Inserts a version into linker flags such as [`KUBERNETES_STAMP`].
+pub fn stamp(flags: &str, version: &str) -> String {
+    let bare = version.trim_start_matches('v');
+    let mut numbers = bare.split(['.', '-', '+']);
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    flags.replace("{version}", version).replace("{bare}", bare).replace("{major}", major).replace("{minor}", minor)
 }
 
-/// A `go` command in `tools/testbed/go` that never asks for another toolchain and never changes `go.mod`.
+/// Returns the linker flags of a program of Kubernetes.
+fn ldflags(kubernetes: &str) -> String {
+    format!("-s -w {}", stamp(KUBERNETES_STAMP, kubernetes))
+}
+
+/// Returns a `go` command in `tools/testbed/go` that never asks for another toolchain and never changes `go.mod`.
 pub(crate) fn go(command: &str) -> Command {
     let mut go = Command::new("go");
     go.current_dir(go_dir()).env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false").arg(command);
@@ -222,7 +234,7 @@ pub(crate) fn say(message: &str) {
     eprintln!("testbed: {message}");
 }
 
-/// Extension of commands that runs them to the end. The error of a command that fails has what the command says.
+/// Extension of commands that runs them to the end. The error of a failed command contains its standard error.
 pub(crate) trait Run {
     /// Runs the command with no standard input.
     fn run(&mut self) -> Result<()> {
@@ -252,6 +264,12 @@ mod tests {
         for version in KUBERNETES {
             Set::of(version).unwrap();
         }
+    }
+
+    #[test]
+    fn versions_are_filled_in() {
+        assert_eq!(stamp("a={version} b={bare} c={major}.{minor}", "v1.36.3"), "a=v1.36.3 b=1.36.3 c=1.36");
+        assert_eq!(stamp("{major} {minor}", "v2.4.0-rc.1"), "2 4");
     }
 
     #[test]

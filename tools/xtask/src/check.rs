@@ -1,4 +1,4 @@
-//! `cargo xtask check`: all that CI checks, in the order in which it fails soonest.
+//! `cargo xtask check`: all checks of CI, ordered so that failures appear early.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use crate::{
     tools::{LYCHEE, prebuilt},
 };
 
-/// Runs all that CI checks of each change: format, spelling, links, tracked files, documentation, modules, dependencies, the site, clippy for both targets, generated files, tests, the operator's
-/// rights, fuzz targets for a few seconds each.
+/// Runs all checks of CI for a change: format, spelling, links, tracked files, documentation, modules, dependencies, the site, clippy for
+/// both targets, generated files, tests, the operator's permissions, and fuzz targets for a few seconds each.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct Args {
@@ -25,17 +25,17 @@ pub(crate) struct Args {
     /// dependencies.
     #[arg(long)]
     fast: bool,
-    /// Run the steps of minutes: those of --fast, dependencies, the site, clippy, generated files and the tests beside the code, which start no API server.
+    /// Run the steps that take minutes: those of --fast, dependencies, the site, clippy, generated files and unit tests, which start no API server.
     #[arg(long)]
     quick: bool,
-    /// Run what takes hours instead: property tests with many cases, long walks, each version of Kubernetes, programs of other projects that judge this one, fuzz targets for ten minutes each, and the images of a release, built twice.
+    /// Run the steps that take hours instead: longer tests, each Kubernetes version, programs of other projects, fuzz targets and release images.
     #[arg(long)]
     nightly: bool,
 }
 
 type Step = (&'static str, fn() -> Result<()>);
 
-/// Steps of seconds.
+/// Steps that take seconds.
 const FAST: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "tools/fuzz/Cargo.toml", "--check"])),
@@ -54,7 +54,7 @@ const FAST: &[Step] = &[
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];
 
-/// Steps of minutes.
+/// Steps that take minutes.
 const OF_MINUTES: &[Step] = &[
     ("generated files", || execute(operator_task("gen").arg("--check"))),
     ("dependencies", || deny::run(&deny::Args {})),
@@ -73,15 +73,17 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps of hours. Each repeats for longer what a change must pass, but four: a page shows a large fleet, hosts join and leave with each version of
-/// Kubernetes, programs of other projects judge this one, and images are built twice from the same sources.
+/// Steps that take hours. Most repeat the checks of each change for longer. Others test the page of a large fleet, each version of
+/// Kubernetes, compatibility with programs of other projects, and images that are built twice from the same sources.
 const NIGHTLY: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
     ("page of a large fleet", || tests(&[&["--test", "it", "--", "ui::", "--ignored"]], &[])),
     ("each version of Kubernetes", || {
-        tests(&[&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--ignored"]], &[])
+        let file = workspace_root().join("tools/xtask-operator/src/gen/versions.tsv");
+        let record = [("RECORD_VERSIONS", file.to_str().context("the folder's name is not UTF-8")?)];
+        tests(&[&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--include-ignored"]], &record)
     }),
     ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
     ("fuzz targets", || fuzz_targets(600)),
@@ -92,7 +94,7 @@ const NIGHTLY: &[Step] = &[
     ("soak", || execute(operator_task("bench").args(["soak", "--minutes", "60"]))),
 ];
 
-/// Runs every step; the first that fails ends it.
+/// Runs the selected steps, and stops at the first failure.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let steps: &[&[Step]] = match args {
@@ -109,12 +111,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs a search of the shell. All that it finds belongs in no commit.
+/// Runs a search command in the shell. Fails if it finds anything, because its results must not be committed.
 fn finds_nothing(search: &str) -> Result<()> {
     let output = Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("start sh")?;
     let (found, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(error.is_empty(), "{search}: {error}");
-    ensure!(found.is_empty(), "these belong in no commit:\n{found}");
+    ensure!(found.is_empty(), "these files must not be committed:\n{found}");
     Ok(())
 }
 
@@ -131,27 +133,27 @@ fn clippy_for_windows() -> Result<()> {
         ));
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])?;
-    // The program of users, whose dependencies take minutes the first time.
+    // The kubectl plug-in, whose dependencies take minutes to build the first time.
     cargo(&["check", "--locked", "-p", "controller", "--bin", CLIENT, "--target", WINDOWS_TARGET])
 }
 
-/// Program of users, which is built for Windows too.
+/// kubectl plug-in, which is also built for Windows.
 const CLIENT: &str = "kubectl-windows_node_pools";
 
 fn fuzz_targets(seconds: u64) -> Result<()> {
     fuzz::run(&fuzz::Args { seconds, input: None, targets: Vec::new() })
 }
 
-/// The tests of the packages, without their integration tests. Some of them wait.
+/// Arguments for unit tests. They use more threads than processors, because some of them wait.
 const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "4"];
 
-/// Integration tests whose fleets take both processors: they run after the others, which mostly wait.
+/// Integration tests whose fleets use both processors. They run after the others, which mostly wait.
 const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
 
-/// Number of these that run at once: some of them wait, too.
-const BUSY_AT_ONCE: &str = "4";
+/// Number of `BUSY` tests that run at once, as some of them also wait.
+const BUSY_TEST_THREADS: &str = "4";
 
-/// Integration tests with programs of other projects, which take half an hour to build: they run by night.
+/// Integration tests with programs of other projects, which take half an hour to build: they run only in the nightly check.
 const JUDGES: &str = "judges::";
 
 /// Number of the other integration tests that run at once.
@@ -163,13 +165,13 @@ fn all_tests() -> Result<()> {
     let logs = logs.to_str().context("the folder's name is not UTF-8")?;
     let mut others = vec!["--test", "it", "--", "--test-threads", AT_ONCE];
     others.extend(BUSY.iter().chain(&[JUDGES]).flat_map(|other| ["--skip", other]));
-    let busy = [&["--test", "it", "--", "--test-threads", BUSY_AT_ONCE], BUSY].concat();
-    // Control planes live for seconds: time is worth more than memory to them.
+    let busy = [&["--test", "it", "--", "--test-threads", BUSY_TEST_THREADS], BUSY].concat();
+    // Control planes live for seconds: less garbage collection saves time and costs memory.
     let variables = [(AUDIT_DIR, logs), ("GOGC", "400")];
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
 }
 
-/// Runs tests, each choice by arguments of cargo. Failures are at the end, below what the many test binaries say together.
+/// Runs tests, with one cargo command per item of `choices`. Failures are repeated at the end, below the output of all test binaries.
 fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     let mut sum = [0; 3];
     let mut failed = Vec::new();
@@ -183,25 +185,25 @@ fn tests(choices: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// The test that failed according to a line as `test a::b ... FAILED`.
+/// Returns the failed test in a line such as `test a::b ... FAILED`.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// The test whose output begins at a line as `---- a::b stdout ----`.
+/// Returns the test whose output begins at a line such as `---- a::b stdout ----`.
 fn begins_output(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// Number of lines of a failed test's reason that are repeated at the end, and of characters of each line: of a table or a log, the beginning.
+/// Maximum number of lines of a failure's reason that are repeated at the end, and of characters of each line.
 const REASON_LINES: usize = 8;
 const REASON_WIDTH: usize = 240;
 
-/// Failed tests, each with its reason: where a long output is cut, the end of it still says why.
+/// Failed tests with their reasons. If a long output is truncated, its end still shows them.
 #[derive(Default)]
 struct Failures {
     tests: Vec<(String, Vec<String>)>,
-    /// The test whose output is being read.
+    /// Test whose output is being read.
     at: Option<usize>,
 }
 
@@ -214,7 +216,7 @@ impl Failures {
         } else if line == "failures:" || counts(line).is_some() {
             self.at = None;
         } else if let Some((_, reason)) = self.at.and_then(|at| self.tests.get_mut(at)) {
-            // The last one ended the test.
+            // The last error or panic ended the test.
             if line.starts_with("Error: ") || line.contains(" panicked at ") {
                 reason.clear();
             }
@@ -230,7 +232,7 @@ impl Failures {
     }
 }
 
-/// Runs a choice of tests, and returns what failed and why.
+/// Runs a choice of tests, and returns the failed ones with their reasons.
 fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -> Result<Vec<String>> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
@@ -254,7 +256,7 @@ fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -
     Ok(failed)
 }
 
-/// The folder to which API servers in tests write audit logs.
+/// Returns the folder to which API servers in tests write audit logs.
 fn audit_logs() -> PathBuf {
     workspace_root().join("target/audit")
 }
@@ -269,7 +271,7 @@ fn empty_audit_logs() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Numbers of tests that passed, failed and were skipped according to a line as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+/// Returns the numbers of passed, failed and skipped tests in a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
 fn counts(line: &str) -> Option<[u32; 3]> {
     let words: Vec<&str> = line.strip_prefix("test result: ")?.split(' ').collect();
     let [_, passed, _, failed, _, skipped, ..] = *words else { return None };

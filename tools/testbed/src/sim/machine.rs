@@ -1,4 +1,4 @@
-//! A simulated host as a machine: its port, its power switch, its disk and its state.
+//! Simulated host as a machine: its port, its power switch, its disk and its state.
 
 use std::{
     collections::HashMap,
@@ -30,34 +30,34 @@ use super::{
 };
 use crate::lock::lock;
 
-/// Time between the end of the program that asks for a restart and the restart, as `shutdown /r` has it, so that the exit status
-/// still gets out.
+/// Time between the end of the program that requests a restart and the restart, as with `shutdown /r`, so that the exit status
+/// is still sent.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
 
-/// Files with the keys that may log in, as far as they are there. Without any, the keys that the host was made with may log in.
+/// Files with the keys that may log in, if they exist. Without any, the keys in the host's options may log in.
 const KEY_FILES: [&[&str]; 2] =
     [&["ProgramData", "ssh", "administrators_authorized_keys"], &["Users", "Administrator", ".ssh", "authorized_keys"]];
 
-/// State of a machine: all that can change about it.
+/// State of a machine: everything about it that can change.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) powered: bool,
-    /// Restarts so far; the boot id.
+    /// Number of boots so far, which is the boot id.
     pub(super) boots: u32,
     pub(super) faults: Vec<Fault>,
-    /// Number that is raised whenever services may have changed.
+    /// Number that increases whenever services may have changed.
     pub(super) revision: u64,
-    /// Number of times that kubelet was started.
+    /// Number of starts of kubelet.
     pub(super) kubelet_runs: u64,
     /// Time that kubelet takes to come up.
     pub(super) boot: Duration,
     /// Address and SSH port of the machine.
     pub(super) address: SocketAddr,
-    /// Number of the cluster whose world runs the machine's kubelet now.
+    /// Number of the cluster whose simulation runs the machine's kubelet now.
     pub(super) cluster: u32,
 }
 
-/// Parts that a machine is made of.
+/// Properties with which a machine is created.
 pub(super) struct Parts {
     pub(super) name: String,
     pub(super) address: SocketAddr,
@@ -71,7 +71,7 @@ pub(super) struct Parts {
     pub(super) boot: Duration,
 }
 
-/// A simulated machine.
+/// Simulated machine.
 pub(super) struct Machine {
     parts: Parts,
     drive: PathBuf,
@@ -83,7 +83,7 @@ pub(super) struct Machine {
     /// Microseconds that programs ran.
     busy: AtomicU64,
     pub(super) received: Arc<AtomicU64>,
-    /// Programs whose content has been found to match their name, with time and size that they had.
+    /// Programs whose content matches the hash in their path, with their modification time and size.
     whole: Mutex<HashMap<String, (SystemTime, u64)>>,
 }
 
@@ -141,12 +141,12 @@ impl Machine {
         &self.parts
     }
 
-    /// Address of the machine now, with the SSH port.
+    /// Returns the current address of the machine, with the SSH port.
     pub(super) fn address(&self) -> SocketAddr {
         self.state.borrow().address
     }
 
-    /// Gives the machine another address in place of its own: connections are cut, and services know nothing about the change.
+    /// Gives the machine another address in place of its own: connections are cut, and services are not informed.
     pub(super) fn readdress(&self, address: SocketAddr) {
         let mut windows = self.windows.host().state();
         windows.machine.addresses = vec![address.ip().to_string()];
@@ -198,13 +198,13 @@ impl Machine {
         }
     }
 
-    /// Time that the ended programs of the machine ran.
+    /// Returns the time for which the ended programs of the machine ran.
     pub(super) fn busy(&self) -> Duration {
         Duration::from_micros(self.busy.load(Ordering::Relaxed))
     }
 
     pub(super) fn admits(&self, user: &str, key: &PublicKey) -> bool {
-        // User names have no case on Windows.
+        // User names are case-insensitive on Windows.
         let files: Vec<String> = KEY_FILES.iter().filter_map(|parts| self.key_file(parts)).collect();
         let listed = match files.as_slice() {
             [] => self.parts.authorized_keys.iter().any(|k| k.key_data() == key.key_data()),
@@ -226,7 +226,7 @@ impl Machine {
         }
     }
 
-    /// Runs a command line. Its children continue after the last waiter has left, as on Windows.
+    /// Runs a command line. Its process continues after the last waiter has left, as on Windows.
     pub(super) async fn execute(self: &Arc<Self>, command: &str) -> Exit {
         self.processes.fetch_add(1, Ordering::Relaxed);
         let (machine, command) = (self.clone(), command.to_string());
@@ -287,7 +287,7 @@ impl Machine {
         }
     }
 
-    /// Reports whether `C:\windows\wicd\<sha256>\wicd.exe` is the program that its name says.
+    /// Reports whether `C:\windows\wicd\<sha256>\wicd.exe` has the hash in its path.
     fn is_whole(&self, sha256: &str) -> bool {
         let exe = super::drive::find(&self.drive, &["windows", "wicd", sha256, "wicd.exe"]);
         let Ok(metadata) = fs::metadata(&exe) else { return false };
@@ -330,7 +330,7 @@ impl Machine {
         });
     }
 
-    /// Pulls the plug of the machine.
+    /// Switches the machine off, without a shutdown.
     pub(super) fn power_off(&self) {
         self.windows.halt();
         self.change(|s| {
@@ -353,7 +353,7 @@ impl Machine {
     }
 }
 
-/// Reports whether a line of a key file is for this key. Options before the key are ignored.
+/// Reports whether a line of a key file contains this key. Options before the key are ignored.
 fn lets_in(line: &str, key: &PublicKey) -> bool {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let read = |pair: &[&str]| PublicKey::from_openssh(&pair.join(" ")).ok();
@@ -361,7 +361,7 @@ fn lets_in(line: &str, key: &PublicKey) -> bool {
         && words.windows(2).find_map(read).is_some_and(|listed| listed.key_data() == key.key_data())
 }
 
-/// Reads the words `C:\windows\wicd\<sha256>\wicd.exe`, `<verb>` and `<operation>`, the one command that this host knows.
+/// Parses the words `C:\windows\wicd\<sha256>\wicd.exe`, `<verb>` and `<operation>`, the only command that this host knows.
 fn parse(words: &[String]) -> Option<(String, Verb, String)> {
     let [exe, verb, operation] = words else { return None };
     let sha256 = exe.strip_prefix(api::host::path::LAUNCH)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
@@ -392,10 +392,14 @@ impl Disk for Machine {
         !self.has(&Fault::OldSftp)
     }
 
+    fn shares_writers(&self) -> bool {
+        !self.has(&Fault::OldSftp)
+    }
+
     fn release(&self, path: &Path) -> Result<(), StatusCode> {
         wicd::held::held_by_others(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => StatusCode::PermissionDenied,
-            // OpenSSH has no word for it.
+            // OpenSSH has no specific status for it.
             _ => StatusCode::Failure,
         })
     }
@@ -405,7 +409,7 @@ impl Disk for Machine {
     }
 
     fn take(&self, _bytes: usize) -> Result<(), StatusCode> {
-        // OpenSSH on Windows says no more than this.
+        // OpenSSH on Windows reports no more than this.
         if self.has(&Fault::DiskFull) { Err(StatusCode::Failure) } else { Ok(()) }
     }
 }

@@ -1,12 +1,12 @@
-//! The SFTP subsystem of a host of the tests: version 3 with the extensions of OpenSSH that matter, over a directory.
+//! SFTP subsystem of a test host: version 3 with the OpenSSH extensions that clients need, over a directory.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use russh_sftp::{
@@ -17,23 +17,23 @@ use russh_sftp::{
     server::StatusReply,
 };
 
-use super::drive::{self, Place, place, spell};
+use super::drive::{self, SftpPath, place, spell};
 
-/// Maximum size of a read or write, as OpenSSH's. A packet has so much more.
+/// Maximum size of a read or write, as in OpenSSH. A packet has 1 KiB more.
 const MAX_DATA: u32 = (256 << 10) - 1024;
 
 /// Extension that reports the free space of the disk.
 const STATVFS: &str = "statvfs@openssh.com";
 
-/// Extension that reports how long requests may be.
+/// Extension that reports the maximum length of requests.
 const LIMITS: &str = "limits@openssh.com";
 
 /// Disk of a host, with its faults.
 pub trait Disk: Send + Sync + 'static {
-    /// Directory with the files: the drive C: of Windows, the root of another host.
+    /// Returns the directory with the files: drive C: on Windows, the root on another host.
     fn root(&self) -> PathBuf;
 
-    /// Free bytes.
+    /// Returns the number of free bytes.
     fn free(&self) -> u64;
 
     /// Reports whether the host is a Windows host.
@@ -46,23 +46,28 @@ pub trait Disk: Send + Sync + 'static {
         true
     }
 
-    /// Reports whether the extensions include that of [`Disk::largest`].
+    /// Reports whether the extensions include the one that reports [`Disk::largest`].
     fn has_limits(&self) -> bool {
         true
     }
 
-    /// Maximum size of a read or write that the host announces.
+    /// Reports whether a file that is open for writing can be opened again.
+    fn shares_writers(&self) -> bool {
+        true
+    }
+
+    /// Returns the maximum size of a read or write that the host announces.
     fn largest(&self) -> u32 {
         MAX_DATA
     }
 
-    /// Takes space for bytes that are written, or, for none, for a file or a directory.
+    /// Takes space for written bytes, or, with 0, for a file or directory.
     ///
     /// # Errors
     /// Fails when the disk is full, or the connection breaks.
     fn take(&self, bytes: usize) -> Result<(), StatusCode>;
 
-    /// Allows a file to be renamed, replaced or removed.
+    /// Checks that a file may be renamed, replaced or removed.
     ///
     /// # Errors
     /// Fails when another program holds the file.
@@ -70,7 +75,7 @@ pub trait Disk: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Allows a file to be opened.
+    /// Checks that a file may be opened.
     ///
     /// # Errors
     /// Fails when another program holds the file.
@@ -78,13 +83,13 @@ pub trait Disk: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Names that each listing has besides those of files.
+    /// Returns names that each listing has in addition to those of files.
     fn more_names(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// One SFTP session.
+/// SFTP session.
 pub struct Session<D> {
     disk: Arc<D>,
     root: PathBuf,
@@ -94,9 +99,29 @@ pub struct Session<D> {
 }
 
 enum Open {
-    File(File, PathBuf),
+    File {
+        file: File,
+        path: PathBuf,
+        _writer: Option<Writer>,
+    },
     /// Entries that are not listed yet.
     Dir(Vec<Entry>),
+}
+
+/// Files that are open for writing without sharing, of all hosts of this process.
+static WRITERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn writers() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    WRITERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Entry in [`WRITERS`], removed on drop.
+struct Writer(PathBuf);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        writers().remove(&self.0);
+    }
 }
 
 type Reply<T> = Result<T, StatusReply>;
@@ -110,14 +135,14 @@ impl<D: Disk> Session<D> {
 
     fn path(&self, path: &str) -> Reply<PathBuf> {
         match place(path, self.windows) {
-            Place::Below(parts) if self.windows => Ok(drive::find(&self.root, &parts)),
-            Place::Below(parts) => Ok(parts.iter().fold(self.root.clone(), |dir, part| dir.join(part))),
-            Place::Root if !self.windows => Ok(self.root.clone()),
-            Place::Root | Place::Nowhere => Err(StatusCode::NoSuchFile.into()),
+            SftpPath::Below(parts) if self.windows => Ok(drive::find(&self.root, &parts)),
+            SftpPath::Below(parts) => Ok(parts.iter().fold(self.root.clone(), |dir, part| dir.join(part))),
+            SftpPath::Root if !self.windows => Ok(self.root.clone()),
+            SftpPath::Root | SftpPath::Nowhere => Err(StatusCode::NoSuchFile.into()),
         }
     }
 
-    /// Returns the path of a place where something is to be made.
+    /// Returns the path at which something is to be created.
     fn path_to_write(&self, path: &str) -> Reply<PathBuf> {
         let found = self.path(path)?;
         if found == self.root || (!self.windows && found.parent() == Some(&self.root)) {
@@ -136,25 +161,40 @@ impl<D: Disk> Session<D> {
 
     fn file(&self, handle: &str) -> Reply<&File> {
         match self.open.get(handle) {
-            Some(Open::File(file, _)) => Ok(file),
+            Some(Open::File { file, .. }) => Ok(file),
             _ => Err(StatusCode::Failure.with_message("no such handle")),
         }
     }
 
-    /// Allows a file to be renamed, replaced or removed. OpenSSH on Windows opens files such that this is refused while they are open.
+    /// Checks that a file may be renamed, replaced or removed. OpenSSH on Windows opens files so that this fails while they are open.
     fn release(&self, path: &Path) -> Reply<()> {
-        let is_open = |open: &Open| matches!(open, Open::File(_, of) if of == path);
+        let is_open = |open: &Open| matches!(open, Open::File { path: of, .. } if of == path);
         if self.windows && self.open.values().any(is_open) {
             return Err(StatusCode::Failure.into());
         }
         Ok(self.disk.release(path)?)
     }
 
+    /// Fails, like Windows, for a file that a server holds without sharing. Registers the file if this server does not share its own.
+    fn share(&self, path: &Path, flags: OpenFlags) -> Reply<Option<Writer>> {
+        if self.disk.shares_writers() {
+            return Ok(None);
+        }
+        let mut writers = writers();
+        if writers.contains(path) {
+            return Err(StatusCode::Failure.into());
+        }
+        Ok(flags.contains(OpenFlags::WRITE).then(|| {
+            writers.insert(path.to_owned());
+            Writer(path.to_owned())
+        }))
+    }
+
     fn rename_over(&self, old: &str, new: &str, replace: bool) -> Reply<()> {
         let (old, new) = (self.path(old)?, self.path_to_write(new)?);
         self.release(&old)?;
         self.release(&new)?;
-        // Version 3 has no word for replacing, and OpenSSH refuses it.
+        // Version 3 cannot replace a file by a rename, and OpenSSH refuses it.
         if !replace && new.exists() {
             return Err(StatusCode::Failure.into());
         }
@@ -163,7 +203,7 @@ impl<D: Disk> Session<D> {
     }
 }
 
-/// Status by which OpenSSH reports an error of the operating system.
+/// Returns the status with which OpenSSH reports an error of the operating system.
 fn status(error: io::Error) -> StatusReply {
     match error.kind() {
         io::ErrorKind::NotFound => StatusCode::NoSuchFile,
@@ -173,7 +213,7 @@ fn status(error: io::Error) -> StatusReply {
     .into()
 }
 
-/// Fails for a read-only file. Windows writes, replaces and removes none, for any user; here the administrator may be root, without
+/// Fails for a read-only file. Windows refuses to write, replace or remove such a file for any user; here the process may be root, without
 /// restrictions.
 fn writable(path: &Path) -> Reply<()> {
     match fs::metadata(path) {
@@ -190,7 +230,7 @@ fn attributes(path: &PathBuf) -> Reply<FileAttributes> {
     Ok(FileAttributes::from(&fs::metadata(path).map_err(status)?))
 }
 
-/// The strings that an extended request begins with.
+/// Returns the strings at the beginning of an extended request.
 fn strings(mut data: &[u8]) -> Reply<Vec<String>> {
     let mut found = Vec::new();
     while let Some((length, rest)) = data.split_first_chunk::<4>() {
@@ -221,7 +261,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
     async fn open(&mut self, id: u32, filename: String, flags: OpenFlags, _: FileAttributes) -> Reply<Handle> {
         let path =
             if flags.contains(OpenFlags::CREATE) { self.path_to_write(&filename)? } else { self.path(&filename)? };
-        // Windows would open a directory as little as OpenSSH does.
+        // Neither Windows nor OpenSSH opens a directory as a file.
         if path.is_dir() {
             return Err(StatusCode::Failure.into());
         }
@@ -229,8 +269,9 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
             writable(&path)?;
         }
         self.disk.open(&path)?;
+        let writer = self.share(&path, flags)?;
         let file = OpenOptions::from(flags).open(&path).map_err(status)?;
-        Ok(self.keep(id, Open::File(file, path)))
+        Ok(self.keep(id, Open::File { file, path, _writer: writer }))
     }
 
     async fn close(&mut self, id: u32, handle: String) -> Reply<Status> {
@@ -259,7 +300,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
     }
 
     async fn stat(&mut self, id: u32, path: String) -> Reply<Attrs> {
-        if place(&path, self.windows) == Place::Root {
+        if place(&path, self.windows) == SftpPath::Root {
             return Ok(Attrs { id, attrs: FileAttributes::dummy() });
         }
         Ok(Attrs { id, attrs: attributes(&self.path(&path)?)? })
@@ -289,7 +330,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
     }
 
     async fn opendir(&mut self, id: u32, path: String) -> Reply<Handle> {
-        if self.windows && place(&path, true) == Place::Root {
+        if self.windows && place(&path, true) == SftpPath::Root {
             return Ok(self.keep(id, Open::Dir(vec![Entry::new("C:", FileAttributes::dummy())])));
         }
         let names = self.disk.more_names().iter();
@@ -357,7 +398,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
                 let numbers = [1, 1, free, free, free, 0, 0, 0, 0, 0, 255];
                 Ok(ExtendedReply { id, data: numbers.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
             }
-            // This host never loses power.
+            // There is nothing to do: this host never loses power.
             ("fsync@openssh.com", [handle]) => self.file(handle).map(|_| done(id).into()),
             _ => Err(StatusCode::OpUnsupported.into()),
         }

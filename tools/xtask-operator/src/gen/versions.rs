@@ -1,4 +1,4 @@
-//! The page of versions that work together, from the data that decides about them.
+//! Reference page of compatible versions, from the data that the code uses.
 
 use std::ops::RangeInclusive;
 
@@ -10,24 +10,24 @@ use crate::deploy;
 
 use super::tables::{code, page, section};
 
-/// The `go.mod` from which the payload's containerd is built.
+/// File `go.mod` from which the payload's containerd is built.
 const CONTAINERD: &str = include_str!("../../../xtask/payload/containerd/go.mod");
 /// Module of containerd in that `go.mod`.
 const MODULE: &str = "github.com/containerd/containerd/v2 ";
-/// The `go.mod` from which the payload's shim is built.
+/// File `go.mod` from which the payload's shim is built.
 const SHIM: &str = include_str!("../../../xtask/payload/hcsshim/go.mod");
 
 /// Test that runs with each version of Kubernetes.
 const SMOKE: &str = "`controller/tests/it/versions.rs`";
-/// Test in which programs of nodes read what they get.
+/// Test in which programs of nodes read their arguments and files.
 const PROGRAMS: &str = "`controller/tests/it/node_programs.rs`";
 /// Test of the mirrors of registries.
 const HOSTS_TOML: &str = "`controller/tests/it/hosts_toml.rs`";
 /// Oldest version of Kubernetes with which each change is tested.
 const OLDEST: &str = KUBERNETES[KUBERNETES.len() - 1];
-/// Versions of Kubernetes that only tests of the night run, and the day on which they last passed here.
-const SEEN: [(&str, &str); KUBERNETES.len() - 2] =
-    [("v1.36.3", "2026-11-29"), ("v1.35.4", "2026-11-28"), ("v1.34.4", "2026-11-28")];
+/// Version of Kubernetes, day on which the smoke test last passed with it, and the seconds that it took, one line per version. The test writes the
+/// file if `RECORD_VERSIONS` names it, as in the nightly check.
+const SEEN: &str = include_str!("versions.tsv");
 
 /// Returns the page of versions.
 pub(super) fn versions() -> String {
@@ -47,7 +47,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(ToOwned::to_owned).to_vec()
 }
 
-/// Writes the table of all axes together, one row for each payload that a release can have.
+/// Writes the overview table, with one row for each payload that a release can have.
 fn combinations(text: &mut String) {
     let about = "Each row is a release of the operator with one payload, and all that it works with. The sections below say what shows each part.";
     let builds = VERSIONS.iter().map(|version| version.build.to_string()).collect::<Vec<_>>().join(", ");
@@ -72,13 +72,13 @@ fn combinations(text: &mut String) {
     section(text, "Overview", about, &columns, rows.to_vec());
 }
 
-/// Returns the minor versions of API servers, from `first` on, that a kubelet may follow and with which anything was run.
+/// Returns the tested minor versions of API servers, from `first` on, that a kubelet works with.
 fn servers(kubelet: u32, first: u32) -> Option<RangeInclusive<u32>> {
     let last = minor(KUBERNETES_VERSION).min(*api_servers_of_kubelet(kubelet).end());
     (first <= last).then_some(first..=last)
 }
 
-/// Writes a range such as `1.33 to 1.36`.
+/// Returns a range such as `1.33 to 1.36`.
 fn range(minors: &RangeInclusive<u32>, name: impl Fn(u32) -> String) -> String {
     let [first, last] = [minors.start(), minors.end()].map(|minor| name(*minor));
     if first == last { first } else { format!("{first} to {last}") }
@@ -88,7 +88,7 @@ fn kubernetes(minor: u32) -> String {
     format!("1.{minor}")
 }
 
-/// The version of containerd in the payload.
+/// Returns the version of containerd in the payload.
 fn containerd() -> &'static str {
     version_in(CONTAINERD, MODULE)
 }
@@ -97,7 +97,7 @@ fn shim() -> &'static str {
     version_in(SHIM, "github.com/Microsoft/hcsshim ")
 }
 
-/// Version of a module that a `go.mod` requires.
+/// Returns the version of a module that a `go.mod` requires.
 fn version_in(go_mod: &'static str, module: &str) -> &'static str {
     let required = |line: &'static str| line.trim().trim_start_matches("require ").strip_prefix(module);
     let version = go_mod.lines().find_map(|line| required(line)?.split(' ').next());
@@ -143,12 +143,18 @@ fn clusters(text: &mut String) {
     section(text, "Clusters", "", &["cluster", "state", "shown by"], rows);
 }
 
-/// State of a version of Kubernetes.
+/// Returns the test state of a version of Kubernetes.
 fn state(version: &str) -> String {
-    match SEEN.iter().find(|(of, _)| *of == version) {
-        Some((_, date)) => format!("tested by night ({date})"),
-        None => "tested".to_owned(),
+    let by = if [KUBERNETES_VERSION, OLDEST].contains(&version) { "tested" } else { "tested by night" };
+    match seen().find(|seen| seen[0] == version) {
+        Some([_, day, seconds]) => format!("{by} ({day}, {seconds} s)"),
+        None => by.to_owned(),
     }
+}
+
+/// Returns the version, day and seconds of each line of [`SEEN`].
+fn seen() -> impl Iterator<Item = [&'static str; 3]> {
+    SEEN.lines().filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok())
 }
 
 fn minor(version: &str) -> u32 {
@@ -259,13 +265,19 @@ mod tests {
     #[test]
     fn rows_follow_from_the_data() {
         let text = versions();
+        let newest = format!(
+            " | 1.37 | 17763, 20348, 26100 | OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods | {} with Kubernetes 1.37.2 on simulated hosts, and on hosts under Wine with a real kubelet |",
+            state("v1.37.2")
+        );
+        let older = format!(
+            " | {} with Kubernetes 1.35.4 on simulated hosts, which run no program of the payload; 1.36 to 1.37 should work |",
+            state("v1.35.4")
+        );
+        assert!(state("v1.35.4").starts_with("tested by night (20") && state("v1.33.13").starts_with("tested (20"));
         for row in [
             "| 0.1.0 | kubelet 1.37, containerd 2.",
-            " | 1.37 | 17763, 20348, 26100 | OVN-Kubernetes with hybrid overlay, or a network in HostProcess pods | tested with Kubernetes 1.37.2 on simulated hosts, and on hosts under Wine with a real kubelet |",
-            " | tested by night (2026-11-28) with Kubernetes 1.35.4 on simulated hosts, which run no program of the payload; 1.36 to 1.37 should work |",
-            "| Kubernetes 1.37.2 | tested |",
-            "| Kubernetes 1.34.4 | tested by night (2026-11-28) |",
-            "| Kubernetes 1.33.13 | tested |",
+            &newest,
+            &older,
             "| Kubernetes newer than 1.37 | not tested |",
             "| 1.37 | 1.37 | 5.1 |",
             "| 1.33 | 1.33 to 1.36 | 4.20 to 5.0 |",
@@ -277,17 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn each_version_of_the_night_has_the_day_on_which_it_passed() {
-        let [_, of_the_night @ .., oldest] = KUBERNETES;
-        assert_eq!(
-            SEEN.map(|(version, _)| version),
-            of_the_night,
-            "run `cargo test -p controller --test it -- versions:: --ignored`, and write the day of each that passes into SEEN"
-        );
-        for (version, date) in SEEN {
-            assert!(date.parse::<jiff::civil::Date>().is_ok(), "{version}: {date}");
+    fn each_version_has_the_day_on_which_it_passed() {
+        for version in KUBERNETES {
+            let Some([_, day, seconds]) = seen().find(|seen| seen[0] == version) else {
+                panic!(
+                    "{version} has no line: run `RECORD_VERSIONS=… cargo test -p controller --test it -- versions:: --include-ignored`"
+                );
+            };
+            assert!(day.parse::<jiff::civil::Date>().is_ok(), "{version}: {day}");
+            assert!(seconds.parse::<u64>().is_ok(), "{version}: {seconds}");
         }
-        assert_eq!(minor(oldest), OLDEST_KUBERNETES, "the oldest that is claimed is tested");
+        assert_eq!(SEEN.lines().count(), KUBERNETES.len(), "a line for each version, and no other");
+        assert_eq!(minor(OLDEST), OLDEST_KUBERNETES, "the oldest that is claimed is tested");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Checks of programs that the user gives: what is known of them without a host to run them on.
+//! Checks of programs that the user provides, as far as they are possible without a host.
 
 use std::{path::Path, process::Command};
 
@@ -13,7 +13,7 @@ pub(super) fn check(name: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a log runner that does not know the flags of rotation: it would end at each start, and start nothing.
+/// Refuses a log runner that does not know the flags of rotation: it would exit at each start, and start nothing.
 fn check_log_runner(path: &Path) -> Result<()> {
     const FLAG: &[u8] = b"log-file-size";
     let program = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -26,7 +26,7 @@ fn check_log_runner(path: &Path) -> Result<()> {
 }
 
 fn check_containerd(path: &Path) -> Result<()> {
-    // A program that Go did not build has no such record, and neither has one that was packed.
+    // A program that Go did not build, or that was packed, has no such record.
     let record = Command::new("go").args(["version", "-m"]).arg(path).output();
     let record = record.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     ensure!(
@@ -37,8 +37,8 @@ fn check_containerd(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the output of `go version -m`: the path of a program has the major version of its module, but for version 1. Version 2.0 does
-/// not know the directories of CNI that the configuration has (`bin_dirs`).
+/// Reports whether the output of `go version -m` shows a containerd that is too old. The path of a program contains the major version of its
+/// module, except for version 1. Version 2.0 does not know the CNI directories of the configuration (`bin_dirs`).
 fn is_old_containerd(record: &str) -> bool {
     let is_1 = |line: &str| line.split_whitespace().eq(["path", "github.com/containerd/containerd/cmd/containerd"]);
     let is_2_0 = |line: &str| {
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// Checks Go's own record of a program, with the path that one of containerd 1 has.
+    /// Checks Go's own record of a program with the path of containerd 1.
     #[test]
     fn an_old_containerd_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,20 +1,21 @@
 //! Builds programs for Windows from Go modules.
 //!
 //! Each set of programs has a module of its own under `tools/xtask/payload/`, which names them as tools: go.mod pins the versions,
-//! go.sum the hashes, and no set decides the dependencies of another. Kubernetes has a set for each minor version, of which the test bed builds
-//! control planes, too. To take a newer version: change it in that go.mod (and, for Kubernetes, in its replace lines and in
+//! go.sum the hashes, and no set affects the dependencies of another. Kubernetes has a set for each minor version, from which the test bed also
+//! builds control planes. To take a newer version: change it in that go.mod (and, for Kubernetes, in its replace lines and in
 //! `testbed::binaries::KUBERNETES`) and run `go mod tidy` there.
 
 use std::{path::PathBuf, process::Command, time::Instant};
 
 use anyhow::{Context, Result, ensure};
 use devenv::{with_progress, workspace_root};
+use testbed::binaries::stamp;
 
-/// A program in a Go module.
+/// Program in a Go module.
 pub(super) struct Program {
     /// Folder under `tools/xtask/payload/`, in which `{kubernetes}` stands for a minor version of Kubernetes.
     pub set: &'static str,
-    /// Module that has the program.
+    /// Module that contains the program.
     pub module: &'static str,
     /// Package of the program.
     pub package: &'static str,
@@ -24,12 +25,12 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Folder of the set for a minor version of Kubernetes, as `1.36`.
+    /// Returns the folder of the set for a minor version of Kubernetes, such as `1.36`.
     pub(super) fn folder(&self, kubernetes: &str) -> PathBuf {
         workspace_root().join("tools/xtask/payload").join(self.set.replace("{kubernetes}", kubernetes))
     }
 
-    /// Version that go.mod pins, as `v1.36.3`.
+    /// Returns the version that go.mod pins, such as `v1.36.3`.
     fn pinned(&self, kubernetes: &str) -> Result<String> {
         let mut go = self.go(kubernetes);
         go.args(["list", "-m", "-f", "{{.Version}}", self.module]);
@@ -39,7 +40,7 @@ impl Program {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// `go`, where the user's settings do not change what comes out.
+    /// Returns a `go` command whose result does not depend on the user's settings.
     pub(super) fn go(&self, kubernetes: &str) -> Command {
         let mut go = Command::new("go");
         go.current_dir(self.folder(kubernetes))
@@ -53,8 +54,8 @@ impl Program {
     }
 }
 
-/// Builds a program for a minor version of Kubernetes, says so, and returns its path and version. Go keeps what it has compiled: the
-/// second time takes seconds.
+/// Builds a program for a minor version of Kubernetes, prints the progress, and returns its path and version. A second build takes seconds,
+/// because Go caches compiled packages.
 pub(super) fn build(program: &Program, kubernetes: &str, file_name: &str, step: &str) -> Result<(PathBuf, String)> {
     let version = program.pinned(kubernetes)?;
     let folder = target_folder().join("payload");
@@ -75,25 +76,6 @@ pub(super) fn build(program: &Program, kubernetes: &str, file_name: &str, step: 
     Ok((out, version))
 }
 
-/// Fills a version into linker flags.
-fn stamp(flags: &str, version: &str) -> String {
-    let bare = version.trim_start_matches('v');
-    let mut numbers = bare.split(['.', '-', '+']);
-    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-    flags.replace("{version}", version).replace("{bare}", bare).replace("{major}", major).replace("{minor}", minor)
-}
-
 fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_filled_in() {
-        assert_eq!(stamp("a={version} b={bare} c={major}.{minor}", "v1.36.3"), "a=v1.36.3 b=1.36.3 c=1.36");
-        assert_eq!(stamp("{major} {minor}", "v2.4.0-rc.1"), "2 4");
-    }
 }

@@ -1,10 +1,11 @@
-//! Parts that a payload is made of.
+//! Parts of the payload.
 
+use testbed::binaries::KUBERNETES_STAMP;
 use wnp_core::render::program;
 
 use super::go::Program;
 
-/// One file of the payload.
+/// File of the payload.
 pub(super) struct Part {
     /// Name for `--only`.
     pub name: &'static str,
@@ -14,7 +15,7 @@ pub(super) struct Part {
     pub source: Source,
     /// Services that have to be restarted when the file changes. Programs that are started for each use have none.
     pub services: &'static [&'static str],
-    /// Platforms that need the file; none means all.
+    /// Platforms that need the file. Empty means all.
     pub platforms: &'static [&'static str],
 }
 
@@ -24,15 +25,15 @@ pub(super) enum Source {
     Go(Program),
     /// Content of a file in this repository.
     Static(&'static str),
-    /// File of the user's folder: it is in no Go module that could be built.
+    /// File of the user's folder, which is in no Go module that can be built.
     Folder {
-        /// Loss on hosts without the file.
+        /// Consequence for hosts without the file.
         without: &'static str,
     },
 }
 
 impl Part {
-    /// Name of the file, as `kubelet.exe`.
+    /// Returns the name of the file, such as `kubelet.exe`.
     pub(super) fn file_name(&self) -> &'static str {
         self.destination.rsplit('\\').next().unwrap_or(self.destination)
     }
@@ -44,13 +45,6 @@ pub(super) const MINORS: [&str; 5] = ["1.37", "1.36", "1.35", "1.34", "1.33"];
 /// Set of the newest minor version.
 const NEWEST: &str = "kubernetes-1.37";
 
-/// Flags that stamp a program of Kubernetes as upstream's release does, but for the Git commit: the module proxy does not tell it (the `.info` file of a
-/// version has no `Origin`): it is empty, and User-Agents say `kubernetes/unknown`.
-const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
-     -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor} \
-     -X k8s.io/component-base/version.gitCommit= \
-     -X k8s.io/client-go/pkg/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitMajor={major} \
-     -X k8s.io/client-go/pkg/version.gitMinor={minor} -X k8s.io/client-go/pkg/version.gitCommit=";
 const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
 
 const fn kubernetes(package: &'static str) -> Source {
@@ -58,7 +52,7 @@ const fn kubernetes(package: &'static str) -> Source {
         set: "kubernetes-{kubernetes}",
         module: "k8s.io/kubernetes",
         package,
-        version: KUBERNETES_VERSION,
+        version: KUBERNETES_STAMP,
     })
 }
 
@@ -122,7 +116,7 @@ pub(super) const PARTS: &[Part] = &[
     Part {
         name: "kube-log-runner",
         destination: program::LOG_RUNNER,
-        // Of the newest version for every cluster: it has no tie to one, and an older one refuses the flags of rotation.
+        // The newest version for every cluster: it does not depend on one, and older versions refuse the flags of rotation.
         source: Source::Go(Program {
             set: NEWEST,
             module: "k8s.io/component-base",
@@ -267,7 +261,7 @@ mod tests {
         assert_eq!(tested, MINORS, "each can be tested");
     }
 
-    /// Checks the settings of Go, which Go takes from the module that is built, and that one is ours.
+    /// Checks the `godebug` settings: Go takes them from the main module, which is the one in this repository.
     #[test]
     fn each_set_has_the_settings_of_go_of_its_programs() {
         let settings = |go_mod: &std::path::Path| -> Vec<String> {
@@ -290,10 +284,10 @@ mod tests {
         }
     }
 
-    /// Checks the version of the shim: the one that containerd was tested with is in its go.mod.
+    /// Checks the version of the shim: the go.mod of containerd contains the version that containerd was tested with.
     #[test]
     fn the_shim_is_the_one_of_containerd_unless_that_cannot_be_built() {
-        /// Version of containerd, of which cosesign1go v1.6.0 is not served by the module proxy, and ours.
+        /// Version in containerd's go.mod, which needs cosesign1go v1.6.0 that the module proxy does not serve, and the version here.
         const NOT_SERVED: [&str; 2] = ["v0.15.0-rc.4", "v0.14.1"];
         let pin = |set: &str| {
             let go_mod =

@@ -1,4 +1,4 @@
-//! Programs that cannot be built, out of an image of the Windows Machine Config Operator.
+//! Extraction of programs that cannot be built, from an image of the Windows Machine Config Operator.
 
 use std::{
     collections::BTreeMap,
@@ -21,29 +21,29 @@ use oci_client::{
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::{BEHIND, OF_OPENSHIFT_5, mib};
+use super::{OPENSHIFT_4_MINOR_OFFSET, OPENSHIFT_5_FIRST_MINOR, mib};
 
-/// Takes the programs of OpenShift out of an image of the Windows Machine Config Operator.
+/// Takes the programs of OpenShift from an image of the Windows Machine Config Operator.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The image by its digest, as registry.example.com/wmco@sha256:….
+    /// Image by its digest, such as registry.example.com/wmco@sha256:….
     image: String,
-    /// Folder for the programs, to be named with --from; made if it does not exist.
+    /// Folder for the programs, to be named with --from; created if it does not exist.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Minor version of Kubernetes of the cluster, as 1.33: an image for another one is refused.
+    /// Minor version of Kubernetes of the cluster, such as 1.33. An image for another version is refused.
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
-    /// Logins of registries, as podman and docker write them. That of docker if not set. Certificates are those that the machine trusts, or of
-    /// `SSL_CERT_FILE`.
+    /// File with logins of registries, in the format of podman and docker. Defaults to that of docker. Trusted certificates are those of the
+    /// machine, or of `SSL_CERT_FILE`.
     #[arg(long, env = "REGISTRY_AUTH_FILE", value_name = "FILE")]
     auth_file: Option<PathBuf>,
-    /// The registry speaks HTTP, without TLS.
+    /// Use HTTP without TLS.
     #[arg(long)]
     plain_http: bool,
 }
 
-/// Programs, with what lacks without each.
+/// Programs, and the consequence if one is missing.
 const PROGRAMS: [(&str, &str); 3] = [
     (REQUIRED, "no node joins a cluster with OVN-Kubernetes"),
     ("csi-proxy.exe", "storage drivers that need it cannot attach volumes"),
@@ -51,9 +51,9 @@ const PROGRAMS: [(&str, &str); 3] = [
 ];
 /// Program without which the others are of no use.
 const REQUIRED: &str = "hybrid-overlay-node.exe";
-/// Folder of the image that has them, some packed, some in a folder of their own.
+/// Folder of the image with the programs. Some are packed, some are in a subfolder.
 const FOLDER: &str = "payload";
-/// Maximum bytes of a layer, as it is sent and unpacked.
+/// Maximum bytes of a layer, both compressed and unpacked.
 const MAX_LAYER: u64 = 8 << 30;
 /// Maximum bytes of a program.
 const MAX_PROGRAM: u64 = 512 << 20;
@@ -63,11 +63,11 @@ const MAX_PROGRAMS: u64 = 1 << 30;
 /// Maximum number of files with names of programs.
 const MAX_FILES: usize = 16;
 
-/// Files of interest in the image by their paths.
+/// Program files in the image, by path.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    // Another provider, or none, makes the first TLS connection panic.
+    // Without this provider, the first TLS connection panics.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let image: Reference = args.image.parse().with_context(|| format!("{} is not the name of an image", args.image))?;
     ensure!(
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             None => println!("{name:<30} is not in the image: without it, {without}"),
         }
     }
-    // All are good, or none is written.
+    // Nothing is written unless all programs are valid.
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     for (name, program) in programs {
         let path = args.out.join(name);
@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Reads the version and the files of interest of an image.
+/// Reads the version and the program files of an image.
 async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(Option<String>, Files)> {
     let client = Client::try_from(ClientConfig {
         protocol: if args.plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
@@ -146,12 +146,12 @@ fn refused(error: OciDistributionError, login: &RegistryAuth) -> anyhow::Error {
     }
 }
 
-/// Downloads a layer, which has the size and the digest that the manifest names.
+/// Downloads a layer. Fails if its size or digest differs from the manifest.
 async fn download(client: &Client, image: &Reference, layer: &OciDescriptor, size: u64) -> Result<fs::File> {
     let mut file = tempfile::tempfile()?;
     let mut stream = client.pull_blob_stream(image, layer).await?;
     let mut left = size;
-    // The end of the stream is an error if the digest is another one.
+    // The end of the stream is an error if the digest differs.
     while let Some(bytes) = stream.try_next().await? {
         left = left.checked_sub(bytes.len() as u64).context("the registry sends more than the manifest names")?;
         file.write_all(&bytes)?;
@@ -161,7 +161,7 @@ async fn download(client: &Client, image: &Reference, layer: &OciDescriptor, siz
     Ok(file)
 }
 
-/// Adds the files of interest of a layer to those of the layers below, and removes those that it removes.
+/// Adds the program files of a layer to those of the layers below, and removes the files that it deletes.
 fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
     let mut here = Files::new();
     let mut gone = Vec::new();
@@ -177,13 +177,13 @@ fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
             gone.push(folder.join(name));
         } else {
             let type_ = entry.header().entry_type();
-            // What takes the place of a file or of a folder hides it. A link is not followed.
+            // An entry that replaces a file or folder hides it. Links are not followed.
             if files.keys().any(|file| if type_.is_dir() { *file == path } else { file.starts_with(&path) }) {
                 gone.push(path.clone());
             }
             if is_wanted(&path) && type_.is_file() {
                 let content = bounded(&mut entry)?;
-                // Packed or not, the program of the upper layer counts.
+                // A program in an upper layer replaces that of a lower layer, packed or not.
                 gone.push(other_form(&path));
                 here.insert(path, content);
                 ensure!(
@@ -200,27 +200,27 @@ fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// Returns the relative path of an entry; `None` if it leads out of the image, or is the root.
+/// Returns the relative path of an entry. `None` if it leads out of the image, or is the root.
 fn inside(path: &Path) -> Option<PathBuf> {
     let parts = path.components().filter(|part| !matches!(part, Component::CurDir | Component::RootDir));
     let parts: Option<PathBuf> = parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect();
     parts.filter(|path| path.file_name().is_some())
 }
 
-/// Reports whether a path is that of a program, packed or not.
+/// Reports whether a path belongs to a program, packed or not.
 fn is_wanted(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     path.starts_with(FOLDER)
         && PROGRAMS.iter().any(|(program, _)| name.strip_suffix(".tar.gz").unwrap_or(name) == *program)
 }
 
-/// Returns the path that a program has packed if it is not, and otherwise that which it has unpacked.
+/// Returns the other path of a program: the packed one for an unpacked program, and the unpacked one for a packed program.
 fn other_form(path: &Path) -> PathBuf {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     path.with_file_name(name.strip_suffix(".tar.gz").map_or_else(|| format!("{name}.tar.gz"), ToOwned::to_owned))
 }
 
-/// Returns a program, unpacked if need be; `None` if the image does not have it.
+/// Returns a program, unpacked if necessary. `None` if the image does not have it.
 fn program(files: &Files, name: &str) -> Result<Option<Vec<u8>>> {
     let has_name = |(path, _): &(&PathBuf, &Vec<u8>)| {
         path.file_name()
@@ -249,7 +249,7 @@ fn unpack(archive: &[u8], name: &str) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Reads a file that is no larger than a program may be.
+/// Reads a file. Fails if it is larger than a program may be.
 fn bounded(file: &mut impl Read) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let size = file.take(MAX_PROGRAM + 1).read_to_end(&mut content)? as u64;
@@ -257,7 +257,7 @@ fn bounded(file: &mut impl Read) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns the content of what may be compressed with gzip or zstd.
+/// Returns a reader of the content, which may be compressed with gzip or zstd.
 fn unpacked<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let mut from = BufReader::new(from);
     let mut begin = [0; 4];
@@ -283,20 +283,20 @@ fn is_windows_program(file: &[u8]) -> bool {
     file.starts_with(b"MZ") && header.starts_with(b"PE\0\0\x64\x86")
 }
 
-/// Returns the label with the version of an image, as v10.20.0.
+/// Returns the label with the version of an image, such as v10.20.0.
 fn version(config: &str) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(config).ok()?;
     let version = config.pointer("/config/Labels/version")?.as_str()?;
     Some(api::text::line(version, 60))
 }
 
-/// Returns the minor version of Kubernetes for which a version of WMCO, as v10.20.1, has its programs: 10.y is for OpenShift 4.y, 11.y for 5.y. `None`
-/// for other versions.
+/// Returns the minor version of Kubernetes for the programs in a version of WMCO, such as v10.20.1: 10.y is for OpenShift 4.y, 11.y for 5.y.
+/// `None` for other versions.
 fn kubernetes_of_wmco(version: &str) -> Option<u32> {
     let mut numbers = version.strip_prefix('v').unwrap_or(version).split('.');
     let first = match numbers.next()? {
-        "10" => BEHIND,
-        "11" => OF_OPENSHIFT_5,
+        "10" => OPENSHIFT_4_MINOR_OFFSET,
+        "11" => OPENSHIFT_5_FIRST_MINOR,
         _ => return None,
     };
     first.checked_add(numbers.next()?.parse().ok()?)
@@ -349,7 +349,7 @@ fn login(args: &Args, image: &Reference) -> Result<RegistryAuth> {
     login_of(&logins, image).with_context(|| format!("the login for {} in {}", image.registry(), file.display()))
 }
 
-/// Returns the login of the longest name that the image's name begins with.
+/// Returns the login whose key is the longest prefix of the image's name.
 fn login_of(logins: &Logins, image: &Reference) -> Result<RegistryAuth> {
     let name = format!("{}/{}/", image.registry(), image.repository());
     let names = |key: &str| name.starts_with(&format!("{}/", key.trim_start_matches("https://").trim_end_matches('/')));

@@ -1,4 +1,4 @@
-//! Tests of programs that are taken out of images.
+//! Tests of the extraction of programs from images.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use testbed::{binaries, registry::Registry};
 
 use super::*;
 
-/// Entry of an archive: its path, and its content or what it links to.
+/// Entry of an archive: its path, and its content or its link target.
 enum Part<'a> {
     File(&'a str, &'a [u8]),
     Link(&'a str, &'a str),
@@ -29,7 +29,7 @@ fn archive(parts: &[Part<'_>]) -> Vec<u8> {
         header.set_size(content.len() as u64);
         header.set_mode(0o755);
         header.as_old_mut().linkname[..to.len()].copy_from_slice(to.as_bytes());
-        // As others may write them: the library itself writes no path that leads out.
+        // Set directly, because the library refuses a path that leads out.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         archive.append(&header, content).unwrap();
@@ -43,7 +43,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-/// Returns a file that has the headers of a program for a processor.
+/// Returns a file with the headers of a program for a processor.
 fn exe(machine: [u8; 2], text: &str) -> Vec<u8> {
     let mut file = vec![0; 0x40];
     file[..2].copy_from_slice(b"MZ");
@@ -57,7 +57,7 @@ fn exe(machine: [u8; 2], text: &str) -> Vec<u8> {
 const AMD64: [u8; 2] = [0x64, 0x86];
 const HYBRID: &str = "payload/hybrid-overlay-node.exe";
 
-/// Returns what layers leave of the hybrid overlay's program.
+/// Returns the content of the hybrid overlay's program after all layers are applied.
 fn left(layers: &[Vec<u8>]) -> Option<String> {
     let mut files = Files::new();
     for layer in layers {
@@ -247,7 +247,7 @@ fn programs_come_out_of_an_image_of_a_registry() {
     }
     assert!(!files.path().join("refused").exists(), "something was written");
 
-    // The image's own layers, of which a manifest says another size.
+    // Layers of the image, with other sizes in the manifest.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = Client::new(ClientConfig { protocol: ClientProtocol::Http, ..ClientConfig::default() });
     let reference: Reference = image.parse().unwrap();

@@ -8,7 +8,7 @@ use testbed::sim::{Fault, HostOptions};
 
 use super::operator::{Connection, eventually, facts, lonely_host, options, put};
 
-/// Time in which nothing must happen before we believe that nothing will.
+/// Time without an event after which a test assumes that none will come.
 const QUIET: Duration = Duration::from_millis(300);
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn cut_in_the_middle_of_a_transfer() -> Result<()> {
     assert!(put(&connection.sftp().await?, r"C:\x", &content).await.is_err());
     let there = std::fs::metadata(host.drive_c().join("x"))?.len();
     assert!(there > 0 && there < 2 << 20, "{there}");
-    // Once was enough.
+    // The fault disappears after one cut.
     let connection = Connection::open(&host).await?;
     put(&connection.sftp().await?, r"C:\x", &content).await?;
 
@@ -81,6 +81,25 @@ async fn disk_full() -> Result<()> {
     host.mend();
     put(&sftp, r"C:\x", b"x").await?;
     assert!(connection.verb(&exe, "try-1", facts()).await?.state.unwrap().machine.disk_free > 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_server_of_7_7_shares_no_file_that_is_written() -> Result<()> {
+    let (_sim, host) = lonely_host(options()).await?;
+    for (faults, is_shared) in [(vec![], true), (vec![Fault::OldSftp], false)] {
+        host.mend();
+        for fault in faults {
+            host.fault(fault);
+        }
+        let [writer, other] =
+            [Connection::open(&host).await?.sftp().await?, Connection::open(&host).await?.sftp().await?];
+        let file = writer.create("/C:/x").await?;
+        assert_eq!(other.create("/C:/x").await.is_ok(), is_shared);
+        assert_eq!(other.read("/C:/x").await.is_ok(), is_shared);
+        drop(file);
+        eventually("the file is closed", || async { Ok(other.read("/C:/x").await.ok()) }).await?;
+    }
     Ok(())
 }
 
