@@ -1,5 +1,4 @@
-//! Build script, which gives `wicd.exe` a version and a manifest, by which Windows, its administrators and programs that control applications know
-//! it.
+//! Build script: gives `wicd.exe` a version and a manifest, by which Windows, administrators and application control identify it.
 
 use std::{env, error::Error, path::PathBuf, process::Command};
 

@@ -1,19 +1,19 @@
-//! Acts of users for which the operator waits, as messages propose it: the command of the plugin, and the annotation or field that does the same
-//! where the plugin is not installed.
+//! User actions that messages propose: the command of the kubectl plugin, and the annotation or field with the same effect for users without the
+//! plugin.
 
 use std::fmt;
 
 use crate::names::{PLUGIN, key};
 
-/// Placeholder for a host name that the message does not know, or for each of several.
+/// Placeholder in a command for a host name that the message does not have.
 pub const HOST: &str = "HOST";
 /// Placeholder for a fingerprint that a user reads on the console of a host.
 pub const FINGERPRINT: &str = "FINGERPRINT";
 
-/// An act of a user. A message has it as `run COMMAND (or CHANGE)`.
+/// User action, displayed as `run COMMAND (or CHANGE)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act<'a> {
-    /// Try a host again at once.
+    /// Retry the operation on a host at once.
     Retry(&'a str),
     /// Begin no operation on a host.
     Hold(&'a str),
@@ -30,7 +30,7 @@ pub enum Act<'a> {
 }
 
 impl Act<'_> {
-    /// The command of the plugin, without the name of the plugin.
+    /// Arguments of the plugin's command.
     fn arguments(self) -> String {
         match self {
             Self::Retry(host) => format!("retry {host}"),
@@ -43,12 +43,12 @@ impl Act<'_> {
         }
     }
 
-    /// The command, as a user enters it.
+    /// Command as a user enters it.
     pub fn command(self) -> String {
         format!("{PLUGIN} {}", self.arguments())
     }
 
-    /// Imperative for a user without the plugin.
+    /// Instruction for a user without the plugin.
     fn change(self) -> String {
         match self {
             Self::Retry(_) => format!("annotate the WindowsInstance with a new value of {}", key::RETRY),

@@ -59,8 +59,8 @@ pub mod kind {
         KEYS_CURRENT = "KeysCurrent";
         /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent where that is not set.
         IMAGES_PULLED = "ImagesPulled";
-        /// Pool: the admission policies are in force as they ship. While one is not that holds the hosts' daemons, the daemons have no rights
-        /// and get no certificates, and no host is joined or changed. While another one is not, nothing stops.
+        /// Pool: the admission policies are in force as shipped. While one that restricts the hosts' daemons is not in force, the daemons have no
+        /// rights and get no certificates, and no host is joined or changed. Without another one, nothing stops.
         POLICIES_IN_FORCE = "PoliciesInForce";
         /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
         /// server.
@@ -68,7 +68,7 @@ pub mod kind {
     }
 }
 
-/// Looks a condition up by its type.
+/// Returns the condition of this type.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == type_)
 }
@@ -106,7 +106,7 @@ impl From<bool> for Status {
     }
 }
 
-/// Sets a condition. The time moves only when the status changes. A message is cut at 32 KiB, the API's limit.
+/// Sets a condition. The transition time changes only with the status. A message is cut at 32 KiB, the API's limit.
 pub fn set(
     conditions: &mut Vec<Condition>,
     type_: &str,

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions of the kinds, as `crds/` has them.
+//! CustomResourceDefinitions of the kinds, as stored in `crds/`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -7,18 +7,18 @@ use kube::CustomResourceExt;
 
 use crate::{WindowsInstance, WindowsNodePool};
 
-/// The CRDs, as `crds/` has them.
+/// Returns the CRDs, as stored in `crds/`.
 ///
-/// kstatus treats an object without a status as finished. The one default is therefore
-/// `status: {observedGeneration: -1}`, as Flux does. Those that schemars derives from `#[serde(default)]` are taken out.
+/// kstatus treats an object without a status as finished. The only default is therefore `status: {observedGeneration: -1}`, as in Flux.
+/// Defaults that schemars derives from `#[serde(default)]` are removed.
 ///
-/// No field is `nullable`, so the API server removes a null: null and absent are the same. In `/openapi/v2`, which Argo CD and others compare
-/// objects by, a nullable object or list has neither type nor properties, and a change within it counts as none.
+/// No field is `nullable`, so the API server removes a null: null and absent are the same. In `/openapi/v2`, by which Argo CD and others
+/// compare objects, a nullable object or list has neither type nor properties, and changes in it would go unnoticed.
 ///
-/// No field has both a `pattern` and a rule. Host lists in files are checked with the patterns, in words of their own;
-/// the API server answers with the words of the rule.
+/// No field has both a `pattern` and a rule. The patterns are for host lists in files, with their own messages; the API server answers with
+/// the rule's message.
 ///
-/// List types for server-side apply: each list has one. One whose field names none is atomic: it has an order, or one writer.
+/// Each list has a list type for server-side apply. The default is atomic, for lists with an order or a single writer.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     [WindowsNodePool::crd(), WindowsInstance::crd()].map(with_status_default).into()
 }
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// Every schema in a CRD, with its path.
+    /// Collects every schema in a CRD, with its path.
     fn schemas(value: &Value, path: &str, found: &mut Vec<(String, Value)>) {
         if let Some(map) = value.as_object() {
             found.push((path.to_owned(), value.clone()));

@@ -37,27 +37,26 @@ pub enum Regarding {
     Node,
 }
 
-/// Makes the enum and its table from one list, so that no reason is without a type, an object and a sentence. The sentence is the doc
-/// comment.
+/// Defines the enum and its table from one list, so that no reason lacks a type, an object and a description. The description is the doc comment.
 macro_rules! event_reasons {
     ($($(#[doc = $about:literal])+ $variant:ident $(as $word:literal)?: $level:ident on $($kind:ident)+;)+) => {
         /// Reason of an event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum EventReason {
             $($(#[doc = $about])+ $variant,)+
-            /// An entry of a host list, or the list, cannot be used as it is. The word is that of the condition `InventorySynced`.
+            /// A host list or an entry in it cannot be used. The reason is that of the condition `InventorySynced`.
             Inventory(Reason),
-            /// The changes of a pool begin to wait. The word is that of the pool's conditions.
+            /// The changes of a pool begin to wait. The reason is that of the pool's conditions.
             Waits(Reason),
-            /// The operator denied a certificate request. The word is that of the request's condition `Denied`.
+            /// The operator denied a certificate request. The reason is that of the request's condition `Denied`.
             Denied(Reason),
         }
 
         impl EventReason {
-            /// Every reason that is one fixed word.
+            /// All reasons with a fixed name.
             pub const FIXED: &'static [Self] = &[$(Self::$variant),+];
 
-            /// Returns the reason as the event has it.
+            /// Returns the reason in the event.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => event_reasons!(@word $variant $($word)?),)+
@@ -74,7 +73,7 @@ macro_rules! event_reasons {
                 }
             }
 
-            /// Kinds of the objects that it is reported on.
+            /// Kinds of the objects that have events with this reason.
             pub fn regarding(self) -> &'static [Regarding] {
                 match self {
                     $(Self::$variant => &[$(Regarding::$kind),+],)+
@@ -84,7 +83,7 @@ macro_rules! event_reasons {
                 }
             }
 
-            /// Event and remedy in Markdown, or `None` for a word that has its row among the reasons of conditions.
+            /// Description and remedy in Markdown, or `None` for a reason that is documented among the reasons of conditions.
             pub fn about(self) -> Option<&'static str> {
                 match self {
                     $(Self::$variant => Some(concat!($($about),+).trim_start()),)+
@@ -252,8 +251,8 @@ event_reasons! {
     MachineDeletionRestricted: Warning on Machine WindowsNodePool;
     /// The host of a Machine refuses every key, and the API server refused to delete the Machine. Check the operator's rights.
     MachineDeletionFailed: Warning on Machine WindowsNodePool;
-    /// The Node of a Machine does not get the `spec.providerID` of its Machine: it is no provider ID, or another Machine has it, too. Its API
-    /// does not find the Node. Correct it in what makes the Machine.
+    /// The Node of a Machine does not get the `spec.providerID` of its Machine: it is no provider ID, or another Machine has it, too. The Machine's
+    /// API does not find the Node. Correct the ID where the Machine is created.
     ProviderIdRefused: Warning on WindowsNodePool;
     /// No pool reads this source of hosts, because the pool of its name has another one. Set the source in a pool, or delete it.
     PoolTaken: Warning on ConfigMap MachineSet;

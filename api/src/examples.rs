@@ -12,13 +12,13 @@ use crate::{
     WindowsNodePoolSpec,
 };
 
-/// A pool for users to start from, as `examples/<name>.yaml`.
+/// Example pool for users, written to `examples/<name>.yaml`.
 pub struct Example {
     /// File name without `.yaml`.
     pub name: &'static str,
     /// Subject of the example; becomes the comment at the top of the file.
     pub about: &'static str,
-    /// The pool.
+    /// Pool of the example.
     pub pool: WindowsNodePool,
 }
 
@@ -38,7 +38,7 @@ fn quantities(pairs: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
     pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).into())).collect()
 }
 
-/// The examples. They are values of the API types, so they always match the API.
+/// Returns the examples. They are values of the API types, so they always match the API.
 #[expect(clippy::too_many_lines, reason = "one example after the other")]
 pub fn examples() -> Vec<Example> {
     vec![

@@ -1,11 +1,11 @@
-//! The protocol between the operator and `wicd.exe` while the operator works on a host over SSH.
+//! Protocol between the operator and `wicd.exe` while the operator works on a host over SSH.
 //!
 //! For each [`Verb`] the operator writes a [`Request`] to `<operation directory>\<verb>.request.json` over SFTP, starts
 //! `C:\windows\wicd\<sha256 of the exe>\wicd.exe <verb> <operation id>`, and reads the [`Answer`] from
 //! `<operation directory>\<verb>.answer.json`. The exit status reports whether an answer exists: with [`EXIT_ANSWERED`]
-//! it does (and may report a failure); with any other status it does not. What the process prints is for the log.
+//! it does (and may report a failure); with any other status it does not. The output of the process is only logged.
 //!
-//! Secrets travel in requests (files such as TLS keys) but never in answers: private keys that a host makes stay there.
+//! Requests may contain secrets (files such as TLS keys), answers never do: private keys that a host creates stay there.
 
 mod answer;
 mod survey;
@@ -27,78 +27,75 @@ pub const EXIT_ANSWERED: u32 = 0;
 /// Maximum size of an answer that the operator reads, in bytes.
 pub const MAX_ANSWER: usize = 1 << 20;
 
-/// Places on a host. Legacy ones are WMCO's.
+/// Paths on a host. Legacy ones are those of WMCO.
 pub mod path {
-    /// Root of everything. Legacy.
+    /// Root directory of the operator's files. Legacy.
     pub const ROOT: &str = r"C:\k";
-    /// Directory of everything that the operator writes over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Windows lets only
-    /// administrators write below `C:\Windows`, so no other user can own a file there; wicd removes the right to read it before the operator sends
-    /// the first secret.
+    /// Directory of the files that the operator uploads over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Only administrators can
+    /// write below `C:\Windows`, so no other user can own a file there; wicd also restricts reading before the operator sends the first secret.
     pub const LAUNCH: &str = r"C:\windows\wicd";
-    /// One directory for each operation in progress: requests, answers and the archive in transfer.
+    /// Directory with a subdirectory for each operation in progress, for requests, answers and the uploaded archive.
     pub const OPERATIONS: &str = r"C:\windows\wicd\operations";
-    /// Directory of wicd's service: `<sha256>\wicd.exe`, [`STATE`], [`OWNED`]. wicd makes and protects it.
+    /// Directory of wicd's service: `<sha256>\wicd.exe`, [`STATE`], [`OWNED`]. wicd creates and protects it.
     pub const WICD: &str = r"C:\k\wicd";
-    /// Lock that serialises changes of the host.
+    /// Lock file that serialises changes of the host.
     pub const LOCK: &str = r"C:\k\wicd\lock";
-    /// Newest epoch of an operator that the host has received.
+    /// File with the newest epoch of an operator that the host has received.
     pub const EPOCH: &str = r"C:\k\wicd\epoch";
     /// File with the version that the host follows, as wicd last wrote it: a [`super::Marker`].
     pub const STATE: &str = r"C:\k\wicd\state.json";
-    /// File with what wicd has put on the host: a list of paths, services, variables and certificates that a cleanup removes.
+    /// Ownership record: file with the paths, services, variables and certificates that wicd has put on the host and a cleanup removes.
     pub const OWNED: &str = r"C:\k\wicd\owned.json";
-    /// Last good copy of the desired state that the service maintains: a [`super::Desired`].
+    /// File with the last good copy of the desired state that the service maintains: a [`super::Desired`].
     pub const DESIRED: &str = r"C:\k\wicd\desired.json";
-    /// Payload files by content: `<sha256>`. Destinations are hard links to them.
+    /// Directory of the payload files, named by the SHA-256 of their content. Destinations are hard links to them.
     pub const BLOBS: &str = r"C:\k\wicd\blobs";
-    /// Certificates and keys of hybrid-overlay-node. Legacy.
+    /// Directory of hybrid-overlay-node's certificates and keys. Legacy.
     pub const OVERLAY_CERTS: &str = r"C:\k\cni\config";
-    /// wicd's certificate and key.
+    /// Directory of wicd's certificates and keys.
     pub const WICD_CERTS: &str = r"C:\k\wicd-certs";
     /// wicd's current certificate and key, in one PEM file. Legacy.
     pub const WICD_CERT: &str = r"C:\k\wicd-certs\wicd-client-current.pem";
     /// kubeconfig of wicd's service; names [`WICD_CERT`]. Legacy.
     pub const WICD_KUBECONFIG: &str = r"C:\k\wicd-kubeconfig";
-    /// kubelet's kubeconfig. It holds kubelet's first certificate and key, so that wicd writes it, out of [`NODE_KUBECONFIG`].
-    /// Legacy name.
+    /// kubelet's kubeconfig, which wicd derives from [`NODE_KUBECONFIG`] by embedding kubelet's first certificate and key. Legacy.
     pub const KUBELET_KUBECONFIG: &str = r"C:\k\kubeconfig";
-    /// kubeconfig for other clients than kubelet that act in the Node's name; names [`KUBELET_CURRENT_CERT`].
+    /// kubeconfig for clients other than kubelet that authenticate as the Node; names [`KUBELET_CURRENT_CERT`].
     pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
     /// kubeconfig of the cloud-node-manager; names [`NODE_MANAGER_TOKEN`].
     pub const NODE_MANAGER_KUBECONFIG: &str = r"C:\k\cloud-node-manager-kubeconfig";
     /// Token of the cloud-node-manager, which wicd requests and renews.
     pub const NODE_MANAGER_TOKEN: &str = r"C:\k\cloud-node-manager-token";
-    /// kubelet's first certificate and key, in one PEM file. kubelet stores them in [`KUBELET_PKI`] at its start, and renews them
-    /// there.
+    /// kubelet's first certificate and key, in one PEM file. kubelet stores a copy in [`KUBELET_PKI`] at its start, and renews it there.
     pub const KUBELET_FIRST_CERT: &str = r"C:\k\kubelet-first.pem";
-    /// Logins of registries, which kubelet reads from its root directory.
+    /// Registry logins, which kubelet reads from its root directory.
     pub const REGISTRY_LOGINS: &str = r"C:\var\lib\kubelet\config.json";
     /// kubelet's configuration. Legacy.
     pub const KUBELET_CONFIG: &str = r"C:\k\kubelet.conf";
-    /// CA that kubelet checks its clients with. Legacy.
+    /// CA with which kubelet verifies its clients. Legacy.
     pub const KUBELET_CA: &str = r"C:\k\kubelet-ca.crt";
     /// CA of the API server. Legacy.
     pub const API_CA: &str = r"C:\k\bootstrap-ca.crt";
-    /// Directory in which kubelet keeps its own certificates. Legacy.
+    /// Directory of kubelet's own certificates. Legacy.
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
-    /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
+    /// kubelet's newest certificate and key: a symbolic link that kubelet creates at its start, and updates with each renewal.
     pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
-    /// Libraries of plugins of Container Credential Guard. Windows continues to load what is registered when a host is given back with all that is on
-    /// it, so they lie where only administrators can make a file of their names again. A registration is ours if its library is here.
+    /// Directory of the libraries of plugins of Container Credential Guard. Windows loads registered libraries even after a host was released as it
+    /// is, so only administrators may be able to create files of their names here. A registration is wicd's if its library is in this directory.
     pub const CREDENTIAL_PLUGINS: &str = r"C:\windows\wicd-ccg";
-    /// Programs of FlexVolume drivers, which kubelet starts as it finds them.
+    /// Directory of FlexVolume drivers, whose programs kubelet starts.
     pub const VOLUME_PLUGINS: &str = r"C:\k\volume-plugins";
-    /// Logs. Legacy.
+    /// Directory of logs. Legacy.
     pub const LOGS: &str = r"C:\var\log";
 }
 
 /// Name of wicd's Windows service. Legacy.
 pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
-/// Default life of wicd's certificates. Three fifths of it are left at any time, which is longer than a long weekend.
+/// Default lifetime of wicd's certificates. While a host runs, at least three fifths are left, which is longer than a long weekend.
 pub const WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
-/// Maximum life that the operator approves for a certificate of wicd.
+/// Maximum lifetime that the operator approves for a certificate of wicd.
 pub const MAX_WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
-/// Start of the descriptions of the operator's services. Legacy.
+/// Prefix of the descriptions of the operator's services. Legacy.
 pub const SERVICE_DESCRIPTION_PREFIX: &str = "OpenShift managed ";
 
 /// Command that the operator gives to `wicd.exe`.
@@ -109,9 +106,9 @@ pub enum Verb {
     Facts,
     /// Unpack and verify payload files: [`Stage`].
     Stage,
-    /// Put files in place, write configuration, make keys and certificate requests: [`Apply`].
+    /// Put files in place, write configuration, create keys and certificate requests: [`Apply`].
     Apply,
-    /// Take certificates, install and start wicd's service: [`Start`].
+    /// Install certificates, install and start wicd's service: [`Start`].
     Start,
     /// Restart the host: [`Reboot`].
     Reboot,
@@ -124,7 +121,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Name on the command line.
+    /// Name of the verb on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Facts => "facts",
@@ -183,74 +180,73 @@ pub fn is_operation_id(id: &str) -> bool {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// [`PROTOCOL`].
+    /// Protocol version, [`PROTOCOL`].
     pub protocol: u32,
-    /// The operation.
+    /// ID of the operation.
     pub operation: String,
-    /// Epoch of the operator's lease. wicd refuses one that is older than the newest that the host has received from
-    /// this cluster.
+    /// Epoch of the operator's Lease. wicd refuses an epoch that is older than the newest that the host has received from this cluster.
     pub epoch: i64,
-    /// The recipient of the request. wicd refuses a request for another recipient.
+    /// Recipient of the request. wicd refuses a request for another recipient.
     #[serde(default)]
     pub recipient: Recipient,
-    /// The owner of the host by its own record, if this request transfers the host to the recipient. Without it, and
-    /// for cleanup in any case, wicd refuses a host that its record assigns to another cluster or another Node.
+    /// Owner of the host by its own record, if this request transfers the host to the recipient. Without it, and always for a cleanup, wicd refuses a
+    /// request if the host's record names another cluster or Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
-    /// An epoch that a user has declared void. If it is exactly the newest that the host has received, wicd forgets it.
+    /// Epoch that a user has declared void. If it is exactly the newest that the host has received, wicd ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void_epoch: Option<i64>,
-    /// The work that is requested.
+    /// Requested operation with its parameters.
     pub body: Body,
 }
 
-/// The recipient of a request. Only [`Verb::Facts`], which does not change the host, works without it.
+/// Recipient of a request. [`Verb::Facts`] and [`Verb::Support`], which do not change the host, work without it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Recipient {
-    /// Id of the cluster: UID of its Namespace `kube-system`.
+    /// ID of the cluster: UID of its Namespace `kube-system`.
     pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
-    /// Machine id, once it is known.
+    /// Machine ID, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
 }
 
-/// The owner of a host by its own record, see [`Marker::owner`].
+/// Owner of a host by its own record, see [`Marker::owner`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// Id of the cluster. Empty in a record that names none.
+    /// ID of the cluster. Empty in a record that names none.
     pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
 }
 
-/// The work that is requested.
+/// Requested operation with its parameters.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub enum Body {
-    /// [`Verb::Facts`]
+    /// Parameters of [`Verb::Facts`].
     Facts(Facts),
-    /// [`Verb::Stage`]
+    /// Parameters of [`Verb::Stage`].
     Stage(Stage),
-    /// [`Verb::Apply`]
+    /// Parameters of [`Verb::Apply`].
     Apply(Box<Apply>),
-    /// [`Verb::Start`]
+    /// Parameters of [`Verb::Start`].
     Start(Start),
-    /// [`Verb::Reboot`]
+    /// Parameters of [`Verb::Reboot`].
     Reboot(Reboot),
-    /// [`Verb::Pull`]
+    /// Parameters of [`Verb::Pull`].
     Pull(Pull),
-    /// [`Verb::Cleanup`]
+    /// Parameters of [`Verb::Cleanup`].
     Cleanup(Cleanup),
-    /// [`Verb::Support`]
+    /// Parameters of [`Verb::Support`].
     Support(Support),
 }
 
 impl Body {
-    /// The verb that it belongs to.
+    /// Returns the verb of the request.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Facts(_) => Verb::Facts,
@@ -265,38 +261,38 @@ impl Body {
     }
 }
 
-/// Report facts without a change of the host.
+/// Parameters of [`Verb::Facts`]: report facts without a change of the host.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// The files that the host must have: the answer reports which blobs are missing.
+    /// Files that the host must have: the answer reports which blobs are missing.
     pub files: Vec<payload::File>,
     /// URL of the API server, to which the host opens and closes a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
-    /// TCP ports that are to be free.
+    /// TCP ports that must be free.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<u16>,
-    /// Names of group Managed Service Accounts (gMSA) whose passwords the host is to be able to retrieve.
+    /// Names of group Managed Service Accounts (gMSA) whose passwords the host must be able to retrieve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
-    /// Class of the plugin of Container Credential Guard that the host is to have.
+    /// Class of the plugin of Container Credential Guard that the host must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_plugin: Option<String>,
 }
 
-/// Unpack and verify payload files.
+/// Parameters of [`Verb::Stage`]: unpack and verify payload files.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
     /// All files that the host must have.
     pub files: Vec<payload::File>,
-    /// Name of the archive in [`path::OPERATIONS`]: a tar whose entries are named by SHA-256 of the content and hold one zstd
-    /// frame each. Only entries whose names are in `files` are taken. It is deleted afterwards.
+    /// Name of the archive in [`path::OPERATIONS`]: a tar file whose entries are named by the SHA-256 of their content and hold one zstd frame each.
+    /// An archive with other entries than those of `files` is refused. wicd deletes it afterwards.
     pub archive: String,
 }
 
-/// Put files in place, write configuration, make keys and certificate requests. No service is started.
+/// Parameters of [`Verb::Apply`]: put files in place, write configuration, create keys and certificate requests, without starting a service.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Apply {
@@ -304,7 +300,7 @@ pub struct Apply {
     pub desired: Desired,
     /// All payload files; their blobs must exist on the host.
     pub files: Vec<payload::File>,
-    /// Configuration files.
+    /// Configuration files to write.
     pub configs: Vec<ConfigFile>,
     /// Certificates to request, unless the host already has a valid one.
     pub certificates: Vec<CertificateKind>,
@@ -312,54 +308,54 @@ pub struct Apply {
     pub wicd_sha256: String,
 }
 
-/// State that wicd's service keeps.
+/// Desired state of a host, which wicd's service maintains.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Desired {
-    /// Id of the cluster: UID of its Namespace `kube-system`.
+    /// ID of the cluster: UID of its Namespace `kube-system`.
     #[serde(default)]
     pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
     /// Address of the Node.
     pub node_ip: String,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
     /// Namespace of the services ConfigMaps.
     pub namespace: String,
     /// Version of the services.
     pub version: String,
-    /// The services, as in the ConfigMap `windows-services-<version>`.
+    /// Services, as in the ConfigMap `windows-services-<version>`.
     pub services: ServicesConfig,
     /// Digest of the payload, see [`payload::digest`].
     pub payload: String,
     /// PEM certificates to trust machine-wide.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trusted_ca: String,
-    /// Address of the cloud's metadata service, to which the host must have a route. Absent: it is in no cloud.
+    /// Address of the cloud's metadata service, to which the host must have a route. Absent outside of a cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_address: Option<Ipv4Addr>,
-    /// Rotation of logs that their services do not rotate themselves. Absent: none.
+    /// Rotation of logs that services do not rotate themselves. If absent, they are not rotated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
     /// Reaction to changes on the host that the operator did not make.
     #[serde(default)]
     pub drift: crate::Drift,
-    /// Plugin of Container Credential Guard. Absent: none.
+    /// Plugin of Container Credential Guard, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_plugin: Option<CredentialPlugin>,
-    /// Directories outside `C:\k` in which containerd finds the programs of CNI and their configuration.
+    /// Directories outside of `C:\k` in which containerd finds CNI programs and their configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cni_directories: Vec<String>,
 }
 
-/// A plugin of Container Credential Guard, a payload file.
+/// Plugin of Container Credential Guard, whose library is a payload file.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialPlugin {
     /// Class of the plugin, in braces and upper case.
     pub clsid: String,
-    /// Path of its library.
+    /// Path of the plugin's library.
     pub library: String,
 }
 
@@ -373,13 +369,13 @@ pub struct LogRotation {
     pub max_age_seconds: u64,
 }
 
-/// A configuration file.
+/// Configuration file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigFile {
-    /// Path on the host.
+    /// Path of the file on the host.
     pub path: String,
-    /// Content.
+    /// Content of the file.
     pub content: String,
     /// True if only SYSTEM and administrators may read the file.
     #[serde(default)]
@@ -393,11 +389,11 @@ impl std::fmt::Debug for ConfigFile {
     }
 }
 
-/// Take certificates, install and start wicd's service (and through it all others).
+/// Parameters of [`Verb::Start`]: install certificates, install and start wicd's service, which starts all others.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Start {
-    /// PEM chains for the requests that `apply` answered with. The keys are on the host.
+    /// PEM certificate chains for the requests from `apply`. The keys are on the host.
     pub certificates: BTreeMap<CertificateKind, String>,
     /// SHA-256 of the `wicd.exe` that the service must run.
     pub wicd_sha256: String,
@@ -408,45 +404,44 @@ pub struct Start {
     pub restart: Vec<String>,
 }
 
-/// Restart the host, unless it has been restarted already.
+/// Parameters of [`Verb::Reboot`]: restart the host, unless it has been restarted already.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Reboot {
-    /// Boot id that the operator observed. If the host has another one, wicd does not restart it.
+    /// Boot ID that the operator observed. If the host has another one, wicd does not restart it.
     pub boot_id: String,
 }
 
-/// Pin images that are there, unpin those that wicd pinned and that are no longer listed, and pull one. The answer names those that are not there. A
-/// request is repeated for each of them: an operation then lasts for one pull at most.
+/// Parameters of [`Verb::Pull`]: pin existing images, unpin those that wicd pinned and that are no longer listed, and pull at most one. The answer
+/// names the missing images, for each of which the operator sends another request, so that none takes longer than one pull.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {
     /// All images that the host must have.
     pub images: Vec<String>,
-    /// Image to pull, unless it is there.
+    /// Image to pull, unless the host has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull: Option<String>,
-    /// Limit of the pull in seconds.
+    /// Time limit of the pull, in seconds.
     pub limit_seconds: u64,
 }
 
-/// Remove everything that the operator put on the host, by the ownership manifest. Services first, then variables and
-/// certificates, then files. `wicd.exe` itself is removed by the operator over SFTP at the end, because a running
-/// program cannot delete itself.
+/// Parameters of [`Verb::Cleanup`]: remove everything that the operator put on the host, by the ownership record. Services first, then variables and
+/// certificates, then files. The operator removes `wicd.exe` itself over SFTP at the end, because a running program cannot delete itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleanup {}
 
-/// Collect support data without a change of the host: into [`support_path`], a tar under one zstd frame. It needs no recipient and no epoch,
-/// as facts do. What cannot be collected is in its `index.json`. Logs of workloads are left out.
+/// Parameters of [`Verb::Support`]: collect support data in [`support_path`], a tar file in one zstd frame, without another change of the host. Like
+/// facts, needs no recipient and no epoch. `index.json` in the archive lists the parts that are missing. Logs of workloads are left out.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Support {
-    /// Age of the oldest events of Windows, in hours.
+    /// Maximum age of Windows events to collect, in hours.
     pub hours: u32,
 }
 
-/// SHA-256 over paths and contents of configuration files, in lower-case hex. The order does not matter.
+/// Returns the SHA-256 over paths and contents of configuration files, in lower-case hex. The order does not matter.
 pub fn configs_digest(configs: &[ConfigFile]) -> String {
     use sha2::{Digest, Sha256};
     let mut sorted: Vec<&ConfigFile> = configs.iter().collect();

@@ -1,4 +1,4 @@
-//! The kind WindowsInstance: one host of a pool, with its grant and its status.
+//! Kind WindowsInstance: one host of a pool, with its grant and its status.
 
 #![expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 
@@ -83,7 +83,7 @@ impl WindowsInstance {
         self.status.as_ref().is_some_and(|s| s.last_operation.as_ref() == Some(&grant.id))
     }
 
-    /// Grant of the instance, unless the operation of that is over.
+    /// Grant of the instance, unless its operation is over.
     pub fn open_grant(&self) -> Option<&Grant> {
         self.spec.grant.as_ref().filter(|g| !self.has_used(g))
     }
@@ -98,7 +98,7 @@ pub struct Leaving {
     /// The cause, in a sentence.
     #[schemars(length(max = 1024))]
     pub why: String,
-    /// Reports whether a user has confirmed this removal. No removal guard holds it then.
+    /// True if a user has confirmed this removal, so that the removal guard does not hold it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
 }
@@ -227,8 +227,8 @@ pub struct Grant {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
-    /// True if the node took no pods when this was granted, because it was not Ready or was cordoned, so that the grant has no place
-    /// in `rollout.maxUnavailable`. The operator does not cordon a node that takes pods again before the pool has found it a place.
+    /// True if the node accepted no pods when this was granted, because it was not Ready or was cordoned, so that the grant does not count towards
+    /// `rollout.maxUnavailable`. If the node accepts pods again, the operator cordons it only after the pool has counted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_place: bool,
 }

@@ -1,11 +1,11 @@
-//! Whole numbers or percentages, as for budgets of nodes.
+//! Whole numbers or percentages, for budgets of nodes.
 
 use std::{fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A number of nodes, or a percentage of them: `3` or `"10%"`.
+/// Number of nodes, or a percentage of them: `3` or `"10%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntOrPercent {
     /// Number, at least 1.
@@ -15,7 +15,8 @@ pub enum IntOrPercent {
 }
 
 impl IntOrPercent {
-    /// Number that this is of `total`. A percentage is rounded down, but never below one: a rollout must make progress.
+    /// Returns the number, or the share of `total`. A percentage is rounded down, but never below one: a rollout must make
+    /// progress.
     pub fn of(self, total: u32) -> u32 {
         match self {
             Self::Int(n) => n,
@@ -24,7 +25,7 @@ impl IntOrPercent {
     }
 }
 
-/// The text is neither a whole number nor a percentage from 1% to 100%.
+/// Error for a text that is neither a whole number nor a percentage from 1% to 100%.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is neither a whole number of at least 1 nor a percentage from 1% to 100%")]
 pub struct ParseIntOrPercentError(String);
@@ -86,7 +87,8 @@ impl JsonSchema for IntOrPercent {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // In a list Kubernetes 1.33 allows no longer regular expression: it takes such a text to be as long as a whole request.
+        // A longer regular expression in a list exceeds the cost limit of Kubernetes 1.33, which assumes the maximum length of
+        // a request for such a text.
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "maxLength": 4,

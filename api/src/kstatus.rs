@@ -1,11 +1,10 @@
-//! Status of the operator's kinds, as generic tools read it.
+//! Status of the operator's kinds, as generic tools compute it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
 use crate::conditions::{find, is_true, kind};
 
-/// Result that [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus) makes of an object. Flux and `kapp` wait by
-/// it.
+/// Status of an object by [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus), for which Flux and `kapp` wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kstatus {
     /// The object is being deleted.
@@ -19,7 +18,7 @@ pub enum Kstatus {
 }
 
 impl Kstatus {
-    /// Reads an object by the rules for any kind. `observed` is the generation that its status is about.
+    /// Computes the status by the rules for any kind. `observed` is the object's observed generation.
     pub fn of(meta: &ObjectMeta, observed: Option<i64>, conditions: &[Condition]) -> Self {
         if meta.deletion_timestamp.is_some() {
             return Self::Terminating;

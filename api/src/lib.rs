@@ -1,14 +1,14 @@
-//! The types that the operator, the host daemon and users share.
+//! Types that the operator, the host daemon and users share.
 //!
 //! * [`WindowsNodePool`]: the only kind that users write.
 //! * [`WindowsInstance`]: one for each host, written only by the operator.
 //! * [`host`]: the protocol between operator and `wicd.exe`: JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
-//! * [`act`]: what users do when the operator waits for them.
-//! * [`events`]: the reasons of the operator's events.
-//! * [`Reason`]: the reasons of conditions and failures, with their meaning.
-//! * [`registries`]: which images a login of a registry is for.
+//! * [`act`]: user actions that messages propose.
+//! * [`events`]: reasons of the operator's events.
+//! * [`Reason`]: reasons of conditions and failures, with their descriptions.
+//! * [`registries`]: matching of images with registry logins.
 //! * [`text`]: text from outside the operator, made safe to display.
 //!
 //! This crate has no client and no async code: it is also compiled for Windows.

@@ -1,24 +1,24 @@
-//! Progress of the maintenance of a node, as an annotation of its Node shows it.
+//! State of a node's maintenance, as an annotation of the Node shows it.
 
 use std::fmt;
 
-/// Maximum length of a reason of a maintenance, in characters.
+/// Maximum length of a maintenance reason, in characters.
 pub const MOST_REASON: usize = 200;
 
-/// Defines the states once: the type, its words, and the list of all.
+/// Defines the type, the names and the list of all states from one list.
 macro_rules! states {
     ($($(#[doc = $doc:expr])+ $state:ident,)+) => {
-        /// State of a requested maintenance. The words are a part of the API.
+        /// State of a requested maintenance. The names are part of the API.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum MaintenanceState {
             $($(#[doc = $doc])+ $state,)+
         }
 
         impl MaintenanceState {
-            /// All states.
+            /// All states of a maintenance.
             pub const ALL: &[Self] = &[$(Self::$state),+];
 
-            /// Returns the state as annotations have it.
+            /// Returns the name of the state in annotations.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$state => stringify!($state),)+
@@ -35,7 +35,7 @@ states! {
     Held,
     /// New pods are kept away, and the pods are evicted.
     Draining,
-    /// The node is empty and stays so: the host may be patched and restarted.
+    /// The node is empty and stays empty: the host may be patched and restarted.
     Drained,
     /// The maintenance has ended, and the node is not used until it is found to work.
     Returning,

@@ -1,11 +1,10 @@
-//! Every label, annotation, taint, finalizer, field manager and well-known object name. No other module spells them.
+//! All labels, annotations, taints, finalizers, field managers and well-known object names. No other module spells them out.
 //!
-//! The legacy ones are those of the Windows Machine Config Operator (WMCO), so that a cluster can be taken over from it
-//! and handed back.
+//! Legacy names are those of the Windows Machine Config Operator (WMCO), so that a cluster can be taken over from it and handed back.
 
 /// API group of all kinds, and prefix of all keys.
 pub const GROUP: &str = "windowsmachineconfig.openshift.io";
-/// The one version of the group.
+/// Only version of the API group.
 pub const VERSION: &str = "v1alpha1";
 /// Namespace of Secrets, services ConfigMaps and leases, unless the operator is configured with another.
 pub const DEFAULT_NAMESPACE: &str = "openshift-windows-machine-config-operator";
@@ -16,11 +15,11 @@ pub const DEFAULT_KEY_SECRET: &str = "cloud-private-key";
 pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
 /// Key in a Secret that a pool's `ssh.knownHostsSecretRef` names.
 pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
-/// Name of the ConfigMap with hosts that WMCO reads, and of the pool that is made for it.
+/// Name of the ConfigMap with hosts that WMCO reads, and of the pool that is created for it.
 pub const WINDOWS_INSTANCES: &str = "windows-instances";
-/// Name of the ConfigMap that the leader of WMCO holds as its lock. It belongs to the Pod of the leader.
+/// Name of the ConfigMap that WMCO's leader holds as its lock. The leader's Pod is its owner.
 pub const WMCO_LOCK: &str = "windows-machine-config-operator-lock";
-/// Name of the ConfigMap with the host keys that WMCO has recorded: address to base64 of the SSH wire format.
+/// Name of the ConfigMap with the host keys that WMCO has recorded: base64 of the SSH wire format, by address.
 pub const LEGACY_HOST_KEYS: &str = "windows-ssh-host-keys";
 /// Name of the Secret with the script that Machines run at their first start (WMCO's name).
 pub const USER_DATA_SECRET: &str = "windows-user-data";
@@ -28,28 +27,28 @@ pub const USER_DATA_SECRET: &str = "windows-user-data";
 pub const EXPORTER_CERTIFICATE: &str = "windows-machine-config-operator-tls";
 /// Prefix of the names of the services ConfigMaps: `windows-services-<version>`.
 pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
-/// The version of an adopted node that does not report which version it follows. No real version has this name.
+/// Version of an adopted node that does not report which version it follows. No real version has this name.
 pub const UNKNOWN_VERSION: &str = "unknown";
 /// Name of the operator's Lease.
 pub const LEASE: &str = "windows-node-pools";
 /// Name of the Service of the operator's metrics, which their certificate names.
 pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
-/// Secret with the facts of the cluster that were in force last, for the next operator.
+/// Name of the Secret with the last facts of the cluster, for the next instance of the operator.
 pub const KEPT_FACTS: &str = "windows-node-pools-facts";
-/// Name of the Secret with a certificate for the Service [`METRICS_SERVICE`], if another program makes it.
+/// Name of the Secret with a certificate for the Service [`METRICS_SERVICE`], if another program creates it.
 pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";
-/// Label of all that the program `acceptance` makes, and of its Node, with the name of the run; annotation of the same objects with the
-/// address of the host; and key of the taint of its Node.
+/// Label of all objects of the program `acceptance` and of its Node, with the name of the run; annotation of the same objects with the host's
+/// address; and key of the Node's taint.
 pub const ACCEPTANCE: &str = "windows-node-pools-acceptance";
-/// Name under which events are reported, and the operator's user agent.
+/// Reporting component of events, and the operator's user agent.
 pub const COMPONENT: &str = "windows-node-pools";
 
-/// The operator's program as a plugin of kubectl, as a user enters it.
+/// Command of the operator's kubectl plugin, as a user enters it.
 pub const PLUGIN: &str = "kubectl windows-node-pools";
 
-/// Label of what the operator creates, with [`COMPONENT`] as its value.
+/// Label of objects that the operator creates, with [`COMPONENT`] as its value.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Label and annotation keys.
@@ -93,7 +92,7 @@ pub mod key {
         /// Node or instance annotation `true`, written by a user: begin no operation on this host.
         HOLD = "windowsmachineconfig.openshift.io/hold";
         /// Node or instance annotation, written by a user or a program: the reason of a maintenance for which the node is to be drained. Its removal
-        /// hands the node back. `false` refuses what the host requests. That of the instance takes precedence over that of the Node.
+        /// hands the node back. `false` refuses requests from the host. The annotation of the instance takes precedence over that of the Node.
         MAINTENANCE = "windowsmachineconfig.openshift.io/maintenance";
         /// Node annotation: the reason of a maintenance that an administrator of the host requests with `wicd.exe maintenance`. Written by
         /// wicd.
@@ -141,12 +140,12 @@ pub mod key {
     }
 }
 
-/// Finalizer on an instance: its host must still be deconfigured or released.
+/// Finalizer on an instance whose host must still be deconfigured or released.
 pub const FINALIZER_INSTANCE: &str = "windowsmachineconfig.openshift.io/deconfigure";
-/// Finalizer on a pool: it still has instances.
+/// Finalizer on a pool that still has instances.
 pub const FINALIZER_POOL: &str = "windowsmachineconfig.openshift.io/instances";
 
-/// Kubernetes' finalizer on what is deleted with `--cascade=orphan`.
+/// Kubernetes' finalizer on objects that are deleted with `--cascade=orphan`.
 pub const ORPHAN_DEPENDENTS: &str = "orphan";
 
 /// Field manager of the pool controller.
@@ -157,10 +156,10 @@ pub const MANAGER_ADAPTER: &str = "windows-node-pools-adapter";
 /// Field manager of the instance controller.
 pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
 
-/// Field manager of the commands by which users change objects. Flux takes back what managers have written whose names begin with `kubectl`.
+/// Field manager of the plugin's commands. Its name must not begin with `kubectl`, because Flux reverts changes by such managers.
 pub const MANAGER_COMMAND: &str = "windows-node-pools-command";
 
-/// User names of certificates.
+/// User names and groups in certificates.
 pub mod user {
     /// Common name prefix of a kubelet's certificates.
     pub const NODE_PREFIX: &str = "system:node:";
@@ -170,11 +169,11 @@ pub mod user {
     pub const WICD_PREFIX: &str = "system:wicd-node:";
     /// Organisation of wicd's certificate.
     pub const WICD_GROUP: &str = "system:wicd-nodes";
-    /// ServiceAccount in the operator's namespace of the cloud-node-managers on hosts.
+    /// Name of the ServiceAccount of the cloud-node-managers on hosts, in the operator's namespace.
     pub const NODE_MANAGER: &str = "windows-node-pools-node-manager";
 }
 
-/// The taint that a Windows node has when its pool names no taints: `os=Windows:NoSchedule`.
+/// Taint of a Windows node whose pool sets no taints: `os=Windows:NoSchedule`.
 pub fn default_taint() -> crate::Taint {
     crate::Taint { key: "os".into(), value: Some("Windows".into()), effect: crate::TaintEffect::NoSchedule }
 }

@@ -1,7 +1,7 @@
-//! The manifest of the files that a host needs: `manifest.json` in the payload directory.
+//! Manifest of the files that a host needs: `manifest.json` in the payload directory.
 //!
-//! The directory holds every file compressed, as `<path>.zst` (one zstd frame), so that the operator sends the stored
-//! bytes and does not compress. Hashes and sizes are those of the file itself, not of its compressed form.
+//! The directory holds each file as `<path>.zst` (one zstd frame), so that the operator sends it without compressing.
+//! Hashes and sizes are those of the uncompressed file.
 
 use crate::Reason;
 use std::collections::BTreeSet;
@@ -18,11 +18,11 @@ pub const MANIFEST: &str = "manifest.json";
 pub struct Manifest {
     /// Version of this format; 1.
     pub schema: u32,
-    /// The files, sorted by path.
+    /// Files of the payload, sorted by path.
     pub files: Vec<File>,
 }
 
-/// One file.
+/// File of the payload.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct File {
@@ -30,19 +30,19 @@ pub struct File {
     pub path: String,
     /// Destination on the host, for example `C:\k\kubelet.exe`.
     pub destination: String,
-    /// Lower-case hex SHA-256.
+    /// SHA-256 of the uncompressed file, in lower-case hex.
     pub sha256: String,
-    /// Size in bytes.
+    /// Size of the uncompressed file, in bytes.
     pub size: u64,
     /// Size of `<path>.zst` in bytes.
     pub compressed_size: u64,
-    /// Platforms that need it, in lower case, for example `aws` or `azure`; empty means all.
+    /// Platforms that need the file, in lower case, for example `aws` or `azure`. Empty means all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub platforms: BTreeSet<String>,
-    /// Version of the program, as `1.36.3`, if it is known.
+    /// Version of the program, for example `1.36.3`, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Services that read it, and that must be restarted when it changes.
+    /// Services that read the file, and that must be restarted when it changes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub services: BTreeSet<String>,
 }
@@ -50,20 +50,20 @@ pub struct File {
 /// Error of an unusable manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Not JSON of the form above.
+    /// Text that is not JSON of the manifest's form.
     #[error("the payload manifest cannot be read; make the payload again (docs/guide/upgrade.md#the-payload)")]
     Syntax(#[source] serde_json::Error),
-    /// Made by another version of the tool.
+    /// Manifest of another version of the tool.
     #[error(
         "the payload manifest has schema {0}, this operator reads schema 1; make the payload again (docs/guide/upgrade.md#the-payload)"
     )]
     Schema(u32),
-    /// An entry is not acceptable.
+    /// Invalid entry of the manifest.
     #[error("payload file {path:?}: {problem}")]
     Entry {
         /// Path of the entry.
         path: String,
-        /// Fault of the manifest.
+        /// Problem with the entry.
         problem: &'static str,
     },
 }
@@ -106,7 +106,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The files that a host on `platform` needs.
+    /// Returns the files that a host on `platform` needs.
     pub fn for_platform(&self, platform: &str) -> Vec<File> {
         let wanted = |f: &&File| f.platforms.is_empty() || f.platforms.contains(platform);
         self.files.iter().filter(wanted).cloned().collect()
@@ -118,7 +118,7 @@ impl Manifest {
     }
 }
 
-/// Digest of a set of files: contents and destinations. The order does not matter.
+/// Returns the digest over contents and destinations of files. The order does not matter.
 pub fn digest(files: &[File]) -> String {
     let lines: BTreeSet<String> = files.iter().map(|f| format!("{} {}\n", f.sha256, f.destination)).collect();
     hex::encode(lines.iter().fold(Sha256::new(), Digest::chain_update).finalize())
@@ -135,7 +135,7 @@ fn is_relative_path(path: &str) -> bool {
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Reports whether the operator may write a file to `path` on a host: `C:\` and then ASCII parts that Windows does not
+/// Reports whether the operator may write a file to `path` on a host: `C:\` followed by ASCII parts that Windows does not
 /// normalise.
 pub fn is_host_path(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(r"C:\").or_else(|| path.strip_prefix(r"c:\")) else { return false };

@@ -1,4 +1,4 @@
-//! The kind WindowsNodePool: the Windows hosts that run as nodes, and how.
+//! Kind WindowsNodePool: Windows hosts to run as nodes, and their settings.
 
 mod cluster_facts;
 mod drain;
@@ -64,8 +64,8 @@ use crate::{
     validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsSecretRef) || !has(self.inventory.hosts) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsSecretRef, or a hostKey on every host")
 )]
 pub struct WindowsNodePoolSpec {
-    /// Defaults to Apply. Plan: only report in the status what the operator would do. It completes operations in
-    /// progress and begins no new one.
+    /// Mode in which the operator works on the pool. Defaults to Apply. Plan: only report in the status what the operator would do. It completes
+    /// operations in progress and begins no new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Source of the pool's hosts.
@@ -175,8 +175,8 @@ pub struct Ssh {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_hosts_secret_ref: Option<SecretRef>,
     /// Jump host through which the operator reaches all hosts of the pool, as with OpenSSH's ProxyJump: the SSH session
-    /// with a host runs inside the connection to the jump host, which cannot read or change it. Defaults to Directly. The
-    /// operator does not jump through several hosts.
+    /// with a host runs inside the connection to the jump host, which cannot read or change it. Defaults to a direct connection. The
+    /// operator does not connect through a chain of jump hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump_host: Option<JumpHost>,
 }
@@ -193,7 +193,7 @@ pub struct JumpHost {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<i32>,
-    /// User to log in to the jump host as. It needs no right but to forward TCP connections to the hosts.
+    /// User to log in to the jump host as. The user only needs the right to forward TCP connections to the hosts.
     #[schemars(length(min = 1, max = 104))]
     #[x_kube(validation = matches(
         r"^[^\x00-\x20\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\x9f])?$",
@@ -216,7 +216,7 @@ pub struct JumpHost {
 /// known hosts Secret.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostKeyPolicy {
-    /// Only keys that are declared: on the host, or in the known hosts Secret.
+    /// The operator trusts only declared keys: on the host, or in the known hosts Secret.
     Strict,
     /// The operator records the first key that a host shows, and trusts no other afterwards.
     #[default]

@@ -1,12 +1,12 @@
-//! Quantities of Kubernetes.
+//! Kubernetes quantities.
 
 use std::{borrow::Cow, fmt};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A quantity of Kubernetes, such as `500m` or `1.5Gi`, or a percentage where the field allows one. A number stands for
-/// its text. The rule of the field bounds it; the API server parses it as Kubernetes does.
+/// Kubernetes quantity, such as `500m` or `1.5Gi`, or a percentage where the field allows one. A number is the same as
+/// its text. The rule of each field limits the values; the API server parses them as usual.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(transparent)]
 pub struct Quantity(String);

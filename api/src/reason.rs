@@ -4,11 +4,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Makes the enum and its texts from one list, so that no reason is without a meaning. The meaning is the doc comment, in Markdown.
+/// Defines the enum and its texts from one list, so that no reason lacks a description. The description is the doc comment, in Markdown.
 macro_rules! reasons {
     ($($(#[doc = $meaning:literal])+ $word:ident,)+) => {
-        /// Reason of a condition, a failure, a refused entry of a list or a denied request: one stable word, for machines and alerts. The message has
-        /// the object and the remedy.
+        /// Reason of a condition, a failure, a refused entry of a list or a denied request: a stable name for tools and alerts. The message has the
+        /// object and the remedy.
         ///
         /// `cargo xtask gen` writes docs/reference/conditions.md from the doc comments.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -17,17 +17,17 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Every reason.
+            /// All reasons.
             pub const ALL: &'static [Self] = &[$(Self::$word),+];
 
-            /// The word, as conditions, events and metrics have it.
+            /// Returns the name in conditions, events and metrics.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$word => stringify!($word),)+
                 }
             }
 
-            /// The meaning, in Markdown.
+            /// Returns the description in Markdown.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$word => concat!($($meaning),+).trim_start(),)+
@@ -38,7 +38,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Windows denied access to an object on the host. A file that a program has open shows like this, too.
+    /// Windows denied access to an object on the host. Windows reports the same for a file that another program has open.
     AccessDenied,
     /// The host cannot use a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) that its pool lists, or is in
     /// no domain.
@@ -100,7 +100,7 @@ reasons! {
     CredentialsUnavailable,
     /// A directory of the operator on the host, or one above it, is a link or belongs to a user who is no administrator.
     DirectoryRefused,
-    /// `C:` of the host has not enough room.
+    /// There is not enough free space on `C:` of the host.
     DiskFull,
     /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools the limit over all pools
     /// (`--max-disruptions`).
@@ -132,7 +132,7 @@ reasons! {
     HostCallFailed,
     /// A name or an address is used twice, or belongs to a Node, an instance or a Machine that the host is not proven to be.
     HostConflict,
-    /// The host gave a reason that this operator does not know.
+    /// The host reported a reason that this operator does not know.
     HostFailed,
     /// The operator's files on the host are missing, incomplete or not as they were sent: another process changed them.
     HostFilesChanged,
@@ -233,7 +233,7 @@ reasons! {
     /// The list lacks hosts that stay until the list is corrected or their removal is
     /// [confirmed](../guide/removal.md#remove-several-hosts-or-all).
     RemovalBlocked,
-    /// The certificate request is not one that its host must make: if it is not yours, check the host that it names.
+    /// The certificate request differs from the one that its host must make: if it is not yours, check the host that it names.
     RequestDenied,
     /// You lack rights that the operator gets: install as cluster-admin.
     RightsMissing,
@@ -252,8 +252,8 @@ reasons! {
     SourceNotReady,
     /// A field of the pool cannot be used.
     SpecInvalid,
-    /// The [SSH server](../guide/hosts.md#ssh-server) of the host is set up in a way that wicd cannot be used through: no common algorithm, no
-    /// SFTP, a forced command or a shell that starts no program.
+    /// The configuration of the host's [SSH server](../guide/hosts.md#ssh-server) does not allow the use of wicd: no common algorithm, no SFTP, a
+    /// forced command or a shell that starts no program.
     SshServerUnfit,
     /// The host [refuses the epoch](../guide/troubleshooting.md#hosts-refuse-every-operator) of the operator: a newer one has worked on it, or
     /// the Lease has a number that no operator reaches.
@@ -272,8 +272,7 @@ reasons! {
     UpdateFailed,
     /// The revision of the list is not signed by a trusted key.
     VerificationError,
-    /// The host is to follow a version whose files are in no [payload](../guide/upgrade.md#the-payload) of this operator: an earlier operator made
-    /// it.
+    /// The host must follow a version of an earlier operator, whose files are in no [payload](../guide/upgrade.md#the-payload) of this one.
     VersionFilesMissing,
     /// The ConfigMap of a version is missing, damaged or not the operator's own.
     VersionUnreadable,
@@ -296,7 +295,7 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Word that is no reason of this release.
+/// Error for a name that is not a reason of this release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no reason")]
 pub struct UnknownReason(String);
@@ -315,7 +314,7 @@ impl AsRef<str> for Reason {
     }
 }
 
-/// Words in the status of objects are strings.
+/// Comparison with reasons in the status of objects, which are strings.
 impl PartialEq<str> for Reason {
     fn eq(&self, word: &str) -> bool {
         self.as_str() == word

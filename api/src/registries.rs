@@ -1,39 +1,39 @@
-//! Keys of `config.json`, the logins of registries: which images a login is for. The rules are kubelet's, so that a mirror and an image that is
-//! pulled ahead get the login that kubelet would use.
+//! Matching of images with the registry logins in `config.json`, by kubelet's rules, so that mirrors and images that are pulled ahead get the login
+//! that kubelet would use.
 
-/// All names of Docker Hub.
+/// Equivalent names of Docker Hub.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
-/// Registry and path of a key, which may be a URL: Docker Hub's is `https://index.docker.io/v1/`.
+/// Returns registry and path of a key, which may be a URL, such as `https://index.docker.io/v1/` for Docker Hub.
 pub fn location(key: &str) -> &str {
     let rest = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
     rest.strip_suffix("/v1").or_else(|| rest.strip_suffix("/v2")).unwrap_or(rest)
 }
 
-/// Registry and path of a location; the path is empty if it has none.
+/// Splits a location into registry and path, which may be empty.
 pub fn split(location: &str) -> (&str, &str) {
     location.split_once('/').unwrap_or((location, ""))
 }
 
-/// Returns all names of a registry.
+/// Returns all equivalent names of a registry.
 pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }
 
-/// Reports whether the login with this key is for the images below a path of a registry, and how special it is: the greatest of several wins. That is the longest
-/// path, and of two keys with the same one that without a wildcard.
+/// Returns the rank of a login for images below a path of a registry, `None` if its key does not match. The login with the highest rank wins: that
+/// with the longest path, and for the same path, one without a wildcard.
 pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<(usize, &'a str)> {
     let (pattern, prefix) = split(location(key));
     (is_registry(pattern, registry) && is_below(path, prefix)).then_some((prefix.len(), key))
 }
 
-/// Reports whether a path is another one or continues it, perhaps with a tag or a digest.
+/// Reports whether a path is equal to or below another one, optionally with a tag or a digest.
 pub fn is_below(path: &str, above: &str) -> bool {
     let end = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);
     above.is_empty() || path.strip_prefix(above).is_some_and(end)
 }
 
-/// Reports whether a key matches a registry: each part of the name is the same or fits a pattern with `*`, and the port is the same.
+/// Reports whether a key matches a registry: each part of the name is equal or matches a pattern with `*`, and the ports are equal.
 fn is_registry(pattern: &str, registry: &str) -> bool {
     if DOCKER_HUB.contains(&registry) {
         return DOCKER_HUB.contains(&pattern);
@@ -49,7 +49,7 @@ fn host_and_port(registry: &str) -> (&str, &str) {
     registry.rsplit_once(':').unwrap_or((registry, ""))
 }
 
-/// Reports whether a text fits a pattern in which `*` stands for any text.
+/// Reports whether a text matches a pattern in which `*` stands for any text.
 fn fits(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();

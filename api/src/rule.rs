@@ -1,23 +1,22 @@
-//! Rules of the CRDs that say in words what a value must be.
+//! Validation rules of the CRDs, with messages that explain valid values.
 //!
-//! The API server answers a `pattern` with the regular expression, which does not explain it. A field that users write has a rule with a sentence in
-//! its place. Its estimated cost must fit into the API server's budget: the length of a text, and the number of entries of the lists around it, have
-//! limits.
+//! For a `pattern`, the API server answers with the regular expression, which explains nothing. Fields that users write have rules with messages
+//! instead. The estimated cost of a rule must be within the API server's limit, so texts and the lists around them have maximum lengths.
 
 use kube::core::Rule;
 
-/// Rule that a text matches `pattern`, which has no `'`. The message begins with "must".
+/// Rule that a text matches `pattern`, which must not contain `'`. The message begins with "must".
 pub fn matches(pattern: &str, message: &str) -> Rule {
     Rule::new(format!("self.matches(r'{pattern}')")).message(message)
 }
 
-/// Rule that a time is one that [`Time`](crate::Time) can hold: it takes the Unix epoch and what is before it for unknown.
+/// Rule that a time is after the Unix epoch: [`Time`](crate::Time) treats others as unknown.
 pub fn after_epoch() -> Rule {
     Rule::new("self > timestamp('1970-01-01T00:00:00Z')")
         .message("must be a time after 1970, for example 2027-01-01T08:00:00Z")
 }
 
-/// Rule for each text of a list.
+/// Rule that each text of a list matches `pattern`.
 pub fn all_match(pattern: &str, message: &str) -> Rule {
     Rule::new(format!("self.all(text, text.matches(r'{pattern}'))")).message(message)
 }

@@ -1,4 +1,4 @@
-//! The services ConfigMap `windows-services-<version>`: the Windows services of a host, in WMCO's format.
+//! Services ConfigMap `windows-services-<version>`: the Windows services of a host, in WMCO's format.
 //!
 //! Its data keys `services`, `files`, `environmentVars` and `watchedEnvironmentVars` each hold a JSON text. This
 //! operator adds the optional fields `hostVariablesInCommand` and `prepare` to a service; readers of the legacy format
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicesConfig {
-    /// The services, sorted by priority.
+    /// Services of the host, sorted by priority.
     pub services: Vec<Service>,
     /// Files that the services need, with their hashes.
     pub files: Vec<FileInfo>,
@@ -26,29 +26,29 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// Reports whether every service has this variable of its own, so that the machine's does not reach it. Windows ignores the case of names.
+    /// Reports whether every service has its own value of this variable, so that the machine's reaches none. Windows ignores the case of names.
     pub fn is_own_variable(&self, name: &str) -> bool {
         let has = |s: &Service| s.environment.keys().any(|own| own.eq_ignore_ascii_case(name));
         !self.services.is_empty() && self.services.iter().all(has)
     }
 }
 
-/// A Windows service.
+/// Windows service.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
-    /// Name for the service manager.
+    /// Name of the service in the service manager.
     pub name: String,
-    /// Command line (the legacy name of the field), with variables still in it.
+    /// Command line with unexpanded variables. The name of the field is a legacy of WMCO.
     pub path: String,
-    /// Variables with values from the Node.
+    /// Variables in the command line with values from the Node.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub node_variables_in_command: Vec<NodeVariable>,
-    /// Variables with values that the host itself knows.
+    /// Variables in the command line with values that the host itself knows.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub host_variables_in_command: Vec<HostVariable>,
-    /// Legacy: scripts that WMCO's daemon runs before the service, for values of its command. Always empty in ConfigMaps of this operator, which does not
-    /// use PowerShell; [`ServicesConfig::validate_for_host`] refuses others.
+    /// Scripts that WMCO's daemon runs before the service, for values in its command. Always empty in ConfigMaps of this operator, which does not use
+    /// PowerShell; [`ServicesConfig::validate_for_host`] refuses others. Legacy.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
     /// Variables that the service has in addition to those of the machine.
@@ -62,11 +62,11 @@ pub struct Service {
     pub dependencies: Vec<String>,
     /// True if the host needs the service to become a node.
     pub bootstrap: bool,
-    /// Lower ones start first.
+    /// Priority of the start: services with a lower one start first.
     pub priority: u32,
 }
 
-/// A list that Go may have written as `null`.
+/// Reads a list that Go may have written as `null`.
 fn or_null<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -79,23 +79,23 @@ where
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Prepare {
-    /// The configuration of CNI and of kube-proxy, and kube-proxy's own address in the pod network.
+    /// Configuration of CNI and kube-proxy, and kube-proxy's own address in the pod network.
     OvnHybridNetwork(OvnHybridNetwork),
-    /// A token with which it goes to the API server.
+    /// Token with which the service authenticates to the API server.
     ServiceAccountToken(ServiceAccountToken),
 }
 
-/// A token of a ServiceAccount in the operator's namespace, bound to the Node of the host.
+/// Token of a ServiceAccount in the operator's namespace, bound to the host's Node.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceAccountToken {
     /// Name of the ServiceAccount.
     pub service_account: String,
-    /// Path from which the service reads the file.
+    /// Path of the file from which the service reads the token.
     pub path: String,
 }
 
-/// Configuration of a host in the hybrid overlay of OVN-Kubernetes, without the values that only the host knows.
+/// Network configuration of a host in the hybrid overlay of OVN-Kubernetes, without the values that only the host knows.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct OvnHybridNetwork {
@@ -107,7 +107,7 @@ pub struct OvnHybridNetwork {
     pub verbosity: u32,
 }
 
-/// A variable with a value from the Node.
+/// Variable with a value from the Node.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeVariable {
@@ -117,17 +117,17 @@ pub struct NodeVariable {
     pub node_object_json_path: String,
 }
 
-/// A variable with a value that the host itself knows.
+/// Variable with a value that the host itself knows.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HostVariable {
     /// Text in the command that is replaced.
     pub name: String,
-    /// Value in its place.
+    /// Fact that replaces the text.
     pub fact: HostFact,
 }
 
-/// A value that the host itself knows.
+/// Value that the host itself knows.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFact {
     /// Name of the Node.
@@ -136,40 +136,40 @@ pub enum HostFact {
     NodeIp,
 }
 
-/// A file and its hash.
+/// File with its hash.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FileInfo {
-    /// Path on the host.
+    /// Path of the file on the host.
     pub path: String,
-    /// Lower-case hex SHA-256.
+    /// SHA-256 of the content, in lower-case hex.
     pub checksum: String,
 }
 
 /// Error of an unusable services ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub enum ServicesError {
-    /// A key is missing.
+    /// Missing key of the ConfigMap.
     #[error("the services ConfigMap has no key {0:?}")]
     MissingKey(&'static str),
-    /// A key is not part of the format.
+    /// Key that is not part of the format.
     #[error("the services ConfigMap has the unknown key {0:?}")]
     UnknownKey(String),
-    /// The text under a key is not JSON of the right form.
+    /// Text under a key that is not JSON of the right form.
     #[error("the text under key {key:?} of the services ConfigMap cannot be read")]
     Syntax {
         /// Key of the ConfigMap.
         key: &'static str,
-        /// Reason, in a sentence.
+        /// Cause of the failure.
         #[source]
         source: serde_json::Error,
     },
-    /// A service is not acceptable.
+    /// Invalid service.
     #[error("service {service:?}: {problem}")]
     Service {
         /// Name of the service.
         service: String,
-        /// Fault of the service.
+        /// Problem with the service.
         problem: &'static str,
     },
 }
@@ -215,7 +215,7 @@ impl ServicesConfig {
         Ok(config)
     }
 
-    /// The data of the ConfigMap. The same content gives the same text.
+    /// Returns the data of the ConfigMap, which is the same text for the same content.
     pub fn to_data(&self) -> BTreeMap<String, String> {
         fn text<T: Serialize>(value: &T) -> String {
             serde_json::to_string(value).unwrap_or_default()
@@ -273,8 +273,8 @@ impl ServicesConfig {
         }
     }
 
-    /// Checks what a host is to follow: the rules of the format, and that no service needs a script. Without it, its command would be started with the
-    /// variable in it in place of the value.
+    /// Checks the services for a host: the rules of the format, and that no service needs a script, without which its command would start with an
+    /// unexpanded variable.
     ///
     /// # Errors
     /// [`ServicesError::Service`], as [`ServicesConfig::validate`], and when a service has a script.
@@ -290,7 +290,7 @@ impl ServicesConfig {
         }
     }
 
-    /// A service that depends on itself, directly or through others.
+    /// Returns a service that depends on itself, directly or indirectly, or on such a service.
     fn cycle(&self) -> Option<&Service> {
         // Repeatedly removes services that depend on no remaining service. A service that cannot be removed is in a
         // cycle or behind one.
@@ -337,7 +337,7 @@ mod tests {
         let (c, k) = (service("containerd", 0, true, &[]), service("kubelet", 1, true, &["containerd"]));
         let cases: [(&str, Vec<Service>, Option<&str>); 11] = [
             ("usual", vec![c.clone(), k.clone(), service("x", 2, false, &["kubelet", "dhcp"])], None),
-            // WMCO reports a cycle here: it does not finish a dependency that it has begun (contract, section 8, item 24).
+            // WMCO wrongly reports a cycle here.
             (
                 "order does not matter",
                 vec![service("a", 1, false, &["b"]), service("b", 1, false, &[]), service("c", 1, false, &["a"])],
@@ -393,7 +393,7 @@ mod tests {
         let config = ServicesConfig::from_data(&data).unwrap();
         assert_eq!(config.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["kubelet", "kube-proxy"]);
         assert_eq!(ServicesConfig::from_data(&config.to_data()).unwrap(), config);
-        // It is compared with what a host would get, and followed by none.
+        // A legacy ConfigMap is only compared with the desired one; hosts do not follow it.
         let refused = config.validate_for_host().unwrap_err().to_string();
         assert!(refused.contains("kube-proxy") && refused.contains("powershellPreScripts"), "{refused}");
         let mut plain = config;

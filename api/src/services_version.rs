@@ -1,21 +1,20 @@
-//! Versions of the services: their names carry the digest of the content that is stored under them.
+//! Versions of the services, whose names contain the digest of the content.
 //!
-//! A version is the end of the name of a services ConfigMap, `windows-services-<version>`. "Immutable" does not prevent
-//! the deletion of a ConfigMap and the creation of another under its name, so every reader, operator or host, computes
-//! the digest again and uses no content that does not match. Versions of the Windows Machine Config Operator carry
-//! none.
+//! A version is the suffix of the name of a services ConfigMap, `windows-services-<version>`. An immutable ConfigMap
+//! can be deleted and recreated with other content, so every reader, operator or host, computes the digest again and
+//! ignores content that does not match. Versions of the Windows Machine Config Operator have no digest.
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Hex digits of the digest in a name: 128 bits, for which finding other content is infeasible.
+/// Number of hex digits of the digest in a name: 128 bits, for which finding other content is infeasible.
 pub const DIGITS: usize = 32;
 
-/// The content stored under a version does not match its name.
+/// Reason why the content of a services ConfigMap does not match its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnverifiedError {
-    /// The name carries no digest.
+    /// The name has no digest.
     #[error("its name carries no digest, as those of the Windows Machine Config Operator do not")]
     NoDigest,
     /// The ConfigMap was replaced or damaged.
@@ -23,11 +22,11 @@ pub enum UnverifiedError {
     Differs,
 }
 
-/// The digest of what a services ConfigMap holds: its data, and the annotation
-/// [`RENDERED`](crate::names::key::RENDERED). The digest covers bytes and never changes between releases.
+/// Returns the digest of a services ConfigMap's data and annotation [`RENDERED`](crate::names::key::RENDERED). The
+/// digest of the same bytes must never change between releases.
 pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
     let mut hash = Sha256::new();
-    // Lengths delimit the texts from each other.
+    // Lengths separate the texts from each other.
     let mut add = |key: &str, text: &str| {
         hash.update(format!("{} {}\n", key.len(), text.len()));
         hash.update(key);
@@ -42,17 +41,17 @@ pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
     digits
 }
 
-/// The digest that a version carries. `None` for those of the Windows Machine Config Operator.
+/// Returns the digest in a version. `None` for versions of the Windows Machine Config Operator.
 pub fn carried(version: &str) -> Option<&str> {
     let (_, digits) = version.rsplit_once('-')?;
     let is_hex = digits.len() == DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     is_hex.then_some(digits)
 }
 
-/// Checks that a services ConfigMap holds what its version says.
+/// Checks that the content of a services ConfigMap matches the digest in its version.
 ///
 /// # Errors
-/// The content does not match, or the version carries no digest.
+/// Fails when the content does not match, or the version has no digest.
 pub fn verify(version: &str, data: &BTreeMap<String, String>, rendered: Option<&str>) -> Result<(), UnverifiedError> {
     let carried = carried(version).ok_or(UnverifiedError::NoDigest)?;
     match rendered {

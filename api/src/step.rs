@@ -5,13 +5,13 @@ use std::{borrow::Cow, fmt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Defines the steps once: the type, its words, and the list of all.
+/// Defines the type, the names and the list of all steps from one list.
 macro_rules! steps {
     ($($(#[doc = $doc:expr])+ $step:ident,)+) => {
-        /// A step of an operation, as `status.operation.step`, events and metrics name it.
+        /// Step of an operation, as in `status.operation.step`, events and metrics.
         ///
-        /// The names are a part of the API. A stored name that this version does not have reads as [`Step::Unknown`]: a step of another
-        /// version must not make the whole object unreadable.
+        /// The names are part of the API. An unknown stored name is read as [`Step::Unknown`]: a step of another version must not make
+        /// the whole object unreadable.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum Step {
             /// No step, or one of another version of the operator.
@@ -21,7 +21,7 @@ macro_rules! steps {
         }
 
         impl Step {
-            /// Steps, all but the unknown one.
+            /// All steps except the unknown one.
             pub const ALL: &[Self] = &[$(Self::$step),+];
 
             /// Returns the name of the step in the API.
@@ -36,7 +36,7 @@ macro_rules! steps {
 }
 
 steps! {
-    /// Log in, send wicd, ask the host for its state.
+    /// Log in, send wicd, query the state of the host.
     Connect,
     /// Send the payload of a version ahead. The node continues unchanged.
     Stage,
@@ -50,7 +50,7 @@ steps! {
     Maintain,
     /// Send the payload files that are missing.
     Upload,
-    /// Put files in place, write the configuration, make keys.
+    /// Put files in place, write the configuration, create keys.
     Configure,
     /// Restart the host.
     Reboot,
@@ -60,9 +60,9 @@ steps! {
     Start,
     /// Wait until the Node exists, is Ready, and follows its version.
     Register,
-    /// Watch whether the changed node stays Ready.
+    /// Verify that the changed node stays Ready.
     Verify,
-    /// Let the node take pods again.
+    /// Allow pods on the node again.
     Uncordon,
     /// Remove everything that the operator put on the host.
     Deconfigure,
@@ -70,7 +70,7 @@ steps! {
     DeleteNode,
     /// Put the new SSH key beside the old one.
     AddKey,
-    /// Log in with the new SSH key alone.
+    /// Log in with only the new SSH key.
     VerifyKey,
     /// Remove the old SSH key.
     RetireKey,
@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for Step {
     }
 }
 
-/// A string without a list of its values: objects that another version has stored must still be accepted.
+/// Schema of a string without a list of values, so that steps of other versions are accepted.
 impl JsonSchema for Step {
     fn schema_name() -> Cow<'static, str> {
         "Step".into()

@@ -1,11 +1,11 @@
 //! Text from outside the operator (hosts, servers, commits, resolvers), made safe to display in logs, events,
 //! conditions and terminals.
 //!
-//! Every part of the operator uses this one sanitiser, and this one reader of encodings.
+//! All parts of the operator use this sanitiser and this decoder.
 
 use std::borrow::Cow;
 
-/// Returns at most `most` characters of `text`, on one line. Control characters become spaces, [deceptive](is_deceptive)
+/// Returns at most `most` characters of `text`, in one line. Control characters become spaces, [deceptive](is_deceptive)
 /// characters are removed.
 pub fn line(text: &str, most: usize) -> String {
     let clean = text.chars().filter(|&c| !is_deceptive(c)).map(|c| if c.is_control() { ' ' } else { c });
@@ -13,24 +13,24 @@ pub fn line(text: &str, most: usize) -> String {
     clean.trim_end().to_owned()
 }
 
-/// Returns `text` without a limit, and with its lines and tabs.
+/// Sanitises `text` like [`line`], without a limit, and keeps line breaks and tabs.
 pub fn lines(text: &str) -> String {
     let fine = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || is_deceptive(c));
     text.chars().filter(|&c| fine(c)).collect::<String>().trim().to_owned()
 }
 
-/// A text in quotes for a message, of which at most `most` characters are shown. Characters that are invisible or change the text
-/// around them are shown by their numbers, so that the fault of the text can be seen; spaces at its ends stay.
+/// Returns at most `most` characters of a text, in quotes, for a message. Escapes characters that are invisible or change the text around them,
+/// so that the fault is visible. Spaces at the ends stay.
 pub fn quote(text: &str, most: usize) -> String {
     format!("\"{}\"{}", escape(text, most), if text.chars().nth(most).is_some() { "…" } else { "" })
 }
 
-/// Text of [`quote`] without the quotes.
+/// Returns the text of [`quote`] without the quotes.
 pub fn escape(text: &str, most: usize) -> String {
     let mut escaped = String::new();
     for c in text.chars().take(most) {
         match c {
-            // A second one would be read as part of a name such as DOMAIN\name.
+            // Not doubled, because users would read both as part of a name such as DOMAIN\name.
             '\\' => escaped.push(c),
             c if is_deceptive(c) || (c.is_whitespace() && c != ' ') => escaped.extend(c.escape_default()),
             c => escaped.extend(c.escape_debug()),
@@ -39,13 +39,13 @@ pub fn escape(text: &str, most: usize) -> String {
     escaped
 }
 
-/// Bytes that are no text.
+/// Error for bytes that cannot be decoded as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotText {
-    /// UTF-16 whose byte order is not given.
+    /// UTF-16 without a byte order mark.
     #[error("it is in UTF-16 without a byte order mark: save it in UTF-8")]
     Utf16,
-    /// Another encoding, or no text at all.
+    /// Another encoding, or not text.
     #[error("it is not text in UTF-8 (line {line}): save it in UTF-8")]
     Encoding {
         /// First line that is not UTF-8, from 1.
@@ -63,10 +63,10 @@ impl NotText {
     }
 }
 
-/// The text of bytes that a user or a program of Windows has written: UTF-8, or UTF-16 with a byte order mark. The mark is no part of the text.
+/// Decodes text from users or Windows programs: UTF-8, or UTF-16 with a byte order mark. Removes the mark.
 ///
 /// # Errors
-/// Fails for bytes in another encoding, and for bytes that are no text.
+/// Fails for bytes in another encoding, and for bytes that are not text.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let (pairs, rest) = bytes.as_chunks::<2>();
@@ -87,13 +87,13 @@ pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     }
 }
 
-/// The text without the byte order mark that editors of Windows put before it.
+/// Returns the text without the byte order mark that Windows editors put before it.
 pub fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Reports whether a character changes the appearance of the text around it, or is invisible: it reorders (bidirectional
-/// controls), breaks lines, joins or parts, or has no width.
+/// Reports whether a character is invisible or changes the appearance of the text around it: bidirectional controls, line separators, joiners,
+/// and characters without width.
 pub fn is_deceptive(c: char) -> bool {
     matches!(
         c,

@@ -1,4 +1,4 @@
-//! Times in objects of the API.
+//! Times in API objects.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
@@ -6,28 +6,28 @@ use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A time in an object of the API: RFC 3339 in UTC with whole seconds, like the times of Kubernetes.
+/// Time in an API object: RFC 3339 in UTC with whole seconds, like Kubernetes' times.
 ///
-/// The epoch, which is the default, stands for an unknown time. A stored text that is no time reads as the epoch: one field must not make the whole
-/// object unreadable, since the operator removes no host while it cannot read a pool. [`Time::known`] is therefore the only way to the [`Timestamp`]:
-/// each caller decides what an unknown time means, and none mistakes it for one that is long past, which would end waits and deadlines.
+/// The epoch, which is the default, stands for an unknown time. An invalid stored text is read as the epoch: one field must not make the whole object
+/// unreadable, because the operator removes no host while it cannot read a pool. Only [`Time::known`] returns the [`Timestamp`], so that each caller
+/// handles an unknown time, and none mistakes it for one long past, which would end waits and deadlines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(Timestamp);
 
 impl Time {
-    /// Current time.
+    /// Returns the current time.
     pub fn now() -> Self {
         Timestamp::now().into()
     }
 
-    /// The time; `None` if it is unknown.
+    /// Returns the time, `None` if it is unknown.
     pub fn known(self) -> Option<Timestamp> {
         (self != Self::default()).then_some(self.0)
     }
 }
 
-/// Cuts off the fraction of the second. A time before the epoch becomes unknown: the API server takes only years of
-/// four digits, and a host may report any time.
+/// Removes the fraction of the second. A time before the epoch becomes unknown: the API server accepts only years of four digits, and a host may
+/// report any time.
 impl From<Timestamp> for Time {
     fn from(time: Timestamp) -> Self {
         Self(Timestamp::from_second(time.as_second().max(0)).unwrap_or_default())

@@ -1,16 +1,16 @@
-//! The operator that turns Windows hosts into Kubernetes nodes, and the commands of users. Each module may use those below it:
+//! Operator that turns Windows hosts into Kubernetes nodes, and the commands for users. Each module may use those below it:
 //!
-//! * [`run()`](run::run): the process: Lease, caches, controllers. [`commands`]: what users run.
-//! * [`rights`]: what the nodes' daemons may, and what is told to the Operator Lifecycle Manager.
-//! * [`pool`]: from a pool's inventory to instances, grants and the pool's status. Works on no host.
-//! * [`inventory`]: where hosts come from.
-//! * [`instance`]: works on one host over SSH, one step after another.
-//! * [`context`]: what all controllers share.
-//! * [`wmco`]: what only a cluster of the Windows Machine Config Operator has. [`csr`], [`drain`]: certificates, and moving pods away.
-//! * [`caches`], [`cluster`], [`client`]: the objects that are watched, the facts of the cluster, the connection to its API server.
+//! * [`run()`](run::run): the process with its Lease, caches and controllers. [`commands`]: the commands for users.
+//! * [`rights`]: the rights of the nodes' daemons, and reports to the Operator Lifecycle Manager.
+//! * [`pool`]: from a pool's inventory to instances, grants and the pool's status. Contacts no host.
+//! * [`inventory`]: sources of hosts.
+//! * [`instance`]: operations on one host over SSH, step by step.
+//! * [`context`]: data that all controllers share.
+//! * [`wmco`]: features for clusters of the Windows Machine Config Operator. [`csr`], [`drain`]: certificate requests, and eviction of pods.
+//! * [`caches`], [`cluster`], [`client`]: watch caches, facts of the cluster, and the connection to its API server.
 //! * [`runtime`]: the process's log, metrics, events, Lease and SSH slots. [`args`]: its settings.
 //!
-//! Two more crates: `wnp-core`, the decisions, pure; `remote`, the way to a host.
+//! Two more crates: `wnp-core` has the decisions, without I/O; `remote` has the access to hosts.
 
 pub mod args;
 pub mod caches;

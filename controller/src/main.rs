@@ -8,14 +8,14 @@ use controller::{
     runtime::errors,
 };
 
-/// See `.cargo/config.toml` for its options.
+/// Global allocator, with options in `.cargo/config.toml`.
 #[cfg(all(target_env = "musl", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // The first line: two providers in one process, or none, make the first TLS connection panic.
+    // Must come first: without exactly one provider in the process, the first TLS connection panics.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Operator { cluster, command } = match args::parse(Operator::command()) {
         Ok(operator) => operator,

@@ -1,7 +1,7 @@
 //! Flux artifacts: a tar.gz archive of a source, and the digest that the source object names. Nothing is written to disk.
 //!
-//! Bytes are limited while they are read, whatever the headers say. No content of an archive is returned before the digest of the whole
-//! archive was checked.
+//! Size limits apply to the bytes that are read, whatever the headers claim. No content is returned before the digest of the whole
+//! archive is verified.
 
 mod digest;
 
@@ -23,9 +23,9 @@ const MAX_EXTENSION: u64 = 64 << 10;
 /// Reason why an artifact is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
-    /// Bytes other than those that the object names.
+    /// Artifact whose digest differs from the one in the source object.
     #[error(
-        "the artifact has another digest than its object says: it was changed in transit, or replaced in the meantime"
+        "the artifact's digest differs from the one in its object: it was changed in transit, or replaced in the meantime"
     )]
     Digest,
     /// Artifact that could not be read to its end.
@@ -40,7 +40,7 @@ pub enum ArtifactError {
     /// Entry name that leads out of the archive.
     #[error("the artifact has an entry {} outside its root: check the tool that made it", text::quote(.0, 200))]
     Escape(String),
-    /// File that is in the archive twice.
+    /// File that the archive contains twice.
     #[error("the artifact has {} twice: check the tool that made it", text::quote(.0, 200))]
     Twice(String),
     /// Path of the pool that is outside the artifact.
@@ -65,14 +65,14 @@ impl ArtifactError {
         }
     }
 
-    /// Reports whether the error lasts until a user acts. Other errors may be over at the next attempt.
+    /// Reports whether the error persists until a user acts. Other errors may disappear at the next attempt.
     pub fn stalls(&self) -> bool {
         !matches!(self, Self::Digest | Self::Read(_))
     }
 }
 
-/// Returns the inventory files of an archive, sorted by path: the file at `path`, or all `*.yaml`, `*.yml` and `*.json` below it; all of the
-/// archive if `path` is empty. Links and devices are not files. `bytes` are read to their end, so that a [`Checked`] compares the digest.
+/// Returns the inventory files of an archive, sorted by path: the file at `path`, or all `*.yaml`, `*.yml` and `*.json` below it. An empty
+/// `path` means the whole archive. Links and devices are skipped. `bytes` is read to its end, so that a [`Checked`] verifies the digest.
 ///
 /// # Errors
 /// [`ArtifactError::PathInvalid`] when `path` leads out of the archive. [`ArtifactError::Digest`] when `bytes` is a
@@ -85,7 +85,7 @@ pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<F
     let mut bytes = Bounded { inner: &mut bytes, left: limits.transfer };
     let mut unpacked = Bounded { inner: GzDecoder::new(&mut bytes), left: limits.transfer };
     let files = entries(&mut unpacked, &wanted, limits);
-    // What is wrong with an archive that is not the right one does not matter.
+    // A wrong digest or a read error takes precedence over faults in the archive.
     let rest = io::copy(&mut bytes, &mut io::sink()).map_err(|error| classify(error, limits));
     match rest {
         Err(error @ (ArtifactError::Digest | ArtifactError::Read(_))) => return Err(error),
@@ -109,7 +109,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
     let mut seen = BTreeSet::new();
     let mut long_name: Option<Vec<u8>> = None;
     let mut archive = Archive::new(tar);
-    // Raw, because names longer than a header would otherwise be read into memory at any length.
+    // Raw entries: otherwise names longer than a header are read into memory without a limit.
     for entry in archive.entries().map_err(fail)?.raw(true) {
         let mut entry = entry.map_err(fail)?;
         let (kind, size) = (entry.header().entry_type(), entry.size());
@@ -179,7 +179,7 @@ fn extension(entry: impl Read, size: u64, limits: &Limits) -> Result<Vec<u8>, Ar
     Ok(bytes)
 }
 
-/// Returns the name in a pax header. Fails if the header has a size, which would make headers lie about where the next entry begins.
+/// Returns the name in a pax header. Fails if the header has a size, which would make the start of the next entry ambiguous.
 fn pax_name(text: &[u8]) -> Result<Option<Vec<u8>>, ArtifactError> {
     let mut name = None;
     for pair in PaxExtensions::new(text) {
@@ -207,7 +207,7 @@ fn is_inventory(path: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| ["yaml", "yml", "json"].contains(&extension))
 }
 
-/// Returns the path without `.` and needless `/`. `None` if the path begins at the root or leads upwards, on any system.
+/// Returns the path without `.` and needless `/`. `None` if the path is absolute or leads upwards, on any operating system.
 fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains(['\\', '\0']) {
         return None;
@@ -240,7 +240,7 @@ fn classify(error: io::Error, limits: &Limits) -> ArtifactError {
 #[error("more bytes than allowed")]
 struct Exceeded;
 
-/// Reader that fails at its limit, where [`io::Take`] would end as if all were well.
+/// Reader that fails at its limit. [`io::Take`] would report a normal end.
 struct Bounded<R> {
     inner: R,
     left: u64,

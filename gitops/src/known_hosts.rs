@@ -1,6 +1,6 @@
 //! The `known_hosts` format of OpenSSH (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"), for Git servers and for the hosts of a pool.
 //!
-//! `ssh_key::known_hosts` does not say which hosts a line is for if its key cannot be read, so that one bad line would stand for all hosts.
+//! The parser in `ssh_key::known_hosts` does not report the host names of a line with an invalid key: one bad line would affect all hosts.
 
 use api::Reason;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub enum KnownHostsError {
     BadKey {
         /// First damaged line for the host, from 1.
         line: usize,
-        /// Host that was looked for.
+        /// Requested host.
         host: String,
     },
     /// Every key of the host is revoked.
@@ -24,17 +24,17 @@ pub enum KnownHostsError {
     Revoked {
         /// Last line that revokes a key of the host, from 1.
         line: usize,
-        /// Host that was looked for.
+        /// Requested host.
         host: String,
     },
-    /// The host is known by its certificate authority alone.
+    /// The host has a certificate authority, but no key of its own.
     #[error(
         "line {line} of known_hosts trusts a certificate authority for {host}, which is not supported: add the host's own key"
     )]
     CertAuthority {
         /// Last line with a certificate authority for the host, from 1.
         line: usize,
-        /// Host that was looked for.
+        /// Requested host.
         host: String,
     },
 }
@@ -52,17 +52,17 @@ impl KnownHostsError {
 /// Keys of a host in a `known_hosts` text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known<K> {
-    /// Keys that the host may have; none if no line names the host.
+    /// Trusted keys of the host. Empty if no line matches the host.
     pub keys: Vec<K>,
-    /// Lines, from 1, that name the host and cannot be read. Other lines are used without them, as OpenSSH does.
+    /// Lines, from 1, that match the host and cannot be parsed. They are skipped, as in OpenSSH.
     pub damaged: Vec<usize>,
 }
 
-/// Returns the keys that `text` lists for a host. Understands lists, hashed names, `[host]:port`, `*` and `?`, and negation, and leaves out
-/// revoked keys. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
+/// Returns the keys that `text` lists for a host, without revoked keys. Supports lists, hashed names, `[host]:port`, `*` and `?`, and
+/// negation. Faults in lines for other hosts are ignored. `parse` parses `<type> <base64>`.
 ///
 /// # Errors
-/// [`KnownHostsError::BadKey`] when all lines for the host have an unknown marker, or no key that `parse` reads.
+/// [`KnownHostsError::BadKey`] when all lines for the host have an unknown marker, or no key that `parse` accepts.
 /// [`KnownHostsError::Revoked`] when all keys of the host are revoked. [`KnownHostsError::CertAuthority`] when the host has a
 /// certificate authority, and no key of its own.
 pub fn known_hosts<K: PartialEq>(
@@ -102,11 +102,11 @@ pub fn known_hosts<K: PartialEq>(
     }
 }
 
-/// Returns the name that a line must match: `host`, or `[host]:port` unless the port is 22. Lower case, and without the dot at the end of an
-/// absolute DNS name.
+/// Returns the name that a line must match: `host`, or `[host]:port` unless the port is 22. The name is in lower case, without the dot at
+/// the end of an absolute DNS name.
 pub fn host_name(address: &str, port: u16) -> String {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
-    // One spelling for IPv6.
+    // Normalizes IPv6 addresses.
     let absolute = || bare.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(bare);
     let name = bare.parse::<IpAddr>().map_or_else(|_| absolute().to_ascii_lowercase(), |ip| ip.to_string());
     if port == 22 { name } else { format!("[{name}]:{port}") }
@@ -128,8 +128,8 @@ fn matches_host(patterns: &str, host: &str) -> bool {
     matched
 }
 
-/// Reports whether a hashed name (`|1|salt|hash`) is that of the host: HMAC-SHA1 of the name under the salt, both in base64. SHA-1 is the
-/// format's choice, and hides names rather than proves keys.
+/// Reports whether a hashed name (`|1|salt|hash`) matches the host: HMAC-SHA1 of the name with the salt as key, both in base64. The format
+/// requires SHA-1, and uses it only to hide names.
 fn matches_hash(pattern: &str, host: &str) -> bool {
     let Some((salt, hash)) = pattern.strip_prefix("|1|").and_then(|rest| rest.split_once('|')) else { return false };
     let (Ok(salt), Ok(hash)) = (STANDARD.decode(salt), STANDARD.decode(hash)) else { return false };
@@ -137,7 +137,7 @@ fn matches_hash(pattern: &str, host: &str) -> bool {
     hmac::verify(&key, host.as_bytes(), &hash).is_ok()
 }
 
-/// Reports whether `pattern` with `*` and `?` matches all of `text`. Goes back to the last `*` only: never exponential.
+/// Reports whether `pattern` with `*` and `?` matches all of `text`. Backtracks only to the last `*`, which avoids exponential time.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,4 +1,4 @@
-//! Tests of the `known_hosts` reader.
+//! Tests of the `known_hosts` parser.
 
 use api::Reason;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::*;
 
 const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBC4Z29yVENBbZknAo3vOMGm7w6klaPMd3fP10ygZwkfgra1MjXIimpA4yB+oxFN0ZDY8KmyRtRwa2CY/zURX6fE=";
 
-/// Hashed names that `ssh-keygen -H` of OpenSSH made of win-1.example.com, [win-2]:2222 and 192.0.2.7.
+/// Hashed names from `ssh-keygen -H` of OpenSSH, for win-1.example.com, [win-2]:2222 and 192.0.2.7.
 const HASHED: [&str; 3] = [
     "|1|HulTGkagHr5UWCXnSX8LYKbwpcY=|Xey3AfMLrVFKRQ139Z3hlltNGyk=",
     "|1|Yi3JKBAUMV5OdFUSRZNVUP8dx4k=|K3Tdc/lVQi18xVaLfP3zXy8GYvA=",
@@ -26,7 +26,7 @@ fn keys(text: &str, address: &str, port: u16) -> Result<Vec<String>, KnownHostsE
 
 #[test]
 fn lines_that_are_for_a_host() {
-    // The last is `hashed.example.org`.
+    // The last line is for `hashed.example.org`.
     let text = "\
 # git.example.com kind comment
 git.example.com,10.0.0.1 kind a
@@ -111,7 +111,7 @@ fn known_hosts_refuses_what_it_cannot_honour() {
         let error = read(&text, "h", 22).unwrap_err();
         assert_eq!(error.reason(), reason, "{text}: {error}");
     }
-    // A damaged line spoils itself alone, wherever it is.
+    // A damaged line does not affect the other lines, wherever it is.
     let good = format!("h {key}\n");
     for bad in [
         "h ssh-ed25519\n",
@@ -125,7 +125,7 @@ fn known_hosts_refuses_what_it_cannot_honour() {
             assert_eq!((known.keys.len(), known.damaged), (1, vec![line]), "{text}");
         }
     }
-    // The others' lines are not judged; a revoked key does not take the good one along.
+    // Lines for other hosts are ignored, and a revoked key does not revoke the other key.
     let text = format!("x ssh-ed25519\nh {key}\nh {other}\n@revoked h {key}\n@cert-authority h {key}");
     assert_eq!(read(&text, "h", 22).unwrap(), [PublicKey::from_openssh(other).unwrap()]);
 }

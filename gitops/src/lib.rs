@@ -4,9 +4,9 @@
 //! * [`repository`]: fetches from a server, reads files of a commit, and finds the commit that last changed an entry.
 //! * [`verify`]: checks that a trusted key signed a commit or tag.
 //! * [`artifact`]: reads the archive that Flux makes of a source.
-//! * [`known_hosts`]: reads the keys that SSH servers may have.
+//! * [`known_hosts`]: reads the trusted keys of SSH servers.
 //!
-//! All input is hostile until it was checked. This crate has no Kubernetes client.
+//! All input is untrusted until it is checked. This crate has no Kubernetes client.
 
 pub mod artifact;
 pub mod hosts;
@@ -23,7 +23,7 @@ pub struct File {
     pub bytes: Vec<u8>,
 }
 
-/// Limits for the reading of an inventory.
+/// Limits for reading an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of bytes that a server may send during one fetch.

@@ -1,19 +1,19 @@
 //! Git repository on disk, and the fetches that add to it.
 //!
-//! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine applies, no prompt
-//! asks for a password, and credentials go to the URL's own server only.
+//! No external program is started: gix implements Git, and reqwest and russh are the transports. Git settings of this machine do
+//! not apply, no prompt asks for a password, and credentials are sent only to the server of the URL.
 //!
-//! The server is not trusted with more than its own content:
-//! * Time, and the bytes that it sends, are bounded ([`Request`]); names of branches and tags, which are kept in memory, by less.
+//! The server is trusted only with its own content:
+//! * Time and received bytes are limited ([`Request`]). Names of branches and tags are kept in memory and have a lower limit.
 //!   A [stop](Repository::fetch) ends every wait within a moment.
-//! * An object that unpacks to more than 64 MiB, which takes few bytes to send, is refused before it is kept; files that are read
-//!   have limits of their own, which are checked before unpacking.
-//! * Names from the server never become names of files here.
+//! * An object that unpacks to more than 64 MiB, although few bytes were sent, is refused before it is stored. Files that are read
+//!   have their own limits, which are checked before unpacking.
+//! * Names from the server are never used as file names.
 //!
-//! Not covered: a pack within the limit of bytes may keep one CPU busy with unpacking until the time is over, and needs as much
-//! space on disk as was sent.
+//! Not covered: a pack within the byte limit can use one CPU for unpacking until the time limit, and needs as much disk space as
+//! was sent.
 //!
-//! On disk, `git` is the repository in use. After 50 fetches a new one is made beside it and takes its place.
+//! The directory `git` holds the repository in use. After 50 fetches, a new repository is fetched beside it and replaces it.
 
 mod access;
 mod error;
@@ -59,22 +59,22 @@ pub use self::{
     resolve::compare_versions,
 };
 use self::{
-    exchange::Talk,
+    exchange::GitSession,
     https::Https,
     link::Link,
-    resolve::{Found, Wanted},
+    resolve::{Found, RefRequest},
     store::{Peeled, Store},
-    url::Place,
+    url::Location,
 };
 use crate::{File, Limits, hosts::Entry, verify::Signed};
 
-/// Fetches after which a repository is recreated: each leaves a pack behind, and no pack is ever removed.
+/// Number of packs at which a repository is recreated. Each fetch adds a pack, and packs are never removed.
 const PACKS: usize = 50;
 
-/// Bare repository in a directory. One process may use a directory, through one `Repository`.
+/// Bare repository in a directory. Only one process may use the directory, through one `Repository`.
 pub struct Repository {
     root: PathBuf,
-    /// Lock that is held for writing while one repository takes the place of another.
+    /// Lock that is held for writing while the repository in use is replaced.
     swap: RwLock<()>,
 }
 
@@ -96,7 +96,7 @@ pub struct Request {
 /// Commit to which a reference resolves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Revision: `main@sha1:<commit>`, `v1.2.3@sha1:<commit>`, or `sha1:<commit>`; `sha256:` if the ids are SHA-256.
+    /// Revision: `main@sha1:<commit>`, `v1.2.3@sha1:<commit>`, or `sha1:<commit>`; with `sha256:` for SHA-256 object ids.
     pub revision: String,
     /// Name of the branch or tag. `None` for a commit.
     pub name: Option<String>,
@@ -104,7 +104,7 @@ pub struct Head {
     pub commit: String,
     /// Object id of the annotated tag.
     pub tag: Option<String>,
-    /// Bytes that the server has sent.
+    /// Number of bytes that the server sent.
     pub received: u64,
 }
 
@@ -112,11 +112,11 @@ impl Repository {
     /// Opens the repository in a directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// [`GitError::Disk`] when the directory cannot be made, or what a crash has left in it cannot be removed or renamed.
+    /// [`GitError::Disk`] when the directory cannot be created, or remains of a crash in it cannot be removed or renamed.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
         fs::create_dir_all(dir).map_err(GitError::Disk)?;
         let repository = Self { root: dir.to_owned(), swap: RwLock::new(()) };
-        // What a crash has left. Between the two steps of a swap only the old one is there.
+        // Clean up after a crash. Between the two renames of a swap, only `old` exists.
         store::remove(&repository.part("new"))?;
         if repository.part("git").exists() {
             store::remove(&repository.part("old"))?;
@@ -131,11 +131,11 @@ impl Repository {
         self.root.join(name)
     }
 
-    /// Resolves a reference on the server, and fetches its commit if it is not here. Blocks; `stop` ends the fetch.
+    /// Resolves a reference on the server, and fetches its commit if it is not stored yet. Blocks; `stop` ends the fetch.
     ///
     /// # Errors
     /// [`GitError::UrlInvalid`], [`GitError::ReferenceInvalid`], [`GitError::AccessInvalid`] or [`GitError::KnownHosts`] when
-    /// the request cannot be used. [`GitError::HostKeyUnknown`] when the key of the server is not a known one.
+    /// the request cannot be used. [`GitError::HostKeyUnknown`] when the server's key is not in the known hosts.
     /// [`GitError::CertificateInvalid`] when the server's certificate is not trusted, or the server rejects the client's.
     /// [`GitError::AuthenticationFailed`] when the server or the proxy rejects the credentials. [`GitError::RedirectRefused`]
     /// when the server redirects to another server, or not to https. [`GitError::RepositoryNotFound`] or
@@ -145,9 +145,9 @@ impl Repository {
     /// [`GitError::Disk`] when the directory cannot be read or written. [`GitError::Failed`] for any other failure of the
     /// connection or the server.
     pub fn fetch(&self, request: &Request, stop: &AtomicBool) -> Result<Head, GitError> {
-        let place = Place::parse(&request.url)?;
-        let wanted = Wanted::of(&request.reference)?;
-        if let Wanted::Commit(id) = &wanted
+        let place = Location::parse(&request.url)?;
+        let wanted = RefRequest::of(&request.reference)?;
+        if let RefRequest::Commit(id) = &wanted
             && let Some(store) = self.current(id.kind())
             && let Ok(Some(peeled)) = store.open().and_then(|repo| store::peel(&repo, *id))
         {
@@ -155,14 +155,14 @@ impl Repository {
         }
         let link = Link::new(place.host(), request.timeout, request.limits.transfer, stop)?;
         let attempt = |anew| {
-            // gix is written for servers that keep to the protocol: a panic in it is the answer to one that does not.
+            // gix may panic when a server violates the protocol.
             let attempt = AssertUnwindSafe(|| self.attempt(&link, &place, &wanted, request, anew));
             catch_unwind(attempt).unwrap_or_else(|_| Err(link.failed("its answer cannot be parsed")))
         };
         match attempt(false) {
-            // What is here does not fit what is sent, so it is no help.
+            // The stored objects do not match the sent ones: fetch into a new repository.
             Err(GitError::Damaged { .. }) if link.over().is_none() => match attempt(true) {
-                // So it is the server.
+                // Damaged data in a new repository comes from the server.
                 Err(GitError::Damaged { problem }) => Err(link.failed(problem)),
                 result => result,
             },
@@ -173,18 +173,18 @@ impl Repository {
     fn attempt(
         &self,
         link: &Link<'_>,
-        place: &Place,
-        wanted: &Wanted,
+        place: &Location,
+        wanted: &RefRequest,
         request: &Request,
         anew: bool,
     ) -> Result<Head, GitError> {
         match place {
-            Place::Https(url) => {
+            Location::Https(url) => {
                 let https = Https::new(link, url, &request.access)?;
                 let url = gix::url::parse(url.as_str()).map_err(|error| link.failed(error.to_string()))?;
                 self.talk(link, http::Transport::new_http(https, url, Protocol::V2, false), wanted, anew)
             }
-            Place::Ssh(ssh) => {
+            Location::Ssh(ssh) => {
                 let (reader, writer) = ssh::connect(link, ssh, &request.access)?;
                 let no_host = None::<(String, Option<u16>)>;
                 let connection = Connection::new(
@@ -201,8 +201,14 @@ impl Repository {
         }
     }
 
-    fn talk<T: Transport>(&self, link: &Link<'_>, transport: T, wanted: &Wanted, anew: bool) -> Result<Head, GitError> {
-        let mut talk = Talk::begin(link, transport)?;
+    fn talk<T: Transport>(
+        &self,
+        link: &Link<'_>,
+        transport: T,
+        wanted: &RefRequest,
+        anew: bool,
+    ) -> Result<Head, GitError> {
+        let mut talk = GitSession::begin(link, transport)?;
         let hash = talk.hash()?;
         let found = wanted.find(&talk.references(wanted)?)?;
         let current = self.current(hash).filter(|_| !anew);
@@ -215,16 +221,16 @@ impl Repository {
         }
         let current = current.filter(|store| store.open().is_ok() && store.packs() < PACKS);
         let peeled = if let Some(store) = current {
-            bring(&mut talk, &store, &found)?
+            fetch_into(&mut talk, &store, &found)?
         } else {
             let store = Store::create(&self.part("new"), hash)?;
-            match bring(&mut talk, &store, &found) {
+            match fetch_into(&mut talk, &store, &found) {
                 Ok(peeled) => {
                     self.replace()?;
                     peeled
                 }
                 Err(error) => {
-                    // A full disk is not to stay full.
+                    // Free the disk space of the failed fetch.
                     store::remove(&self.part("new"))?;
                     return Err(error);
                 }
@@ -234,13 +240,13 @@ impl Repository {
         Ok(head(&found, peeled, link.received()))
     }
 
-    /// Returns the repository in use, if there is one with ids of this kind.
+    /// Returns the repository in use, if it exists and uses this hash.
     fn current(&self, hash: gix::hash::Kind) -> Option<Store> {
         let store = Store::at(&self.part("git"));
         store.open().is_ok_and(|repo| repo.object_hash() == hash).then_some(store)
     }
 
-    /// Replaces the repository in use by the new one.
+    /// Replaces the repository in use with the new one.
     fn replace(&self) -> Result<(), GitError> {
         let _swap = self.swap.write();
         store::remove(&self.part("old"))?;
@@ -251,7 +257,7 @@ impl Repository {
         store::remove(&self.part("old"))
     }
 
-    /// Calls `read` with the repository in use. A damaged repository is removed, so that the next fetch brings it again.
+    /// Calls `read` with the repository in use. A damaged repository is removed, so that the next fetch downloads it again.
     fn reading<T>(&self, read: impl FnOnce(&gix::Repository) -> Result<T, GitError>) -> Result<T, GitError> {
         let result = {
             let _here = self.swap.read();
@@ -264,12 +270,12 @@ impl Repository {
         result
     }
 
-    /// Returns author, time and subject of a commit.
+    /// Returns the author, time and subject of a commit.
     ///
     /// # Errors
-    /// [`GitError::WrongObject`] when `id` is not that of a commit. [`GitError::Damaged`] when the commit is not here or
-    /// cannot be read: the repository in use is then removed, so that the next fetch brings it again. [`GitError::Disk`] when
-    /// it cannot be removed.
+    /// [`GitError::WrongObject`] when `id` is not the id of a commit. [`GitError::Damaged`] when the commit is missing or
+    /// cannot be read: the repository in use is then removed, so that the next fetch downloads it again. [`GitError::Disk`]
+    /// when it cannot be removed.
     pub fn commit(&self, id: &str) -> Result<api::Commit, GitError> {
         let id = parse(id, "commit")?;
         self.reading(|repo| history::commit(repo, id, false))
@@ -284,12 +290,12 @@ impl Repository {
         self.reading(|repo| signed::commit(repo, id))
     }
 
-    /// Returns the signed part of an annotated tag, and the signature. The signed name must be `name`, that of the reference: any user
-    /// who may push can put any tag under any name. `name` is `None` if the tag was requested by its id.
+    /// Returns the signed part of an annotated tag, and the signature. The signed name must match `name`, the name of the reference:
+    /// any user who may push can publish any tag under any name. `name` is `None` if the tag was requested by its id.
     ///
     /// # Errors
-    /// [`GitError::WrongObject`] when `id` is not that of an annotated tag. [`GitError::TagRenamed`] when the tag was signed
-    /// for another name. [`GitError::Damaged`] or [`GitError::Disk`] when it is not here or cannot be read, as in
+    /// [`GitError::WrongObject`] when `id` is not the id of an annotated tag. [`GitError::TagRenamed`] when the tag was signed
+    /// for another name. [`GitError::Damaged`] or [`GitError::Disk`] when the tag is missing or cannot be read, as in
     /// [`Repository::commit`].
     pub fn signed_tag(&self, id: &str, name: Option<&str>) -> Result<Signed, GitError> {
         let id = parse(id, "tag")?;
@@ -303,30 +309,30 @@ impl Repository {
     /// the repository. [`GitError::PathNotFound`] when the commit has no such path. [`GitError::SymbolicLink`],
     /// [`GitError::Submodule`], [`GitError::NameInvalid`] or [`GitError::LfsPointer`] when an entry on the way to `path` or
     /// below it is not a file or directory that may be read. [`GitError::InventoryTooLarge`] when a limit is exceeded.
-    /// [`GitError::Damaged`] or [`GitError::Disk`] when an object is not here or cannot be read, as in
+    /// [`GitError::Damaged`] or [`GitError::Disk`] when an object is missing or cannot be read, as in
     /// [`Repository::commit`].
     pub fn files(&self, commit: &str, path: &str, limits: &Limits) -> Result<Vec<File>, GitError> {
         let id = parse(commit, "commit")?;
         self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
     }
 
-    /// Reports whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
+    /// Reports whether the commit `new` is `old` or descends from it. `None` if too little history was fetched to decide.
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `new` or `old` is not an id. [`GitError::Damaged`] or [`GitError::Disk`] when an object
-    /// cannot be read, as in [`Repository::commit`]. An id that is not here is no error.
+    /// cannot be read, as in [`Repository::commit`]. The id of a missing commit is no error.
     pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> {
         let (new, old) = (parse(new, "commit")?, parse(old, "commit")?);
         self.reading(|repo| history::follows(repo, new, old))
     }
 
-    /// Returns the commit that made each entry as it is, by file, and name (or address) of the host. `read` parses files into entries,
+    /// Returns the commit that last changed each entry, by file and host name (or address). `read` parses files into entries,
     /// or returns `None`. It is called for the files that changed, commit by commit.
     ///
     /// # Errors
-    /// Fails as in [`Repository::files`], but a file that is too large, or a pointer of Git LFS, is no error: its entries are missing from the
-    /// result. Of an older commit, only [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a directory on the way to `path` has too many
-    /// entries.
+    /// Fails as [`Repository::files`] does, but a file that is too large or a Git LFS pointer is no error: its entries are missing from
+    /// the result. Older commits can only cause [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a directory on the way to
+    /// `path` has too many entries.
     pub fn last_changes(
         &self,
         commit: &str,
@@ -340,7 +346,7 @@ impl Repository {
 }
 
 /// Fetches the found object into a store.
-fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> Result<Peeled, GitError> {
+fn fetch_into<T: Transport>(talk: &mut GitSession<'_, T>, store: &Store, found: &Found) -> Result<Peeled, GitError> {
     let before = store.tip(&found.key);
     talk.fetch(store, found.id, exchange::DEPTH)?;
     let repo = store.open()?;
@@ -350,8 +356,7 @@ fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> 
         && history::follows(&repo, peeled.commit, before)?.is_none()
         && talk.can_ask_again()
     {
-        // A branch that went far ahead: more of its history shows whether it did, or was replaced. If that does not
-        // work, it stays unknown.
+        // The branch advanced far or was rewritten: more history shows which. If this fetch fails, it stays unknown.
         let _ = talk.fetch(store, found.id, exchange::FAR);
     }
     store.remember(&found.key, peeled.commit)?;

@@ -1,4 +1,4 @@
-//! Verification that a trusted key signed a commit or tag. Pure, except for the clock.
+//! Verification that a trusted key signed a commit or tag. No I/O, except for the clock.
 //!
 //! The keys come from a Secret and are trusted; the signature itself is untrusted input. No key comes from a key
 //! server, and no key is trusted because of another key.
@@ -11,12 +11,12 @@ use std::{collections::BTreeMap, fmt, time::SystemTime};
 
 use russh::keys::ssh_key::PublicKey;
 
-/// Maximum length of a text of a signature that is parsed, in bytes; one with RSA and 4096 bits takes about 1 KiB.
+/// Maximum length of a signature text, in bytes. An RSA signature with 4096 bits takes about 1 KiB.
 const MAX_SIGNATURE: usize = 64 << 10;
-/// Fewest bits of an RSA key.
+/// Minimum number of bits of an RSA key.
 const MIN_RSA_BITS: u16 = 2048;
 
-/// A commit or tag, taken apart into what was signed and the signature.
+/// Commit or tag, split into signed data and signature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signed {
     /// Signature text as stored in the object: an armored OpenPGP or SSH signature. `None` if the object is not signed.
@@ -46,8 +46,8 @@ pub enum SignerKind {
 pub struct Signer {
     /// Kind of the key.
     pub kind: SignerKind,
-    /// Fingerprint of the key: `SHA256:…` of an SSH key; in hex of an OpenPGP key, or the key id if the signature names only that. For a subkey,
-    /// the fingerprint of the subkey.
+    /// Fingerprint of the key or subkey: `SHA256:…` for SSH, hexadecimal for OpenPGP. The key id if the key is unknown and an OpenPGP signature
+    /// names only that.
     pub fingerprint: String,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Signer {
 
 /// Reason why a signer is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
+pub enum RejectReason {
     /// The key is not in the Secret.
     #[error("this key is not in the Secret: add it if you trust its owner, otherwise sign with a key of the Secret")]
     Unknown,
@@ -81,13 +81,13 @@ pub enum Doubt {
     /// The signature has expired.
     #[error("the signature has expired: sign it again")]
     SignatureExpired,
-    /// The hash of the signature can be forged.
+    /// The signature uses a hash that can be forged.
     #[error("the signature uses a hash that can be forged: sign with SHA-256 or better")]
     WeakHash,
-    /// The key can be broken, or is of an obsolete kind.
+    /// The key is too short, or has an obsolete type.
     #[error("the key is too weak: sign with Ed25519, ECDSA, or RSA of at least 2048 bits")]
     WeakKey,
-    /// The owner has not made the key for signing.
+    /// No valid signature of the owner allows signing with the key.
     #[error(
         "the key is not made for signing, or not by its owner: sign with a key that may sign, bound with SHA-256 or better"
     )]
@@ -110,7 +110,7 @@ pub enum VerifyError {
     BadKey {
         /// Key in the Secret.
         name: String,
-        /// The fault and the remedy.
+        /// Fault and remedy.
         problem: String,
     },
     /// The object has no signature.
@@ -121,11 +121,11 @@ pub enum VerifyError {
     Malformed(&'static str),
     /// The signer is not trusted.
     #[error("signed by {signer}, but {doubt}")]
-    NotBelieved {
+    Untrusted {
         /// Signer, as the signature claims.
         signer: Signer,
         /// Reason why the signer is not trusted.
-        doubt: Doubt,
+        doubt: RejectReason,
     },
 }
 
@@ -137,11 +137,11 @@ impl VerifyError {
 }
 
 impl Keys {
-    /// Reads the data of a Secret. `*.sshpub`: SSH public keys, one a line. `*.asc` and keys without a suffix: OpenPGP public keys,
+    /// Parses the data of a Secret. `*.sshpub`: SSH public keys, one per line. `*.asc` and keys without a suffix: OpenPGP public keys,
     /// armored or binary. Other keys of the Secret are ignored.
     ///
     /// # Errors
-    /// [`VerifyError::BadKey`] for the first value that cannot be read as public keys. [`VerifyError::NoKeys`] when there are
+    /// [`VerifyError::BadKey`] for the first value that cannot be parsed as public keys. [`VerifyError::NoKeys`] when there are
     /// none in the Secret.
     pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, VerifyError> {
         let mut keys = Self::default();
@@ -165,8 +165,8 @@ impl Keys {
 ///
 /// # Errors
 /// [`VerifyError::Unsigned`] when there is no signature. [`VerifyError::Malformed`] when it is longer than 64 KiB, cannot be
-/// read, or is neither an SSH nor an OpenPGP signature. [`VerifyError::NotBelieved`] when its key is not one of `keys`, or
-/// there is another [`Doubt`] about the key or the signature.
+/// read, or is neither an SSH nor an OpenPGP signature. [`VerifyError::Untrusted`] when its key is not one of `keys`, or
+/// there is another [`RejectReason`] about the key or the signature.
 pub fn verify(signed: &Signed, keys: &Keys) -> Result<Signer, VerifyError> {
     verify_at(signed, keys, SystemTime::now())
 }

@@ -1,15 +1,15 @@
-//! Access lists of files and directories: who may do what, as Windows keeps it.
+//! Access lists of files and directories: rights of users, as Windows stores them.
 
-/// Users besides SYSTEM and Administrators who may use a file, or a directory with what is below it.
+/// Access to a file or a directory tree for users other than SYSTEM and Administrators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// No other user.
+    /// No access for other users.
     Private,
-    /// No other user, for a directory that is being taken over: what is below it may still be another's.
-    Unsettled,
-    /// Users, who may read.
+    /// No access for other users, while a directory is being taken over: its content may still belong to another owner.
+    TakingOver,
+    /// Read access for the group Users.
     Readable,
-    /// Users, who may read, and change what is below: as Windows has it below `C:\`.
+    /// Read access for the group Users, and the right of authenticated users to change the content, as below `C:\`.
     Volumes,
 }
 
@@ -20,7 +20,7 @@ pub const ADMINISTRATORS: &str = "S-1-5-32-544";
 /// SIDs of users who are administrators on each host: SYSTEM, the group Administrators, TrustedInstaller.
 pub const TRUSTED: [&str; 3] =
     [SYSTEM, ADMINISTRATORS, "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
-/// The SID of all users.
+/// SID of the group Everyone.
 pub const EVERYONE: &str = "S-1-1-0";
 const USERS: &str = "S-1-5-32-545";
 const AUTHENTICATED_USERS: &str = "S-1-5-11";
@@ -29,29 +29,29 @@ const AUTHENTICATED_USERS: &str = "S-1-5-11";
 pub const ALL: u32 = 0x001f_01ff;
 /// Rights to read, to list and to execute, without any right to change something.
 const READ: u32 = 0x0012_00a9;
-/// Rights to change and to delete, but not what other users have made, nor the access list.
+/// Rights to read, change and delete, but not to delete the content of a directory or to change the access list.
 const MODIFY: u32 = 0x0013_01bf;
-/// Rights to change the directory itself in any way: what is directly in it, its name, owner or access list.
+/// Rights to change the directory itself in any way: its entries, name, owner or access list.
 pub const CHANGE: u32 = !(READ | READ_ANY);
-/// Rights to put another directory in place of one: to delete or rename it or what is in it, or to get the right to.
+/// Rights to replace a directory: to delete or rename it or its content, or to obtain the right to do so.
 pub const REPLACE: u32 = 0x0001_0000 | 0x40 | 0x0004_0000 | 0x0008_0000 | 0x1000_0000;
 /// Right to read the access list.
 const READ_LIST: u32 = 0x0002_0000;
-/// Rights to read and to execute, in the form that is for all kinds of objects.
+/// Generic rights to read and to execute, which apply to all kinds of objects.
 const READ_ANY: u32 = 0xa000_0000;
 
 /// Flag of an entry that files inherit.
 const TO_FILES: u8 = 0x1;
 /// Flag of an entry that directories inherit.
 const TO_DIRECTORIES: u8 = 0x2;
-/// Flags of an entry that all that is below inherits.
+/// Flags of an entry that files and directories inherit.
 pub const TO_ALL: u8 = TO_FILES | TO_DIRECTORIES;
-/// Flag of an entry that is for what is below alone.
+/// Flag of an entry that applies only to the content of a directory.
 const ONLY_BELOW: u8 = 0x8;
-/// Flag of an entry that came from the directory above.
+/// Flag of an entry that was inherited from the parent directory.
 const INHERITED: u8 = 0x10;
 
-/// Reports whether an owner (a SID) is an administrator in any case: one of [`TRUSTED`], or the built-in Administrator, whatever its name is.
+/// Reports whether a SID is always an administrator's: one of [`TRUSTED`], or the built-in Administrator, whatever its name.
 pub fn is_trusted(sid: &str) -> bool {
     let built_in = sid.strip_prefix("S-1-5-21-").and_then(|rest| rest.strip_suffix("-500"));
     TRUSTED.contains(&sid)
@@ -61,27 +61,27 @@ pub fn is_trusted(sid: &str) -> bool {
 /// Access list of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AccessList {
-    /// True if nothing comes from the directory above.
+    /// True if the list inherits no entries from the parent directory.
     pub is_protected: bool,
-    /// Entries in the order in which Windows goes through them.
+    /// Entries, in the order in which Windows evaluates them.
     pub entries: Vec<Entry>,
 }
 
-/// Entry of an access list: rights that one user or group has, or has not.
+/// Entry of an access list: rights that are granted to or withheld from a user or group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// SID of the user or group. Empty for an entry of a kind that is not known here.
+    /// SID of the user or group. Empty for an entry of an unknown kind.
     pub sid: String,
-    /// Rights, one bit for each.
+    /// Rights, as a bit mask.
     pub rights: u32,
-    /// Flags for where the entry came from and where it is inherited to, as Windows stores them.
+    /// Inheritance flags, as Windows stores them.
     pub flags: u8,
-    /// True if the rights are withheld.
+    /// True if the entry denies the rights.
     pub denies: bool,
 }
 
 impl Entry {
-    /// Makes an entry that grants rights.
+    /// Creates an entry that grants rights.
     pub fn grant(sid: impl Into<String>, rights: u32, flags: u8) -> Self {
         Self { sid: sid.into(), rights, flags, denies: false }
     }
@@ -91,7 +91,7 @@ impl Entry {
         !self.denies && self.flags & ONLY_BELOW == 0 && self.rights & rights != 0
     }
 
-    /// Splits the entry into entries that grant the same to what is below, but without these rights to the directory itself.
+    /// Splits the entry so that it no longer grants these rights to the directory itself, but still to its content.
     fn without(self, rights: u32) -> Vec<Self> {
         if !self.grants(rights) {
             return vec![self];
@@ -116,8 +116,8 @@ impl AccessList {
         let mut entries = administrators().to_vec();
         match guard {
             Guard::Private => {}
-            // Grants nothing that Administrators do not have: it is only there to be seen.
-            Guard::Unsettled => entries.push(Entry::grant(ADMINISTRATORS, READ_LIST, 0)),
+            // A mark on the directory: Administrators have this right already.
+            Guard::TakingOver => entries.push(Entry::grant(ADMINISTRATORS, READ_LIST, 0)),
             Guard::Readable => entries.push(Entry::grant(USERS, READ, TO_ALL)),
             Guard::Volumes => entries.extend([
                 Entry::grant(USERS, READ, TO_ALL),
@@ -127,7 +127,7 @@ impl AccessList {
         Self { is_protected: true, entries }
     }
 
-    /// Default access list of a directory on `C:` of Windows Server: users may make files and directories in it.
+    /// Default access list of a directory on `C:` of Windows Server: users may create files and directories in it.
     pub fn usual() -> Self {
         let mut entries = administrators().to_vec();
         entries.extend([
@@ -152,13 +152,13 @@ impl AccessList {
         self.is_protected && sorted(self) == sorted(&Self::of(guard))
     }
 
-    /// Reports whether others than the trusted ones have one of these rights to the file or directory itself.
+    /// Reports whether an untrusted user has one of these rights to the file or directory itself.
     pub fn grants(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> bool {
         self.entries.iter().any(|entry| !is_trusted(&entry.sid) && entry.grants(rights))
     }
 
-    /// Access list without these rights of others than the trusted ones to the directory itself. What they may do with what is
-    /// below stays. `None` if there is no such right.
+    /// Access list without these rights of untrusted users to the directory itself. Their rights to its content stay. `None` if they have
+    /// none of these rights.
     pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool, rights: u32) -> Option<Self> {
         if !self.grants(&is_trusted, rights) {
             return None;
@@ -172,7 +172,7 @@ impl AccessList {
         Some(Self { is_protected: true, entries })
     }
 
-    /// Access list as Windows reads it (SDDL), with Administrators as the owner.
+    /// Access list as a security descriptor string (SDDL), with Administrators as the owner.
     pub fn text(&self) -> String {
         let protected = if self.is_protected { "P" } else { "" };
         let entries: String = self.entries.iter().map(Entry::text).collect();
@@ -180,7 +180,7 @@ impl AccessList {
     }
 }
 
-/// Entries that grant everything to SYSTEM and Administrators, also for what is made below later.
+/// Entries that grant all rights to SYSTEM and Administrators, inherited by all content.
 fn administrators() -> [Entry; 2] {
     [SYSTEM, ADMINISTRATORS].map(|sid| Entry::grant(sid, ALL, TO_ALL))
 }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn only_our_own_list_is_ours() {
-        let guards = [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes];
+        let guards = [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes];
         for guard in guards {
             let list = AccessList::of(guard);
             for other in guards {
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Windows' own directories, such as `C:\ProgramData`, let users make files and directories.
+    /// Windows' own directories, such as `C:\ProgramData`, let users create files and directories.
     #[test]
     fn what_lets_others_put_another_directory_in_the_place_of_one() {
         assert_eq!(AccessList::usual().narrowed(is_trusted, REPLACE), None);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_we_make_needs_no_narrowing_and_what_is_usual_does() {
-        for guard in [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes] {
+        for guard in [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes] {
             assert_eq!(AccessList::of(guard).narrowed(is_trusted, CHANGE), None, "{guard:?}");
         }
         let narrowed = AccessList::usual().narrowed(is_trusted, CHANGE).unwrap();

@@ -1,11 +1,11 @@
 //! Keys, requests and certificates of kubelet and of wicd. Keys are ECDSA P-256; they never leave the host.
 //!
-//! A key waits in a file of its own ([`key_path`]) until its certificate is there; then both go into one PEM file, as
-//! kubelet and client-go like it.
+//! A pending key is in a file of its own ([`key_path`]) until its certificate arrives; then both go into one PEM file, as kubelet and client-go
+//! expect.
 //!
-//! kubelet finds its first certificate in its own kubeconfig. Only from there it stores it in [`path::KUBELET_PKI`] at its start, under
-//! the name that it gives each later one too, and which [`path::NODE_KUBECONFIG`] names. One that a kubeconfig names as a file it
-//! leaves there, and a file that is put under that name it cannot replace: it expects a link of its own.
+//! kubelet's first certificate is embedded in kubelet's own kubeconfig. Only then does kubelet store it in [`path::KUBELET_PKI`] at its start,
+//! under the file name of all later certificates, to which [`path::NODE_KUBECONFIG`] refers. kubelet does not store a certificate that the
+//! kubeconfig names as a file, and cannot replace a regular file of that name: it expects its own symbolic link.
 
 use api::host::{CertificateKind, path};
 use api::{Reason, names::user};
@@ -19,9 +19,9 @@ use crate::host::{Host, HostError};
 
 /// Remaining validity below which a certificate is requested again, in seconds.
 pub const RENEW_BELOW: i64 = 3600;
-/// Number of earlier certificates of wicd that are kept.
+/// Number of earlier certificates that are kept beside the newest.
 const KEEP: usize = 2;
-/// Format of the time in the name of a certificate, as client-go's store of certificates has it. wicd's is UTC.
+/// Format of the time in a certificate's file name, as in client-go's certificate store. wicd writes UTC.
 const TIME: &str = "%Y-%m-%d-%H-%M-%S";
 /// Prefix of the names of all files in which kubelet keeps its client certificates.
 const KUBELET_CLIENT: &str = "kubelet-client";
@@ -44,19 +44,19 @@ pub enum CertificateError {
         /// Common name that is expected.
         wanted: String,
     },
-    /// Certificate that was not made from our request.
+    /// Certificate that does not match the pending key.
     #[error("the certificate does not match the pending key on the host; apply again to get a new request")]
     Key,
-    /// No key that waits for this certificate.
+    /// Certificate without a pending key.
     #[error("the host has no pending key for this certificate; apply again to get a new request")]
     NoKey,
-    /// Certificate whose validity is over, or has not begun.
+    /// Certificate that has expired or is not valid yet.
     #[error("the certificate is not valid now; compare the clocks of host and cluster")]
     Validity,
-    /// Key or certificate request that could not be made.
+    /// Key or certificate request that could not be created.
     #[error("cannot make a key or a certificate request")]
     Crypto(#[source] rcgen::Error),
-    /// Kubeconfig of kubelet that cannot be made.
+    /// Kubeconfig of kubelet that cannot be created from [`path::NODE_KUBECONFIG`].
     #[error("{} is missing or is no kubeconfig of one user; apply again", path::NODE_KUBECONFIG)]
     Kubeconfig,
     /// Failure on the host.
@@ -89,7 +89,7 @@ pub fn subject(kind: CertificateKind, node: &str) -> (String, &'static str) {
     }
 }
 
-/// Path of the key that waits for its certificate.
+/// Path of the pending key.
 pub fn key_path(kind: CertificateKind) -> &'static str {
     match kind {
         CertificateKind::Kubelet => r"C:\k\kubelet-first.key",
@@ -105,10 +105,10 @@ pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
     }
 }
 
-/// Returns a certificate request (PEM) for the key that waits, which is made if there is none. Asking again gives the same key.
+/// Returns a certificate request (PEM) for the pending key, which is created if there is none. Repeated calls use the same key.
 ///
 /// # Errors
-/// Fails when the key's file cannot be read or written, or no key or request can be made.
+/// Fails when the key's file cannot be read or written, or no key or request can be created.
 pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<String, CertificateError> {
     let key = if let Some(key) = waiting_key(host, kind)? {
         key
@@ -125,18 +125,17 @@ pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<Str
     params.serialize_request(&key).and_then(|r| r.pem()).map_err(CertificateError::Crypto)
 }
 
-/// Key that waits for its certificate. One that cannot be read is as good as none: it was made for nothing yet.
+/// Pending key. `None` if it is missing or damaged: no certificate depends on it yet.
 fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>, HostError> {
     let content = files::read(host, key_path(kind))?;
     Ok(content.and_then(|pem| String::from_utf8(pem).ok()).and_then(|pem| KeyPair::from_pem(&pem).ok()))
 }
 
-/// Returns the argument of [`install`]: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if the chain is installed
-/// already.
+/// Returns the argument of [`install`]: a certificate chain (PEM, leaf first) with the pending key. `None` if the chain is installed already.
 ///
 /// # Errors
-/// Fails when `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the certificate is not
-/// installed yet, and the key that waits is missing or is another one. Fails when a file cannot be read.
+/// Fails when `chain` is empty or damaged, when its first certificate is for another subject or is not valid at `now`, when a certificate that
+/// is not installed yet does not match the pending key, and when a file cannot be read.
 pub fn with_key(
     host: &dyn Host,
     kind: CertificateKind,
@@ -159,8 +158,8 @@ pub fn with_key(
     Ok(Some(format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
 }
 
-/// Installs the result of [`with_key`], and forgets the waiting key. Doing so again changes nothing. kubelet must not run while it gets a
-/// certificate or another kubeconfig: it reads both only at its start, and would continue with what goes away here.
+/// Installs the result of [`with_key`], and removes the pending key. Repeated calls change nothing. kubelet must not run meanwhile: it reads its
+/// certificate and kubeconfig only at its start, and would continue with the ones that are removed here.
 ///
 /// # Errors
 /// Fails when a file cannot be read, written or removed. [`CertificateError::Kubeconfig`] for a certificate of kubelet on a host without
@@ -169,12 +168,12 @@ pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i
     match (kind, pem) {
         (CertificateKind::Kubelet, Some(pem)) => {
             let kubeconfig = kubelet_kubeconfig(host, pem)?;
-            // kubelet prefers what it has stored to what it is given, be it damaged or of another cluster.
+            // kubelet prefers its stored certificate to that of the kubeconfig, even a damaged one or one of another cluster.
             for name in files::list(host, path::KUBELET_PKI)?.iter().filter(|name| name.starts_with(KUBELET_CLIENT)) {
                 files::remove(host, &format!(r"{}\{name}", path::KUBELET_PKI))?;
             }
             files::write(host, path::KUBELET_KUBECONFIG, &kubeconfig, Access::Protected)?;
-            // Last: what is there counts as installed.
+            // Last, because this file marks the certificate as installed.
             files::write(host, path::KUBELET_FIRST_CERT, pem.as_bytes(), Access::Protected)?;
         }
         (CertificateKind::Wicd, Some(pem)) => install_wicd(host, pem.as_bytes(), now)?,
@@ -184,7 +183,7 @@ pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i
     Ok(())
 }
 
-/// Content of kubelet's kubeconfig, as the present [`path::NODE_KUBECONFIG`] and the installed first certificate say, if the file differs.
+/// Content of kubelet's kubeconfig according to the current [`path::NODE_KUBECONFIG`] and the installed first certificate, if the file differs.
 /// `None` without such a certificate.
 ///
 /// # Errors
@@ -195,14 +194,14 @@ pub fn other_kubelet_kubeconfig(host: &dyn Host) -> Result<Option<Vec<u8>>, Cert
     Ok((files::read(host, path::KUBELET_KUBECONFIG)?.as_ref() != Some(&wanted)).then_some(wanted))
 }
 
-/// Content of kubelet's kubeconfig: [`path::NODE_KUBECONFIG`] with this certificate and key in it.
+/// Content of kubelet's kubeconfig: [`path::NODE_KUBECONFIG`] with this certificate and key embedded.
 fn kubelet_kubeconfig(host: &dyn Host, pem: &str) -> Result<Vec<u8>, CertificateError> {
     let template = files::read(host, path::NODE_KUBECONFIG)?.and_then(|json| serde_json::from_slice(&json).ok());
     let kubeconfig = template.zip(split(pem)).and_then(|(template, (chain, key))| inline(template, &chain, &key));
     kubeconfig.and_then(|config| serde_json::to_vec_pretty(&config).ok()).ok_or(CertificateError::Kubeconfig)
 }
 
-/// A kubeconfig of one user, with these credentials in it.
+/// Embeds credentials in a kubeconfig. `None` unless it has exactly one user.
 fn inline(mut kubeconfig: Value, chain: &str, key: &str) -> Option<Value> {
     let [user] = kubeconfig.get_mut("users")?.as_array_mut()?.as_mut_slice() else { return None };
     *user.get_mut("user")? = serde_json::json!({
@@ -232,8 +231,8 @@ pub(crate) fn split(pem: &str) -> Option<(String, String)> {
     (!chain.is_empty() && !key.is_empty()).then_some((chain, key))
 }
 
-/// Puts a certificate of wicd (chain and key in one PEM text) in place: a file with the time in its name, as WMCO does it, and
-/// the current one. Of the earlier ones the newest two are kept. `now` is in Unix seconds.
+/// Writes a certificate of wicd (chain and key in one PEM text) to a file with the time in its name, as WMCO does, and to the current one. Keeps
+/// the two newest of the earlier files. `now` is in Unix seconds.
 ///
 /// # Errors
 /// Fails when a file of a certificate cannot be written, listed or removed.
@@ -252,8 +251,8 @@ pub fn prune_overlay(host: &dyn Host) -> Result<(), HostError> {
     prune(host, path::OVERLAY_CERTS, "ovnkube-client-")
 }
 
-/// Removes the certificates whose names have a time after the prefix, but for the newest and [`KEEP`] earlier ones. One that cannot be removed
-/// does not keep the others.
+/// Removes the certificates whose names have a time after the prefix, except the newest and [`KEEP`] earlier ones. Continues after a file that
+/// cannot be removed.
 fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError> {
     let is_dated = |name: &String| {
         let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pem"));
@@ -268,10 +267,10 @@ fn prune(host: &dyn Host, directory: &str, prefix: &str) -> Result<(), HostError
     failed
 }
 
-/// Takes all certificates and keys of kubelet and of wicd away.
+/// Removes all certificates and keys of kubelet and of wicd.
 ///
 /// # Errors
-/// Fails when one of them cannot be removed. Those after it stay, too.
+/// Fails when one of them cannot be removed. The remaining ones stay, too.
 pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     for tree in [path::WICD_CERTS, path::KUBELET_PKI] {
         files::remove_tree(host, tree)?;
@@ -285,9 +284,9 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
 /// Reports whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
 ///
 /// # Errors
-/// Fails when a file of a certificate cannot be inspected or read. A damaged one is no error, and is not good.
+/// Fails when a file of a certificate cannot be inspected or read. A damaged certificate is no error, and does not count.
 pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) -> Result<bool, HostError> {
-    // The first one is what says that the others are of this cluster.
+    // Only the first certificate shows that the others are of this cluster.
     if !files::exists(host, paths(kind)[0])? {
         return Ok(false);
     }
@@ -299,10 +298,10 @@ pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) ->
     Ok(false)
 }
 
-/// Latest end of validity (Unix seconds) of the certificates of this kind on the host.
+/// Latest expiry time (Unix seconds) of the certificates of this kind on the host.
 ///
 /// # Errors
-/// Fails when a file of a certificate cannot be read. A damaged one is left out.
+/// Fails when a file of a certificate cannot be read. Damaged certificates are skipped.
 pub fn not_after(host: &dyn Host, kind: CertificateKind) -> Result<Option<i64>, HostError> {
     let mut latest = None;
     for path in paths(kind) {
@@ -328,15 +327,15 @@ fn check(der: &[u8], kind: CertificateKind, node: &str, now: i64) -> Result<(), 
         return Err(CertificateError::Name { got: names.join(", "), wanted });
     }
     let validity = leaf.validity();
-    // A little before its time is fine: clocks differ, and signers back-date by five minutes for that reason.
+    // Five minutes of tolerance: clocks differ, and signers back-date by as much for that reason.
     if now < validity.not_before.timestamp() - 300 || now >= validity.not_after.timestamp() {
         return Err(CertificateError::Validity);
     }
     Ok(())
 }
 
-/// The certificates (DER) of a PEM text, in order. Text between blocks and blocks of other kinds are skipped. A damaged or
-/// cut off block is an error: a bundle is never silently shortened.
+/// Returns the certificates (DER) of a PEM text, in order. Skips text between blocks and blocks of other kinds. A damaged or cut-off block is an
+/// error: a bundle is never silently shortened.
 ///
 /// # Errors
 /// [`CertificateError::Pem`] with the number of the first certificate that cannot be read.

@@ -34,7 +34,7 @@ fn certificate_and_key_are_distinguished() {
     assert_eq!(split(&chain), None);
 }
 
-/// Contract section 8, item 23: certificates that are over do not pile up.
+/// Expired certificates do not pile up.
 #[test]
 fn only_the_newest_certificates_are_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn the_newest_certificates_of_the_overlay_are_kept_and_what_is_none_of_them() {
     assert_eq!(files::list(&host, path::OVERLAY_CERTS).unwrap(), expected);
 }
 
-/// kubelet prefers what it has stored to what it is given.
+/// kubelet prefers its stored certificate to that of the kubeconfig.
 #[test]
 fn what_kubelet_has_stored_goes_before_it_gets_another_certificate() {
     let bed = crate::operation::tests::Bed::new();
@@ -80,7 +80,8 @@ fn what_kubelet_has_stored_goes_before_it_gets_another_certificate() {
         let pem = with_key(&bed.host, CertificateKind::Kubelet, "win-1", chain, now).unwrap();
         install(&bed.host, CertificateKind::Kubelet, pem.as_deref(), now).unwrap();
     };
-    // Of another Node; of another cluster with a Node of this name; a damaged one; what a rotation that was broken off leaves.
+    // Certificates of another Node, of another cluster with a Node of this name, and a damaged one. An interrupted rotation
+    // leaves `updated`.
     for stored in [sign("win-2"), sign("win-1"), "damaged".into()] {
         for name in ["current", "updated", "2026-01-01-00-00-00"] {
             bed.write(&format!(r"{}\kubelet-client-{name}.pem", path::KUBELET_PKI), stored.as_bytes());
@@ -89,7 +90,7 @@ fn what_kubelet_has_stored_goes_before_it_gets_another_certificate() {
         let chain = sign("win-1");
         put(&chain);
         assert_eq!(files::list(&bed.host, path::KUBELET_PKI).unwrap(), ["kubelet-server-current.pem"]);
-        // Once it is installed, what kubelet stores is its own business.
+        // After the installation, files that kubelet stores stay.
         bed.write(path::KUBELET_CURRENT_CERT, b"renewed");
         put(&chain);
         assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), "renewed");

@@ -1,4 +1,4 @@
-//! The registration of a plugin of Container Credential Guard (CCG), as keys of the registry below `HKLM`.
+//! Registration of a plugin of Container Credential Guard (CCG), as registry keys below `HKLM`.
 //!
 //! Windows activates the class out of process, in a surrogate (`dllhost.exe`) that loads the library and ends when it is no longer used. So
 //! the library can be replaced like a program. See the documentation of
@@ -7,8 +7,8 @@
 //! [plugin](https://github.com/microsoft/Azure-Key-Vault-Plugin-gMSA/blob/main/src/CCGAKVPlugin/registerplugin.reg). The class is its own
 //! application (`AppID`).
 //!
-//! A registration is ours if its library lies in [`path::CREDENTIAL_PLUGINS`]: other installers register the same classes, and a registration
-//! can outlive our record.
+//! A registration is wicd's if its library is in [`path::CREDENTIAL_PLUGINS`]: other installers register the same classes, and a registration can
+//! outlive wicd's record.
 
 use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use api::host::{CredentialPlugin, path};
 use crate::host::{Host, HostError, RegistryValue as Value, RegistryValues as Values};
 use crate::ownership::Ownership;
 
-/// Classes that CCG may use.
+/// Registry key with the list of classes that CCG may use.
 pub const CLASSES_OF_CCG: &str = r"SYSTEM\CurrentControlSet\Control\CCG\COMClasses";
 /// Security descriptor, self-relative: owner and group are Administrators; SYSTEM and services may activate the class on this host and use it
 /// (rights 0x0b).
@@ -40,32 +40,32 @@ const MOST: usize = 64;
 pub enum Owner {
     /// No registration.
     None,
-    /// Registration of ours, whole or in part.
+    /// Registration by wicd, complete or partial.
     Ours,
-    /// Registration of another installer: its library, or the key that is there.
+    /// Registration by another installer, with its library or the existing key.
     Other(String),
 }
 
-/// Keys of a registration in the order in which they are made: the list of CCG last, when the class is whole.
+/// Keys of a registration, in the order of creation: CCG's list last, when the class is complete.
 fn keys(clsid: &str) -> [String; 4] {
     let class = format!(r"SOFTWARE\Classes\CLSID\{clsid}");
     let server = server(clsid);
     [format!(r"SOFTWARE\Classes\AppID\{clsid}"), class, server, format!(r"{CLASSES_OF_CCG}\{clsid}")]
 }
 
-/// The key that names the library of a class.
+/// Registry key that names the library of a class.
 fn server(clsid: &str) -> String {
     format!(r"SOFTWARE\Classes\CLSID\{clsid}\InprocServer32")
 }
 
-/// Values of the [`keys`].
+/// Values of the [`keys`] of a plugin, in the same order.
 fn values(plugin: &CredentialPlugin) -> [Values; 4] {
     let CredentialPlugin { clsid, library } = plugin;
     let values = |values: &[(&str, Value)]| values.iter().map(|(n, v)| ((*n).to_owned(), v.clone())).collect();
     let text = |text: &str| Value::Text(text.to_owned());
     let rights = || Value::Bytes(USE_BY_SERVICES.to_vec());
     [
-        // An empty surrogate is Windows' own.
+        // An empty value selects Windows' own surrogate.
         values(&[("AccessPermission", rights()), ("LaunchPermission", rights()), ("DllSurrogate", text(""))]),
         values(&[("AppID", text(clsid))]),
         values(&[("", text(library)), ("ThreadingModel", text("Both"))]),
@@ -73,7 +73,7 @@ fn values(plugin: &CredentialPlugin) -> [Values; 4] {
     ]
 }
 
-/// Reports whether a text is a class in braces and upper case, and so no more than one part of the name of a key.
+/// Reports whether a text is a class identifier in braces and upper case, which cannot be more than one part of a key's name.
 pub fn is_class(text: &str) -> bool {
     let Some(id) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else { return false };
     let parts: Vec<&str> = id.split('-').collect();
@@ -81,14 +81,13 @@ pub fn is_class(text: &str) -> bool {
         && parts.concat().bytes().all(|b| matches!(b, b'0'..=b'9' | b'A'..=b'F'))
 }
 
-/// Reports whether a library lies where only we put libraries.
+/// Reports whether a library is in wicd's directory of plugins.
 pub fn is_our_library(library: &str) -> bool {
     let place = library.rsplit_once('\\');
     place.is_some_and(|(directory, name)| directory.eq_ignore_ascii_case(path::CREDENTIAL_PLUGINS) && !name.is_empty())
 }
 
-/// Returns the owner of the registration of a class, by the library which it names.
-/// The record decides only where the registration names none yet, or no longer.
+/// Returns the owner of a class's registration, by the library that it names. The ownership record decides only if the registration names no library.
 ///
 /// # Errors
 /// Fails when the registry cannot be read.
@@ -109,7 +108,7 @@ pub fn owner(host: &dyn Host, clsid: &str, owned: &Ownership) -> Result<Owner, H
     Ok(found)
 }
 
-/// Registrations of other installers: class, and the library or the key. `asked` is looked for also where CCG does not list it.
+/// Registrations by other installers: the library or the key, by class. Includes the class `asked` even if CCG does not list it.
 ///
 /// # Errors
 /// Fails when the registry cannot be read.
@@ -123,14 +122,14 @@ pub fn foreign(host: &dyn Host, asked: Option<&str>, owned: &Ownership) -> Resul
     Ok(foreign)
 }
 
-/// The classes that CCG may use.
+/// Classes that CCG may use.
 fn listed(host: &dyn Host) -> Result<Vec<String>, HostError> {
     let names = host.registry_keys(CLASSES_OF_CCG)?.into_iter().take(MOST);
     Ok(names.map(|name| name.to_ascii_uppercase()).filter(|name| is_class(name)).collect())
 }
 
-/// Claims the keys of a registration that is about to be made, and of those that are ours though they are not on record: a wicd that knows no
-/// plugins has forgotten them.
+/// Claims the keys of a registration that is about to be created, and of wicd's registrations that are not on record: a version of wicd without
+/// support for plugins drops them from the record.
 ///
 /// # Errors
 /// Fails when the registry cannot be read.
@@ -159,7 +158,8 @@ pub fn register(host: &dyn Host, plugin: &CredentialPlugin, owned: &mut Ownershi
     Ok(())
 }
 
-/// Removes the registrations that wicd made, but that of `plugin`, and forgets them. Returns warnings about what stays: it is another program's now.
+/// Removes wicd's registrations, except that of `plugin`, also from the record. Returns warnings about keys that stay because another program uses
+/// them.
 ///
 /// # Errors
 /// Fails when a key cannot be read or removed.
@@ -187,19 +187,19 @@ pub fn unregister_others(
     Ok(warnings)
 }
 
-/// The class in the name of a key.
+/// Class in the name of a registry key.
 fn class_of(key: &str) -> Option<&str> {
     key.split('\\').find(|part| is_class(part))
 }
 
-/// Keys of a registration in the order of removal: CCG must not find an incomplete class, and a key that has others is not removed.
+/// Keys of a registration, in the order of removal: CCG must not find an incomplete class, and a key with subkeys cannot be removed.
 fn removal_order(clsid: &str) -> [String; 4] {
     let [app, class, server, listed] = keys(clsid);
     [listed, app, server, class]
 }
 
-/// Changes the registry, with the right to write in `key` where a plain change is refused: Windows gives the list of CCG to TrustedInstaller.
-/// Previous owner and access list are on record meanwhile, so that [`close_keys`] puts them back if wicd ends here.
+/// Changes the registry. If access is denied, takes the right to write in `key` for the change: CCG's list belongs to TrustedInstaller. Records the
+/// previous owner and access list first, so that [`close_keys`] restores them after a crash.
 fn with_rights<T>(
     host: &dyn Host,
     key: &str,
@@ -217,7 +217,7 @@ fn with_rights<T>(
     close_keys(host, owned).and(done)
 }
 
-/// Gives keys that an interrupted change has left open the owner and access list that they had.
+/// Restores the owner and access list of the keys that a change has opened for writing.
 ///
 /// # Errors
 /// Fails when Windows refuses it, or the record cannot be written.

@@ -72,7 +72,7 @@ fn it_is_registered_as_microsofts_own() {
     // All accounts may load it.
     let library = bed.host.path(LIBRARY).unwrap();
     assert!(bed.host.state().access[&library].is(crate::access::Guard::Readable));
-    // A second time changes nothing.
+    // A second operation changes nothing.
     bed.host.state().counts.clear();
     assert_eq!(apply(&bed, with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
     assert_eq!(bed.host.state().counts.get("put_registry_key"), None);
@@ -94,7 +94,7 @@ fn what_differs_is_corrected() {
     assert_eq!(bed.host.state().registry, before);
 }
 
-/// A registration is another installer's whichever part of it is there.
+/// Any existing key marks a registration as another installer's.
 #[test]
 fn a_registration_of_another_installer_is_left_alone() {
     for key in keys_of(AZURE) {
@@ -113,16 +113,16 @@ fn a_registration_of_another_installer_is_left_alone() {
             bed.run(Body::Facts(facts)).state.unwrap().foreign_credential_plugins
         };
         assert_eq!(found(Some(AZURE)).keys().collect::<Vec<_>>(), [AZURE], "{key}");
-        // Without a class, as `check host` asks: what CCG lists.
+        // Without a class, as in `check host`, only listed classes are reported.
         assert_eq!(found(None).contains_key(AZURE), key.starts_with(CLASSES_OF_CCG), "{key}");
         assert!(!found(Some(OTHER)).contains_key(OTHER));
-        // Neither does the cleanup of what there is touch it.
+        // A cleanup leaves it alone, too.
         assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
         assert_eq!(bed.host.state().registry, before);
     }
 }
 
-/// Keys that the record names are another program's now.
+/// Keys on record may belong to another program by now.
 #[test]
 fn another_installer_takes_a_class_of_ours() {
     let bed = Bed::new();
@@ -135,7 +135,7 @@ fn another_installer_takes_a_class_of_ours() {
     assert!(report.warnings.iter().any(|w| w.contains(r"(C:\theirs.dll)")), "{:?}", report.warnings);
 }
 
-/// An earlier wicd knows no plugins: it removes the library, and forgets the keys.
+/// An earlier wicd without support for plugins removes the library, and drops the keys from the record.
 #[test]
 fn a_registration_that_is_not_on_record_is_known_by_its_library() {
     for is_removed in [false, true] {
@@ -212,14 +212,14 @@ fn a_cleanup_removes_it_and_leaves_what_another_program_put_into_it() {
     assert!(!bed.exists(r"C:\windows\wicd-ccg"));
 }
 
-/// Owner and access list with which Windows keeps the list of CCG.
+/// Owner and access list that Windows gives CCG's list.
 const TRUSTED_INSTALLER: &[u8] = b"O:TI";
 
 fn keep_from_administrators(bed: &Bed) {
     bed.host.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
 }
 
-/// Objects that wicd makes are on record whenever it ends, and the next attempt or the cleanup finishes, and closes the list of CCG.
+/// At any crash, all keys that wicd has created are on record; the next operation finishes, and closes CCG's list.
 #[test]
 fn a_crash_leaves_nothing_that_is_not_on_record() {
     let straight = Bed::new();
@@ -250,13 +250,13 @@ fn a_crash_leaves_nothing_that_is_not_on_record() {
     }
 }
 
-/// The next attempt has a plugin, has none, or is a removal.
+/// The next operation applies a plugin, applies none, or is a cleanup.
 #[test]
 fn a_list_that_was_left_open_is_closed() {
     for next in 0..3 {
         let bed = Bed::new();
         keep_from_administrators(&bed);
-        // From the moment in which it is open, as if wicd ended there.
+        // Fails while the list is open, as if wicd crashed there.
         bed.host.state().refused.insert(format!("restore_registry_key {CLASSES_OF_CCG}"));
         assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "HostCallFailed");
         assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], OPENED);

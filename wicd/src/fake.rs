@@ -1,4 +1,4 @@
-//! A host that is a directory and a few maps, for tests and simulated hosts.
+//! Fake host, made of a directory and a few maps, for tests and simulated hosts.
 //!
 //! A [`FakeHost`] is a handle: clones are the same host. Services do nothing but have a state; the behaviour of a simulated host when one starts or
 //! stops is set with [`FakeHost::on_service`].
@@ -17,7 +17,7 @@ use crate::access::{AccessList, Guard};
 use crate::fake_images::{FakeImages, Images};
 use crate::held::{self, Held};
 use crate::host::{
-    Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
+    Adapter, HnsRequest, Host, HostError, PathEntry, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
 };
 use crate::images::{ImageError, ImageStore};
 use crate::network::HNS_NETWORKS;
@@ -31,13 +31,13 @@ pub enum ServiceEvent {
     Stopped,
 }
 
-/// Access of a key that is open for writing.
+/// Access list of a registry key that is open for writing.
 pub const OPENED: &[u8] = b"opened";
 
 type ServiceHook = Arc<dyn Fn(ServiceEvent, &ServiceInfo) + Send + Sync>;
 type PathHook = Arc<dyn Fn(&Path) + Send + Sync>;
 
-/// A host that is a directory and a few maps.
+/// Fake host, made of a directory and a few maps.
 #[derive(Clone)]
 pub struct FakeHost {
     dir: PathBuf,
@@ -52,7 +52,7 @@ pub struct State {
     pub machine: Machine,
     /// Services by name.
     pub services: BTreeMap<String, ServiceInfo>,
-    /// Specification with which each service was made, by name.
+    /// Specification with which each service was created, by name.
     pub specs: BTreeMap<String, ServiceSpec>,
     /// Machine-wide environment variables.
     pub env: BTreeMap<String, String>,
@@ -62,12 +62,12 @@ pub struct State {
     pub reboots: u32,
     /// Number of times that networks were removed, and that left-over processes were ended.
     pub sweeps: (u32, u32),
-    /// Programs that run and have lost the process which started them.
+    /// Running programs whose parent process has ended.
     pub orphans: Vec<String>,
-    /// Keys of the registry below `HKLM` that wicd makes or looks for.
+    /// Registry keys below `HKLM` that wicd creates or queries.
     pub registry: BTreeMap<String, RegistryValues>,
-    /// Owner and access list of keys that Windows keeps from administrators: such a key, and what is directly in it, can be changed only while
-    /// it is [`OPENED`].
+    /// Owner and access list of registry keys that administrators may not change: such a key and its direct subkeys can be changed only while it is
+    /// [`OPENED`].
     pub registry_access: BTreeMap<String, Vec<u8>>,
     /// Answers of HNS to `GET`, by path. Only tests change them.
     pub hns: BTreeMap<String, Value>,
@@ -77,21 +77,21 @@ pub struct State {
     pub adapters: Vec<Adapter>,
     /// IPv4 routes.
     pub routes: Vec<Route>,
-    /// Programs that the antivirus leaves alone.
+    /// Programs that are excluded from the antivirus.
     pub excluded: BTreeSet<String>,
-    /// Reason why the API server cannot be reached, if it cannot.
+    /// Reason why the API server is unreachable. `None` if it is reachable.
     pub unreachable: Option<String>,
     /// Ports on which a program listens.
     pub ports_in_use: BTreeSet<u16>,
-    /// Causes for which Windows itself waits for a restart, until the next one.
+    /// Causes of pending restarts of Windows itself, until the next restart.
     pub restart_causes: BTreeSet<RestartCause>,
-    /// Programs that check files for malware. Defender that checks leaves alone what is [excluded](Self::excluded).
+    /// Antivirus programs of the host. An active Defender skips programs that are [excluded](Self::excluded).
     pub antivirus: Antivirus,
     /// Accounts of the domain. Others are not found.
     pub service_accounts: BTreeMap<String, AccountState>,
-    /// Codes with which services ended; 0 where there is none.
+    /// Exit codes of services; 0 for others.
     pub exit_codes: BTreeMap<String, u32>,
-    /// Events by channel, whatever the query.
+    /// Events by channel, returned for any query.
     pub events: BTreeMap<String, Vec<String>>,
     /// Installed updates.
     pub updates: Vec<String>,
@@ -99,36 +99,36 @@ pub struct State {
     pub starts: BTreeMap<String, u32>,
     /// State of a started service; [`ServiceState::Running`] unless a test says otherwise.
     pub started_state: Option<ServiceState>,
-    /// Names of calls that fail, as `delete_service kubelet`.
+    /// Names of calls that fail, such as `delete_service kubelet`.
     pub refused: BTreeSet<String>,
     /// Errors of Windows for calls, by name as in `refused`.
     pub errors: BTreeMap<String, String>,
     /// Time that calls take, by name as in `refused`.
     pub slow: BTreeMap<String, Duration>,
-    /// Services that another program has open. One that is deleted stays, marked for deletion, until it is closed.
+    /// Services that another program has open. A deleted one stays, marked for deletion, until it is closed.
     pub open_services: BTreeSet<String>,
     /// Services that are marked for deletion.
     pub deleted_services: BTreeSet<String>,
-    /// Calls that do not answer as long as a test holds the mutex, by name as in `refused`.
+    /// Calls that hang while a test holds the mutex, by name as in `refused`.
     pub hung: BTreeMap<String, Arc<Mutex<()>>>,
-    /// Number of calls that still succeed before all fail, as if the process were gone.
+    /// Number of calls that still succeed before all fail, as after a crash of the process.
     pub calls_left: Option<u32>,
     /// Number of calls so far.
     pub calls: u32,
     /// Number of calls so far by name.
     pub counts: BTreeMap<&'static str, u32>,
-    /// SIDs of owners of files and directories, by real path. Administrators where there is none.
+    /// SIDs of owners of files and directories, by real path. Defaults to Administrators.
     pub owners: BTreeMap<PathBuf, String>,
-    /// Access lists of files and directories, by real path. What is usual on `C:` where there is none.
+    /// Access lists of files and directories, by real path. Defaults to [`AccessList::usual`].
     pub access: BTreeMap<PathBuf, AccessList>,
-    /// Directories below which everything was reset.
+    /// Directories whose content had its access lists reset.
     pub resets: Vec<PathBuf>,
     service_hook: Option<ServiceHook>,
     protect_hook: Option<PathHook>,
 }
 
 impl FakeHost {
-    /// A fresh Windows Server 2022 whose `C:` is in this directory.
+    /// Creates a fresh Windows Server 2022 whose `C:` is in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let machine = Machine {
             uptime_ms: 3_600_000,
@@ -188,7 +188,7 @@ impl FakeHost {
         self.state().machine.boot_id = boot_id.into();
     }
 
-    /// Makes another program hold a file (Windows path), whether or not it is there yet. `None`: it lets the file go.
+    /// Simulates that another program holds a file (Windows path), even one that does not exist yet. `None` releases it.
     ///
     /// # Errors
     /// Fails when the path is refused.
@@ -198,7 +198,7 @@ impl FakeHost {
         Ok(())
     }
 
-    /// Closes the services that other programs have open, as a restart does: those that are marked for deletion are gone.
+    /// Closes the services that other programs have open, as a restart does, and removes those that are marked for deletion.
     pub fn close_services(&self) {
         let mut state = self.state();
         state.open_services.clear();
@@ -208,23 +208,23 @@ impl FakeHost {
         }
     }
 
-    /// Calls `hook` after a service was started or stopped, with nothing locked.
+    /// Calls `hook` after a service was started or stopped, without holding a lock.
     pub fn on_service(&self, hook: impl Fn(ServiceEvent, &ServiceInfo) + Send + Sync + 'static) {
         self.state().service_hook = Some(Arc::new(hook));
     }
 
-    /// Calls `hook` with what is being protected.
+    /// Calls `hook` with each path that is being protected.
     pub fn on_protect(&self, hook: impl Fn(&Path) + Send + Sync + 'static) {
         self.state().protect_hook = Some(Arc::new(hook));
     }
 
-    /// Makes all calls fail after `calls` more of them, as if the process were gone. `None`: never.
+    /// Makes all calls fail after `calls` further calls, as after a crash of the process. `None`: never.
     pub fn fail_after(&self, calls: Option<u32>) {
         let mut state = self.state();
         (state.calls, state.calls_left) = (0, calls);
     }
 
-    /// Counts a call, and fails it if that was arranged.
+    /// Counts a call, and fails if a test has arranged that.
     fn call(&self, name: &'static str, object: &str) -> Result<MutexGuard<'_, State>, HostError> {
         let key = format!("{name} {object}");
         let hung = self.state().hung.get(&key).cloned();
@@ -265,7 +265,7 @@ fn is_not_deleted(state: &State, action: &'static str, name: &str) -> Result<(),
     Ok(())
 }
 
-/// Refuses a change in a key that Windows keeps from administrators.
+/// Refuses a change in a registry key that administrators may not change.
 fn may_change(state: &State, key: &str) -> Result<(), HostError> {
     if state.registry_access.get(key).is_some_and(|access| access != OPENED) {
         return Err(HostError::system("write", key)(io::Error::from(io::ErrorKind::PermissionDenied)));
@@ -436,14 +436,14 @@ impl Host for FakeHost {
         Ok(())
     }
 
-    fn place(&self, path: &Path) -> Result<Option<Place>, HostError> {
+    fn place(&self, path: &Path) -> Result<Option<PathEntry>, HostError> {
         let state = self.call("place", "")?;
         let meta = match path.symlink_metadata() {
             Ok(meta) => meta,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
             Err(e) => return Err(HostError::system("inspect", path.display().to_string())(e)),
         };
-        Ok(Some(Place {
+        Ok(Some(PathEntry {
             kind: meta.file_type().into(),
             owner: state.owners.get(path).cloned().unwrap_or_else(|| "S-1-5-32-544".into()),
             is_own: false,
@@ -499,7 +499,7 @@ impl Host for FakeHost {
         Ok(self.call("enable_containers", "")?.machine.containers_feature != Feature::Enabled)
     }
 
-    /// Restarts the host: the new boot id is the old one plus one, and a feature that was being enabled is there.
+    /// Restarts the host: increments the boot ID, and completes the installation of the Containers feature.
     fn reboot(&self) -> Result<(), HostError> {
         let mut state = self.call("reboot", "")?;
         state.reboots += 1;

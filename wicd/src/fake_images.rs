@@ -1,4 +1,4 @@
-//! A containerd that is a few maps, for tests and simulated hosts.
+//! Fake containerd in memory, for tests and simulated hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,32 +11,32 @@ use crate::images::{ImageError, ImageStore, Login};
 /// State of a simulated containerd.
 #[derive(Clone, Debug, Default)]
 pub struct Images {
-    /// Image ids by name.
+    /// Image IDs by name.
     pub records: BTreeMap<String, String>,
-    /// Image ids that are pinned.
+    /// IDs of pinned images.
     pub pinned: BTreeSet<String>,
     /// Pulled images, with the user name of the login.
     pub pulls: Vec<(String, Option<String>)>,
-    /// Images that cannot be pulled, and the registry's words.
+    /// Images that cannot be pulled, with the registry's error message.
     pub refused: BTreeMap<String, String>,
-    /// The user name that the registry requires.
+    /// User name that the registry requires.
     pub user: Option<String>,
     /// Duration of a pull.
     pub pull_time: Duration,
     /// True if containerd does not answer.
     pub down: bool,
-    /// Maximum number of pulls at the same time.
+    /// Highest number of concurrent pulls so far.
     pub most_at_once: usize,
-    /// Number of pulls now.
+    /// Current number of pulls.
     pub at_once: usize,
 }
 
-/// Id of an image that is pulled under this name.
+/// Returns the ID of an image that is pulled under this name.
 pub fn id(image: &str) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(image)))
 }
 
-/// The images of a simulated host.
+/// Image store of a simulated host.
 pub(crate) struct FakeImages {
     pub(crate) images: Arc<Mutex<Images>>,
     /// True if containerd's service does not run.
@@ -95,7 +95,7 @@ impl ImageStore for FakeImages {
                 return Ok(());
             }
             if !images.records.values().any(|its| its == id) {
-                let problem = "containerd no longer has it".into();
+                let problem = "containerd no longer has the image".into();
                 return Err(ImageError::Refused { what: format!("pin image {id}"), problem });
             }
             images.pinned.insert(id.to_string());

@@ -1,5 +1,5 @@
-//! Simulated start of kubelet with the credentials that it is given: as client-go's `certificate_store.go` and `certificate_manager.go` do it, with
-//! all that they refuse.
+//! Simulated start of kubelet with the credentials in its kubeconfig. Accepts and refuses the same as client-go's `certificate_store.go` and
+//! `certificate_manager.go`.
 
 use std::fs;
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::host::Host as _;
 
 const UPDATED: &str = r"C:\var\lib\kubelet\pki\kubelet-client-updated.pem";
 
-/// Starts kubelet with the kubeconfig that is there. Returns certificates and key (PEM) with which kubelet goes to the API server, and leaves in
-/// [`path::KUBELET_PKI`] what kubelet leaves there.
+/// Starts kubelet with the host's kubeconfig. Returns certificates and key (PEM) that kubelet uses for the API server, and writes the files that
+/// kubelet stores in [`path::KUBELET_PKI`].
 ///
 /// # Errors
-/// Why kubelet ends right after its start.
+/// Returns the reason for which kubelet exits right after its start.
 pub fn start(host: &FakeHost) -> Result<String, String> {
     let given = given(host)?;
     if !files::exists(host, path::KUBELET_CURRENT_CERT).map_err(text)? && is_link(host, UPDATED)? {
@@ -35,12 +35,12 @@ pub fn start(host: &FakeHost) -> Result<String, String> {
             return Ok(pem);
         }
     } else if let Given::Files(pem) = given {
-        // What it is given as files stays there: nothing is stored.
+        // kubelet stores nothing if the kubeconfig names files.
         return Ok(pem);
     }
     match given {
         Given::Inline(pem) => {
-            // That it cannot be stored is only logged, and nothing is renewed.
+            // kubelet only logs a failure to store the certificate, and renews nothing then.
             let _logged = store(host, &pem);
             Ok(pem)
         }
@@ -76,7 +76,7 @@ fn data(user: &Value, field: &str) -> Option<String> {
     String::from_utf8(bytes.0).ok()
 }
 
-/// Stores a certificate with its key in a file of its own, and moves the link to it.
+/// Stores a certificate with its key in a new file, and points the symbolic link to it.
 fn store(host: &FakeHost, pem: &str) -> Result<(), String> {
     const NAME: &str = "kubelet-client-2026-01-01-00-00-00.pem";
     let current = real(host, path::KUBELET_CURRENT_CERT)?;

@@ -23,10 +23,10 @@ use crate::host::Adapter;
 use crate::network;
 use crate::operation::tests::{Bed, CLUSTER, archive, exe, frame, service, wanted};
 
-/// Directories that programs write to, and make themselves.
+/// Directories that programs create and write to.
 const OUTPUT: [&str; 3] = [path::LOGS, path::KUBELET_PKI, r"C:\k\cni\config"];
 
-/// Files that a service cannot read, of those that its command line names, and of those that these name.
+/// Returns the files that a service cannot read, among those that its command line names and those that these files name.
 fn unreadable(host: &FakeHost, command: &str) -> Vec<String> {
     let is_file = |word: &&str| word.starts_with(r"C:\") && !OUTPUT.iter().any(|output| is_below(word, output));
     let mut left: Vec<String> = command.split([' ', '=', '"']).filter(is_file).map(String::from).collect();
@@ -66,7 +66,7 @@ fn strings(value: &Value, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// Makes the network, as hybrid-overlay-node does, and the endpoint, as HNS does.
+/// Creates the network, as hybrid-overlay-node does, and the endpoint, as HNS does.
 fn make_network(host: &FakeHost) {
     let id = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
     let network = json!([{"ID": id, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
@@ -78,7 +78,7 @@ fn make_network(host: &FakeHost) {
     state.adapters = vec![Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, 2].into()] }];
 }
 
-/// Brings a host of this cluster to where wicd's service takes over.
+/// Configures a host of this cluster up to the start of wicd's service.
 fn join(bed: &Bed, cluster: &Cluster) -> Desired {
     let mut manifest = payload(&PROGRAMS);
     let contents: Vec<Vec<u8>> = manifest.files.iter().map(|file| file.destination.clone().into_bytes()).collect();
@@ -124,7 +124,8 @@ fn every_file_that_a_service_is_told_of_is_there_when_it_starts() {
             make_network(&bed.host);
             let (missing, host) = (Arc::new(Mutex::new(Vec::new())), bed.host.clone());
             let seen = missing.clone();
-            // kubelet takes a moment to its first certificate; what depends on it is started meanwhile if wicd does not wait.
+            // kubelet takes a moment to store its first certificate. Without wicd's wait, services that need it would start
+            // meanwhile.
             bed.host.on_service(move |event, service| {
                 if event == ServiceEvent::Started {
                     seen.lock()
@@ -166,7 +167,7 @@ fn kubelet_stores_only_what_is_in_its_kubeconfig() {
         Plain(&'a str),
     }
     use Stored::{Link, Nothing, Plain};
-    // What it goes with to the API server, and what is stored then.
+    // Credentials for the API server, and those that are stored afterwards.
     for (about, user, before, expected) in [
         ("inline", &inline, Nothing, Ok((&first, Some(&first)))),
         ("as a file", &file, Nothing, Ok((&first, None))),
@@ -197,7 +198,7 @@ fn kubelet_stores_only_what_is_in_its_kubeconfig() {
     }
 }
 
-/// A host that was a node before, of WMCO's or of another cluster, with a kubelet that runs and a Node of the same name.
+/// Creates a host that was a node of WMCO or of another cluster under the same name, and whose kubelet still runs.
 fn node_of_before() -> (Bed, Start) {
     let bed = Bed::new();
     let other_ca = Bed::new();
@@ -220,7 +221,7 @@ fn data(text: &str) -> ByteString {
     ByteString(text.as_bytes().to_vec())
 }
 
-/// The certificate arrives whatever kubelet does meanwhile: wicd's service may start kubelet whenever no operation is in progress.
+/// wicd's service may start kubelet whenever no operation is in progress, and kubelet must still get the new certificate.
 #[test]
 fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
     let (straight, body) = node_of_before();
@@ -245,7 +246,7 @@ fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
         assert!(goes_with.starts_with(body.certificates[&CertificateKind::Kubelet].trim_end()), "after call {n}");
         assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), goes_with, "after call {n}");
         for path in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT] {
-            // Both keep the access list of the file that they are written to first.
+            // Both keep the access list of their temporary file.
             let written = bed.host.path(&format!("{path}.new")).unwrap();
             assert!(bed.host.state().access[&written].is(Guard::Private), "{path} after call {n}");
         }
@@ -292,7 +293,7 @@ fn nothing_of_kubelets_credentials_stays_after_a_cleanup() {
     }
 }
 
-/// A certificate whose time is over, with its key.
+/// Returns an expired certificate with its key.
 fn expired(bed: &Bed) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();

@@ -1,4 +1,4 @@
-//! Reading, writing and placing files such that a crash leaves the old file or the new one.
+//! Reading, writing and placing files. Changes are atomic: a crash leaves the old file or the new one.
 //!
 //! All paths are Windows paths in text; see [`Host::path`].
 
@@ -16,13 +16,13 @@ use crate::host::{Host, HostError};
 /// Access to a file: that of its directory, or for SYSTEM and administrators only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Access that the directory of the file hands down.
+    /// Access that the file inherits from its directory.
     Inherited,
-    /// Access for SYSTEM and administrators only, from before the first byte is in the file.
+    /// Access for SYSTEM and administrators only, set before the first byte is written.
     Protected,
 }
 
-/// Size of the largest file that [`read`] takes, in bytes. Nothing of wicd's own is near that.
+/// Maximum size of a file for [`read`], in bytes. wicd's own files are much smaller.
 pub const READ_LIMIT: u64 = 64 << 20;
 
 /// Content of a file, `None` if there is none.
@@ -54,10 +54,11 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
     serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
 }
 
-/// Gives a file this content, through a temporary file beside it. Missing directories are made. Returns whether anything was written.
+/// Writes a file through a temporary file beside it. Creates missing directories. Returns whether anything was written.
 ///
 /// # Errors
-/// Fails when the current content cannot be read, the new content cannot be written or protected, or a directory above a file that changes is a link.
+/// Fails when the current content cannot be read, the new content cannot be written or protected, or a parent directory of a file that changes is a
+/// link.
 pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
     if read(host, path)?.as_deref() == Some(content) {
         if access == Access::Protected {
@@ -83,18 +84,18 @@ pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Res
 /// Writes a value as JSON, as [`write()`] does.
 ///
 /// # Errors
-/// Fails when `value` has no form in JSON, or [`write()`] fails.
+/// Fails when `value` cannot be serialized to JSON, or [`write()`] fails.
 pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: Access) -> Result<bool, HostError> {
     let content = serde_json::to_vec_pretty(value).map_err(HostError::system("write", path))?;
     write(host, path, &content, access)
 }
 
-/// Makes `path` a file with the content of `source`: a hard link, or a copy where that cannot be. A file that is in use is
-/// moved out of the way, see [`remove_old`].
+/// Places the content of `source` at `path`, as a hard link, or as a copy if linking fails. A file that is in use there is moved away, see
+/// [`remove_old`].
 ///
 /// # Errors
-/// Fails when a directory above `path` is a link or cannot be made, `source` can be neither linked nor copied, or the file at `path` can be neither
-/// replaced nor moved out of the way.
+/// Fails when a parent directory of `path` is a link or cannot be created, `source` can be neither linked nor copied, or the file at `path` can be
+/// neither replaced nor moved away.
 pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError> {
     make_parent(host, path)?;
     let _held = parents(host, path)?;
@@ -105,16 +106,15 @@ pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError>
     placed.map_err(HostError::system("place", path))
 }
 
-/// Moves `new` to `path`. Windows does not let a running program be replaced, but lets it be renamed: what is in the way is
-/// then moved to `<path>.old-<n>`. What another program holds for a moment is waited for. Where it fails, what was in the way is
-/// back in its place.
+/// Moves `new` to `path`. Windows lets a running program be renamed but not replaced: the old file is then moved to `<path>.old-<n>`. Waits for files
+/// that another program holds for a moment. After a failure, the old file is back in its place.
 fn replace(
     new: &Path,
     path: &Path,
     rename: impl Fn(&Path, &Path) -> io::Result<()>,
     mut pause: impl FnMut() -> bool,
 ) -> io::Result<()> {
-    // What is only held for a moment need not be moved, and then be left there.
+    // A file that is only held for a moment need not be moved away.
     while_shared(|| rename(new, path), &mut pause).or_else(|_| while_held(|| swap(new, path, &rename), &mut pause))
 }
 
@@ -129,17 +129,17 @@ fn swap(new: &Path, path: &Path, rename: &impl Fn(&Path, &Path) -> io::Result<()
     let Some(aside) = aside else { return Err(refused) };
     rename(path, &aside)?;
     let Err(refused) = rename(new, path) else { return Ok(()) };
-    // It was moved a moment ago, so that it can be moved back; if an antivirus is at it already, not at once.
+    // The old file was just moved, so it can be moved back; if an antivirus holds it already, after a retry.
     while_held(|| rename(&aside, path), &mut patience())?;
     Err(refused)
 }
 
-/// Opens a file to read it. A file that another program holds is waited for, for a while.
+/// Opens a file to read it. Waits a limited time for a file that another program holds.
 pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     while_shared(|| held_by_others(path).and_then(|()| fs::File::open(path)), &mut patience())
 }
 
-/// Retries as [`while_held`] does, but not if access is denied: it may be for good, and a program that runs must not be waited for.
+/// Retries as [`while_held`] does, but not if access is denied: that may be permanent, and is the error for a running program.
 fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
     loop {
         match attempt() {
@@ -149,7 +149,7 @@ fn while_shared<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl 
     }
 }
 
-/// Makes a file in place of one that a crash left there. What another program holds is waited for, for a while.
+/// Creates a file in place of one that a crash has left. Waits a limited time for a file that another program holds.
 pub(crate) fn make(path: &Path) -> io::Result<fs::File> {
     while_held(|| remove_real(path).and_then(|()| fs::File::create_new(path)), &mut patience())
 }
@@ -171,12 +171,12 @@ use crate::held::held_by_others;
 #[cfg(test)]
 use tests::held_by_others;
 
-/// Moves a file to a place where none is, or in place of one that is not in use.
+/// Moves a file. Replaces the file at the destination, if any, which must not be in use.
 pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
     while_held(|| rename(from, to), &mut patience())
 }
 
-/// Retries `attempt` until it works, or fails for another reason than that another program holds the file, or the time is over.
+/// Retries `attempt` while another program holds the file, until the time is over.
 fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
     loop {
         match attempt() {
@@ -186,14 +186,14 @@ fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl Fn
     }
 }
 
-/// Reports whether the error is Windows' for a file that another program has open, or has locked: access denied, sharing violation, lock violation.
-/// Antivirus and backup programs open what is new, for moments.
+/// Reports whether an error is that of Windows for a file that another program has opened or locked: access denied, sharing violation, lock
+/// violation. Antivirus and backup programs open new files for moments.
 fn is_held(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33))
         && (cfg!(windows) || cfg!(test) || cfg!(feature = "fake"))
 }
 
-/// Returns a function that waits a little, and returns false if the time is over.
+/// Returns a function that sleeps for a moment, and returns false once the time limit is reached.
 fn patience() -> impl FnMut() -> bool {
     let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
     move || {
@@ -209,18 +209,18 @@ fn patience() -> impl FnMut() -> bool {
 /// Time limit of the wait for a file that another program holds.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
-/// Windows' error for denied access, and for a file that is deleted when the program that holds it lets it go. Elsewhere, where tests run, the error
-/// of the same kind.
+/// Windows' error for denied access, and for a file that is deleted as soon as another program closes it. Elsewhere, where tests run, the
+/// corresponding error.
 const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 
-/// Number of generations of a file that can be in use at once.
+/// Maximum number of old versions of a file that can be in use at once.
 const OLD_FILES: u32 = 8;
 
-/// Removes what [`place`] has moved out of the way, if no program still runs from it. What another program holds for a moment is waited for. Returns
-/// whether all is gone.
+/// Removes the files that [`place`] has moved away, unless a program still runs from them. Waits for files that another program holds for a moment.
+/// Returns whether all are removed.
 ///
 /// # Errors
-/// Fails when `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
+/// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is no error.
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -228,15 +228,14 @@ pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     Ok(old.map(|old| while_shared(|| remove_real(&old), &mut patience())).filter(Result::is_err).count() == 0)
 }
 
-/// Removes a file; missing is success. One that is in use is moved out of the way, see [`remove_old`]; one that can be neither is
-/// waited for, for a while.
+/// Removes a file; a missing one is success. A file that is in use is moved away, see [`remove_old`]. Waits a limited time if neither is possible.
 ///
 /// # Errors
-/// Fails when `path` is refused, a directory above it is a link, or the file can be neither removed nor moved out of the way.
+/// Fails when `path` is refused, a parent directory is a link, or the file can be neither removed nor moved away.
 pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
-    // What is only held for a moment need not be moved, and then be left there.
+    // A file that is only held for a moment need not be moved away.
     let gone = while_shared(|| remove_real(&real), &mut patience())
         .or_else(|_| while_held(|| remove_or_move(&real, remove_real, rename), &mut patience()));
     gone.map_err(HostError::system("remove", path))
@@ -258,18 +257,18 @@ fn remove_or_move(
 /// Removes a file if that is possible now.
 ///
 /// # Errors
-/// Fails when `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
+/// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is no error.
 pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let _in_use = remove_real(&host.path(path)?);
     Ok(())
 }
 
-/// Removes a directory with all that is in it; missing is success. What another program holds is waited for, for a while.
-/// Links and junctions are removed, never followed.
+/// Removes a directory with its content; a missing one is success. Waits a limited time for files that another program holds. Links and junctions are
+/// removed, never followed.
 ///
 /// # Errors
-/// Fails when `path` is refused, a directory above it is a link, or a file or directory in the tree cannot be removed.
+/// Fails when `path` is refused, a parent directory is a link, or a file or directory in the tree cannot be removed.
 pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -286,20 +285,20 @@ use std::fs::remove_dir_all;
 #[cfg(test)]
 use tests::remove_dir_all;
 
-/// Moves a directory with all that is in it, as one: all of it is at `to`, or nothing. What another program holds is waited for, for a while.
+/// Moves a directory with its content atomically. Waits a limited time for files that another program holds.
 ///
 /// # Errors
-/// Fails when a path is refused, a directory above one of them is a link, nothing is at `from`, or Windows does not let it be moved.
+/// Fails when a path is refused, a parent directory of `from` is a link, `from` does not exist, or Windows refuses the move.
 pub fn move_tree(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
     let _held = parents(host, from)?;
     let (real, aside) = (host.path(from)?, host.path(to)?);
     while_held(|| fs::rename(&real, &aside), &mut patience()).map_err(HostError::system("move", from))
 }
 
-/// Removes a directory if nothing is in it. Returns whether it is gone.
+/// Removes a directory if it is empty. Returns whether it no longer exists.
 ///
 /// # Errors
-/// Fails when `path` is refused, a directory above it is a link, or the empty directory cannot be removed.
+/// Fails when `path` is refused, a parent directory is a link, or the empty directory cannot be removed.
 pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     match fs::remove_dir(host.path(path)?) {
@@ -327,11 +326,11 @@ pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
 pub struct Stamp {
     /// Size in bytes.
     pub size: u64,
-    /// Time of the last change, nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub modified: u64,
 }
 
-/// Stamp of a plain file; `None` if there is none, or an entry of another kind, for example a link.
+/// Stamp of a regular file; `None` if there is none, or an entry of another kind, for example a link.
 ///
 /// # Errors
 /// Fails when `path` is refused, or the file cannot be inspected.
@@ -359,7 +358,7 @@ pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     }
 }
 
-/// Names of the entries of a directory, sorted; none if there is no directory. Names that are no text are left out.
+/// Names of the entries of a directory, sorted; none if it does not exist. Names that are not Unicode are skipped.
 ///
 /// # Errors
 /// Fails when `path` is refused, or the directory cannot be read.
@@ -394,24 +393,24 @@ pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> 
     Ok(Some(hex::encode(hash.finalize())))
 }
 
-/// Makes a directory and those above it. None of them may be a link.
+/// Creates a directory and its parents. None of them may be a link.
 ///
 /// # Errors
-/// Fails when `path` is refused, or one of the directories is a link or cannot be made.
+/// Fails when `path` is refused, or one of the directories is a link or cannot be created.
 pub fn make_directory(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, &format!(r"{path}\x"))?;
     fs::create_dir_all(host.path(path)?).map_err(HostError::system("make directory", path))
 }
 
-/// The directory of a Windows path, `None` for what lies directly on `C:`.
+/// Parent directory of a Windows path, `None` for an entry directly on `C:`.
 pub fn parent(path: &str) -> Option<&str> {
     path.rsplit_once('\\').map(|(parent, _)| parent).filter(|parent| parent.contains('\\'))
 }
 
-/// Directories above a path, held open. While this value lives none of them becomes another one, as far as the operating system can promise that.
+/// Parent directories of a path, held open. Until this value is dropped, Windows lets no other program replace them.
 pub(crate) struct Parents(#[expect(dead_code, reason = "what is open cannot be renamed")] Vec<fs::File>);
 
-/// Holds the directories above `path` open. Fails if one of them is a link: a user who can put one there leads us to files that are not ours.
+/// Holds the parent directories of `path` open. Fails if one of them is a link, by which a user could redirect wicd to other files.
 pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError> {
     let mut held = Vec::new();
     let mut above: Vec<&str> = std::iter::successors(parent(path), |directory| parent(directory)).collect();
@@ -431,7 +430,7 @@ pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError>
     Ok(Parents(held))
 }
 
-/// Opens a directory such that no other program can rename or delete it. `None` where that cannot be: the directory is checked all the same.
+/// Opens a directory such that no other program can rename or delete it. `None` if that fails: the caller still checks the directory.
 #[cfg(windows)]
 fn hold(directory: &Path) -> Option<fs::File> {
     use std::os::windows::fs::OpenOptionsExt;

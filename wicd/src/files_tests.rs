@@ -12,11 +12,11 @@ fn host() -> (tempfile::TempDir, FakeHost) {
 }
 
 thread_local! {
-    /// Simulated antivirus: how often it refuses a file that it has not seen, and how often it has refused each.
+    /// Simulated antivirus: number of refusals for each file, and the refusals so far by file.
     static ANTIVIRUS: std::cell::RefCell<Option<(u32, std::collections::HashMap<PathBuf, u32>)>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Simulates an antivirus, from now on, on this thread, that holds each file for so many attempts of others to use it.
+/// Simulates an antivirus on this thread that refuses this number of attempts for each file.
 pub(crate) fn antivirus(attempts: u32) {
     ANTIVIRUS.with_borrow_mut(|held| *held = Some((attempts, std::collections::HashMap::new())));
 }
@@ -42,12 +42,12 @@ thread_local! {
     static STUCK: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Keeps files of these names, from now on, on this thread, from being removed with their directory.
+/// Prevents files of these names from being removed with their directory, on this thread.
 pub(crate) fn stuck(names: &[&'static str]) {
     STUCK.set(names.to_vec());
 }
 
-/// Removes a directory in place of the operating system: what can be removed is gone, also if the rest cannot.
+/// Removes a directory in place of the operating system: everything that can be removed, even if the rest cannot.
 pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
     fn remove_but(path: &Path, stuck: &[&str]) -> io::Result<()> {
         let mut result = Ok(());
@@ -104,7 +104,7 @@ fn a_secret_is_protected_before_it_is_written() {
     assert_eq!(*seen.lock().unwrap(), [Vec::<u8>::new()]);
 }
 
-/// Windows refuses to replace a program that runs, and lets it be renamed.
+/// Windows refuses to replace a running program, but lets it be renamed.
 #[test]
 fn a_file_in_use_is_moved_out_of_the_way() {
     let (_dir, host) = host();
@@ -120,7 +120,7 @@ fn a_file_in_use_is_moved_out_of_the_way() {
     assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
 }
 
-/// An antivirus that scans new files holds them.
+/// An antivirus holds new files while it scans them.
 #[test]
 fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
     for (about, held_for, code, expected) in [
@@ -138,7 +138,7 @@ fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
         let attempts = std::cell::Cell::new(0);
         let rename = |from: &Path, to: &Path| {
             attempts.set(attempts.get() + usize::from(from == new));
-            // The new one is held, the old one can be moved.
+            // The new file is held, the old one can be moved.
             if from == new && attempts.get() <= held_for {
                 return Err(io::Error::from_raw_os_error(code));
             }
@@ -212,7 +212,7 @@ fn nothing_is_written_or_removed_behind_a_link() {
         assert_eq!(list(&host, r"C:\theirs\a").unwrap(), ["b"], "{about}");
         assert_eq!(read(&host, r"C:\theirs\a\b").unwrap().unwrap(), b"1", "{about}");
     }
-    // The link itself is an entry like any other.
+    // The link itself can be removed.
     remove_tree(&host, r"C:\link").unwrap();
     assert!(!exists(&host, r"C:\link").unwrap() && exists(&host, r"C:\theirs\a\b").unwrap());
 }

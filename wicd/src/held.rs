@@ -1,4 +1,4 @@
-//! Files of simulated hosts that another program holds, as a directory of Linux has none.
+//! Files of simulated hosts that another program holds: Windows locks open files, Linux does not.
 
 use std::{
     collections::BTreeMap,
@@ -10,16 +10,16 @@ use std::{
 /// File that another program holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Another program has the file open and shares it with nobody, for so many attempts of others to use it.
+    /// Another program has opened the file exclusively, for this number of attempts to use it.
     Open(u32),
-    /// An antivirus denies access to the file, for so many attempts.
+    /// An antivirus denies access to the file, for this number of attempts.
     Denied(u32),
 }
 
-/// Held files by real path, of all hosts of this process.
+/// Held files of all simulated hosts of this process, by real path.
 static HELD: Mutex<BTreeMap<PathBuf, Held>> = Mutex::new(BTreeMap::new());
 
-/// Makes another program hold a file, by its real path. `None`: it lets the file go.
+/// Simulates that another program holds a file, by its real path. `None` releases it.
 pub(crate) fn put(path: PathBuf, by: Option<Held>) {
     match by {
         Some(by) => held().insert(path, by),
@@ -34,10 +34,10 @@ fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Held>> {
 /// Fails as Windows does for a file that another program holds.
 ///
 /// # Errors
-/// Fails when the file is there and held. Each call is an attempt.
+/// Fails when the file exists and is held. Each call is an attempt.
 pub fn held_by_others(path: &Path) -> io::Result<()> {
     const SHARING_VIOLATION: i32 = 32;
-    // Of where simulated hosts run, as [`io::ErrorKind::PermissionDenied`] is known by it.
+    // Error code of Linux, where simulated hosts run, for [`io::ErrorKind::PermissionDenied`].
     const ACCESS_DENIED: i32 = 13;
     let mut held = held();
     let Some(by) = held.get_mut(path).filter(|_| path.is_file()) else { return Ok(()) };

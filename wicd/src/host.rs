@@ -1,7 +1,7 @@
-//! Interface to Windows, as a trait: thin over the real interfaces on Windows, a directory and a few maps in tests and on simulated hosts.
-//! Everything that decides is on this side of the trait.
+//! Interface to Windows, as a trait: a thin layer over the real interfaces on Windows, a fake in tests and on simulated hosts. All decisions are made
+//! by the callers of the trait.
 //!
-//! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
+//! All paths in this crate are Windows paths in text, such as `C:\k\kubelet.exe`; only [`Host::path`] maps them to real ones.
 
 use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,12 +19,12 @@ use crate::access::{self, AccessList, Guard};
 use crate::images::{ImageError, ImageStore};
 use crate::reach;
 
-/// A Windows host. Every call is idempotent: what is there already is success.
+/// Windows host. Calls are idempotent: if the result exists already, they succeed.
 pub trait Host: Send + Sync {
     /// Returns another handle to this host, for a thread that may outlive the caller.
     fn detached(&self) -> Arc<dyn Host>;
     /// Returns the real location of a Windows path: the path itself on Windows, below a directory in tests.
-    /// Refuses what [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
+    /// Refuses paths that [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
     ///
     /// # Errors
     /// [`HostError::Path`] for a path that is refused.
@@ -34,12 +34,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when a fact cannot be read, for example the host name or the free space of `C:`.
     fn machine(&self) -> Result<Machine, HostError>;
-    /// Boot id of the host, another one after each restart.
+    /// Boot ID of the host, which changes with each restart.
     ///
     /// # Errors
     /// Fails when the registry cannot be read.
     fn boot_id(&self) -> Result<String, HostError>;
-    /// Id of this installation of Windows.
+    /// ID of this installation of Windows.
     ///
     /// # Errors
     /// Fails when the registry cannot be read.
@@ -47,12 +47,12 @@ pub trait Host: Send + Sync {
     /// Free bytes on `C:`.
     ///
     /// # Errors
-    /// Fails when Windows does not say.
+    /// Fails when Windows does not report it.
     fn disk_free(&self) -> Result<u64, HostError>;
     /// Reports whether this process has an administrator's rights.
     ///
     /// # Errors
-    /// Fails when Windows does not say.
+    /// Fails when Windows does not report it.
     fn is_admin(&self) -> Result<bool, HostError>;
     /// Time of the host's clock, in Unix seconds.
     ///
@@ -70,32 +70,32 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the service manager, or a service that exists, cannot be opened or queried.
     fn service(&self, name: &str) -> Result<Option<ServiceInfo>, HostError>;
-    /// Makes a service as `spec` says, or changes it where it differs. Returns whether anything was written. A running
-    /// service keeps running with its old command line.
+    /// Creates a service from `spec`, or changes it where it differs. Returns whether anything was written. A running service continues with its old
+    /// command line.
     ///
     /// # Errors
     /// Fails when the service cannot be opened, created or changed, for example because another process still has its deleted predecessor open.
     fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError>;
-    /// Starts a service, without waiting until it runs. A service that runs or is starting is left alone.
+    /// Starts a service, without waiting until it runs. A service that is running or starting is left alone.
     ///
     /// # Errors
     /// Fails when the service does not exist, or cannot be opened or started.
     fn start_service(&self, name: &str) -> Result<(), HostError>;
-    /// Stops a service and waits until its process has ended, ending it by force after two minutes, with all that it has started but containers.
-    /// Services that depend on it are stopped first; their names are returned in the order in which they were stopped, so that the caller can start
-    /// them again. A service that does not exist or does not run is success.
+    /// Stops a service and waits until its process has ended. After two minutes, terminates the process with all its descendants except containers.
+    /// Stops services that depend on it first, and returns their names in that order, so that the caller can start them again. A service that does
+    /// not exist or does not run is success.
     ///
     /// # Errors
-    /// Fails when the service, or one that depends on it, cannot be queried, stopped or ended by force. [`HostError::Timeout`] if the service manager
+    /// Fails when the service, or one that depends on it, cannot be queried, stopped or terminated. [`HostError::Timeout`] if the service manager
     /// still does not report it as stopped after that.
     fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError>;
-    /// Deletes a stopped service and waits until the service manager has forgotten it. Missing is success.
+    /// Deletes a stopped service and waits until the service manager no longer lists it. A missing one is success.
     ///
     /// # Errors
     /// Fails when the service cannot be opened or deleted. [`HostError::Timeout`] if a program keeps it open for too long.
     fn delete_service(&self, name: &str) -> Result<(), HostError>;
 
-    /// A machine-wide environment variable, from the registry.
+    /// Value of a machine-wide environment variable, from the registry.
     ///
     /// # Errors
     /// Fails when the registry cannot be read, or the value is not text.
@@ -122,54 +122,53 @@ pub trait Host: Send + Sync {
     /// Fails when the store cannot be opened or written.
     fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
 
-    /// Returns the entry at a path (that [`Host::path`] gave); `None` if it does not exist. A link in the last part of the path is not followed.
+    /// Returns the entry at a path (from [`Host::path`]); `None` if it does not exist. A link in the last part of the path is not followed.
     ///
     /// # Errors
-    /// Fails when kind, owner or access list of what is there cannot be read.
-    fn place(&self, path: &Path) -> Result<Option<Place>, HostError>;
-    /// Makes a directory in an existing one, guarded from its first moment. A directory that is there already is left as it is.
+    /// Fails when kind, owner or access list of the entry cannot be read.
+    fn place(&self, path: &Path) -> Result<Option<PathEntry>, HostError>;
+    /// Creates a directory in an existing one, together with its access list. An existing directory is left as it is.
     ///
     /// # Errors
-    /// Fails when the directory cannot be made, for example because the one above it is missing.
+    /// Fails when the directory cannot be created, for example because its parent is missing.
     fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
-    /// Gives a file or directory to Administrators and guards it; what is below a directory stays as it is. A link is refused.
+    /// Makes Administrators the owner of a file or directory and sets its access list; the content of a directory stays as it is. A link is refused.
     ///
     /// # Errors
     /// Fails when the path is a link, or owner and access list cannot be changed.
     fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
-    /// Gives a directory to Administrators, with this access list. A link is refused.
+    /// Makes Administrators the owner of a file or directory, with this access list. A link is refused.
     ///
     /// # Errors
     /// Fails when the path is a link, or owner and access list cannot be changed.
     fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError>;
-    /// Gives all that is below a directory, but not `except` and what is below that, to Administrators, with nothing but the
-    /// access that a private directory hands down. Links are given to them as well, and not followed. A file with more than one
-    /// name (hard links) stays as it is.
+    /// Makes Administrators the owner of the content of a directory, without `except` and its content, with only the access that a private directory
+    /// passes on. Links are changed as well, and not followed. A file with more than one name (hard links) stays as it is.
     ///
     /// # Errors
-    /// Fails when a directory cannot be listed, or an entry cannot be given to Administrators. [`HostError::Refused`] for a file with more than one
+    /// Fails when a directory cannot be listed, or an entry cannot be changed. [`HostError::Refused`] for a file with more than one
     /// name that is not [out of reach](Place::is_out_of_reach). An entry that is removed meanwhile is no error.
     fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
-    /// Reports whether the host has what the Windows feature Containers installs.
+    /// Reports whether the Windows feature Containers is installed on the host.
     fn has_containers(&self) -> bool;
-    /// Enables the Windows feature Containers. Returns whether the host must be restarted for it. That takes seconds, because Windows
-    /// opens a session with the servicing of its features.
+    /// Enables the Windows feature Containers. Returns whether the host must be restarted for it. Takes seconds, because Windows opens a servicing
+    /// session.
     ///
     /// # Errors
     /// Fails when Windows cannot report the state of the feature, or cannot enable it.
     fn enable_containers(&self) -> Result<bool, HostError>;
-    /// Begins a restart and returns.
+    /// Starts a restart of the host and returns.
     ///
     /// # Errors
     /// Fails when Windows refuses the restart.
     fn reboot(&self) -> Result<(), HostError>;
-    /// Asks the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an error with HNS' own text.
-    /// Not idempotent by itself: the caller looks first.
+    /// Sends a request to the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an error with
+    /// HNS' own text. Not idempotent by itself: the caller queries first.
     ///
     /// # Errors
     /// Fails when the host has no HNS, or the answer is a refusal or is not JSON.
     fn hns(&self, request: &HnsRequest) -> Result<Value, HostError>;
-    /// Returns why no connection to the API server at this URL can be made, if none can.
+    /// Returns the reason why the API server at this URL cannot be reached; `None` if it can.
     fn unreachable(&self, url: &str) -> Option<String> {
         reach::unreachable(url)
     }
@@ -177,98 +176,98 @@ pub trait Host: Send + Sync {
     fn is_in_use(&self, port: u16) -> bool {
         reach::is_in_use(port)
     }
-    /// The network adapters in the host's own compartment.
+    /// Network adapters in the host's own compartment.
     ///
     /// # Errors
     /// Fails when Windows does not list them.
     fn adapters(&self) -> Result<Vec<Adapter>, HostError>;
-    /// The IPv4 routes of the host.
+    /// IPv4 routes of the host.
     ///
     /// # Errors
     /// Fails when Windows does not list them.
     fn routes(&self) -> Result<Vec<Route>, HostError>;
-    /// Makes a route, until the next restart of the host. One that is there already is success.
+    /// Creates a route until the next restart of the host. An existing one is success.
     ///
     /// # Errors
     /// Fails when Windows refuses it.
     fn add_route(&self, route: &Route) -> Result<(), HostError>;
-    /// Removes a route. One that is not there is success.
+    /// Removes a route. A missing one is success.
     ///
     /// # Errors
     /// Fails when Windows refuses it.
     fn remove_route(&self, route: &Route) -> Result<(), HostError>;
-    /// Removes the host's networks (HNS) that our services make.
+    /// Removes the HNS networks that the operator's services create.
     ///
     /// # Errors
-    /// Fails when HNS is there, and does not list its networks or refuses to remove one.
+    /// Fails when HNS exists, and does not list its networks or refuses to remove one.
     fn remove_networks(&self) -> Result<(), HostError>;
-    /// Takes a program (Windows path) out of the antivirus' real-time checks. No antivirus is success.
+    /// Excludes a program (Windows path) from the antivirus' real-time checks. No antivirus is success.
     ///
     /// # Errors
     /// Fails when the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Reports whether a program (Windows path) is out of the antivirus' real-time checks already, or there is no antivirus.
+    /// Reports whether a program (Windows path) is excluded from the antivirus' real-time checks, or there is no antivirus.
     ///
     /// # Errors
     /// Fails when the antivirus or its exclusions cannot be read.
     fn is_excluded_from_antivirus(&self, windows_path: &str) -> Result<bool, HostError>;
-    /// Puts a program (Windows path) back into the antivirus' real-time checks. An exclusion that is not there is success.
+    /// Removes the exclusion of a program (Windows path) from the antivirus' real-time checks. A missing one is success.
     ///
     /// # Errors
     /// Fails when the exclusion cannot be removed.
     fn include_in_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Texts and bytes in a key below `HKLM`; `None` if it does not exist. Values of other kinds are left out.
+    /// Text and binary values of a registry key below `HKLM`; `None` if it does not exist. Values of other types are skipped.
     ///
     /// # Errors
     /// Fails when the registry cannot be read.
     fn registry_key(&self, key: &str) -> Result<Option<RegistryValues>, HostError>;
-    /// Names of the keys in a key below `HKLM`; none if it does not exist.
+    /// Names of the subkeys of a registry key below `HKLM`; none if it does not exist.
     ///
     /// # Errors
     /// Fails when the registry cannot be read.
     fn registry_keys(&self, key: &str) -> Result<Vec<String>, HostError>;
-    /// Owner and access list of a key below `HKLM`, as Windows keeps them.
+    /// Owner and access list of a registry key below `HKLM`, as Windows stores them.
     ///
     /// # Errors
     /// Fails when the key does not exist, or they cannot be read.
     fn registry_key_access(&self, key: &str) -> Result<Vec<u8>, HostError>;
-    /// Gives a key below `HKLM` to Administrators, who may then write in it. What is below stays as it is.
+    /// Makes Administrators the owner of a registry key below `HKLM`, and lets them write in it. Subkeys stay as they are.
     ///
     /// # Errors
     /// Fails when the key does not exist, or Windows refuses it.
     fn open_registry_key(&self, key: &str) -> Result<(), HostError>;
-    /// Gives a key below `HKLM` an owner and access list that [`Self::registry_key_access`] returned. A key that does not exist is success.
+    /// Restores owner and access list of a registry key below `HKLM`, from [`Self::registry_key_access`]. A missing key is success.
     ///
     /// # Errors
-    /// Fails when `access` is none of a key, or Windows refuses it.
+    /// Fails when `access` is not that of a registry key, or Windows refuses it.
     fn restore_registry_key(&self, key: &str, access: &[u8]) -> Result<(), HostError>;
-    /// Makes a key below `HKLM`, unless it exists, and sets these values in it. Others stay.
+    /// Creates a registry key below `HKLM`, unless it exists, and sets these values in it. Others stay.
     ///
     /// # Errors
-    /// Fails when the registry cannot be written, or only after [`Self::open_registry_key`] of the key above.
+    /// Fails when the registry cannot be written, for example without [`Self::open_registry_key`] of the parent key.
     fn put_registry_key(&self, key: &str, values: &RegistryValues) -> Result<(), HostError>;
-    /// Removes a key below `HKLM`, and returns whether it is gone: one that has keys of its own stays.
+    /// Removes a registry key below `HKLM`, and returns whether it no longer exists: a key with subkeys stays.
     ///
     /// # Errors
-    /// Fails when the registry cannot be written, or only after [`Self::open_registry_key`].
+    /// Fails when the registry cannot be written, for example without [`Self::open_registry_key`].
     fn remove_registry_key(&self, key: &str) -> Result<bool, HostError>;
-    /// Causes for which Windows itself waits for a restart. What cannot be found out counts as no cause.
+    /// Causes for which Windows itself waits for a restart, as far as they can be determined.
     fn restart_causes(&self) -> BTreeSet<RestartCause>;
-    /// Programs that check files for malware, and whether Defender leaves this program (Windows path) alone. What cannot be found out counts as none.
+    /// Antivirus programs of the host, and whether Defender excludes this program (Windows path), as far as it can be determined.
     fn antivirus(&self, windows_path: &str) -> Antivirus;
-    /// Reports what the host can do with a group Managed Service Account.
+    /// Reports whether the host can use a group Managed Service Account.
     fn service_account(&self, name: &str) -> AccountState;
     /// Image store of containerd.
     ///
     /// # Errors
     /// Fails when containerd does not answer.
     fn images(&self) -> Result<Box<dyn ImageStore>, ImageError>;
-    /// Exit code with which a service last ended, `None` if it does not exist.
+    /// Last exit code of a service, `None` if the service does not exist.
     ///
     /// # Errors
     /// Fails when the service cannot be opened or queried.
     fn exit_code(&self, service: &str) -> Result<Option<u32>, HostError>;
-    /// Events of a channel of Windows' event log that match a query (XPath), the newest first, each as XML.
+    /// Events of a channel of Windows' event log that match an XPath query, newest first, each as XML.
     ///
     /// # Errors
     /// Fails when the channel does not exist, or cannot be read.
@@ -278,27 +277,27 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// Fails when the registry cannot be read.
     fn updates(&self) -> Result<Vec<String>, HostError>;
-    /// Switches on the rights of administrators to remove what its owner keeps from them, as layers of images.
+    /// Enables the privileges that let administrators remove any file regardless of its access list, such as image layers.
     fn remove_any(&self) {}
-    /// Ends processes of ours that outlive the services, as containerd's shims.
+    /// Ends processes that outlive the operator's services, such as containerd's shims.
     ///
     /// # Errors
     /// Fails when the processes cannot be listed, or one of them does not end.
     fn kill_leftovers(&self) -> Result<(), HostError>;
-    /// Ends processes of these programs (Windows paths) that have lost the process which started them, with all that they have started but
-    /// containers. Returns the programs of those that were ended.
+    /// Ends processes of these programs (Windows paths) whose parent process has ended, with all their descendants except containers. Returns the
+    /// programs of the ended processes.
     ///
     /// # Errors
     /// Fails when the processes cannot be listed, or one of them does not end.
     fn end_orphans(&self, programs: &[&str]) -> Result<Vec<String>, HostError>;
 }
 
-/// A value in the registry.
+/// Value in the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistryValue {
-    /// `REG_SZ`.
+    /// Text, `REG_SZ`.
     Text(String),
-    /// `REG_BINARY`.
+    /// Binary data, `REG_BINARY`.
     Bytes(Vec<u8>),
 }
 
@@ -308,17 +307,17 @@ pub type RegistryValues = BTreeMap<String, RegistryValue>;
 /// Kind of the entry at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
-    /// A directory.
+    /// Directory.
     #[default]
     Directory,
-    /// A symbolic link or junction.
+    /// Symbolic link or junction.
     Link,
     /// Any other entry.
     File,
 }
 
 impl Route {
-    /// Reports whether both are one route to Windows. Metrics may differ: one that is read has a part of the network card.
+    /// Reports whether both are the same route for Windows. Metrics may differ: that of an existing route includes the network adapter's.
     pub fn is(&self, other: &Self) -> bool {
         (self.destination, self.length, self.next_hop, self.interface)
             == (other.destination, other.length, other.next_hop, other.interface)
@@ -337,37 +336,37 @@ impl From<fs::FileType> for Kind {
 
 /// Entry at a path: its kind, owner and access list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct PathEntry {
     /// Kind of the entry.
     pub kind: Kind,
     /// SID of the owner.
     pub owner: String,
-    /// True if the owner is the user as whom we run.
+    /// True if the owner is the user that runs wicd.
     pub is_own: bool,
     /// Access list of the entry.
     pub access: AccessList,
 }
 
-impl Place {
-    /// Reports whether no user but administrators, and the one as whom we run, can change it.
+impl PathEntry {
+    /// Reports whether only administrators and the user that runs wicd can change the entry.
     pub fn is_out_of_reach(&self) -> bool {
         let is_trusted = |sid: &str| access::is_trusted(sid) || (self.is_own && sid == self.owner);
         is_trusted(&self.owner) && !self.access.grants(is_trusted, access::CHANGE)
     }
 }
 
-/// A request to the Host Networking Service, as `HNSCall` of vmcompute.dll takes it.
+/// Request to the Host Networking Service, for `HNSCall` of `vmcompute.dll`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HnsRequest {
     /// Method: `GET` or `POST`.
     pub method: &'static str,
-    /// Path, as `/networks`.
+    /// Path of the request, such as `/networks`.
     pub path: String,
-    /// Body in JSON, empty for `GET`.
+    /// Body of the request in JSON, empty for `GET`.
     pub body: String,
 }
 
-/// A network adapter.
+/// Network adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
     /// MAC address; empty if the adapter has none.
@@ -376,7 +375,7 @@ pub struct Adapter {
     pub ipv4: Vec<Ipv4Addr>,
 }
 
-/// An IPv4 route.
+/// IPv4 route.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
@@ -386,9 +385,9 @@ pub struct Route {
     pub length: u8,
     /// Gateway of the route.
     pub next_hop: Ipv4Addr,
-    /// Index of the network card.
+    /// Index of the network adapter.
     pub interface: u32,
-    /// Metric; the route with the lowest one wins. A route that is read has its own and that of its card together, one that is added its own alone.
+    /// Metric; the route with the lowest one wins. For an existing route, the sum with the adapter's metric; for a new one, without it.
     pub metric: u32,
 }
 
@@ -404,71 +403,71 @@ pub enum StartType {
     Disabled,
 }
 
-/// Desired state of a service, which runs as LocalSystem in a process of its own.
+/// Desired configuration of a service, which runs as LocalSystem in its own process.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceSpec {
-    /// Name, and display name.
+    /// Name and display name of the service.
     pub name: String,
-    /// Description; ours begin with [`api::host::SERVICE_DESCRIPTION_PREFIX`].
+    /// Description; those of the operator's services begin with [`api::host::SERVICE_DESCRIPTION_PREFIX`].
     pub description: String,
-    /// Command line.
+    /// Command line of the service.
     pub command: String,
     /// Services that must run before this one, in order.
     pub dependencies: Vec<String>,
-    /// Start type.
+    /// Start type of the service.
     pub start: StartType,
     /// Variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// Actions of the service manager when the service ends unasked. `None` leaves them as they are.
+    /// Actions of the service manager when the service ends unexpectedly. `None` leaves them as they are.
     pub recovery: Option<Recovery>,
 }
 
 /// Restarts of a service after a failure: of its process, and also when the service stops with an error.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// Delay before the first, second, … restart. The last one holds for all later ones.
+    /// Delay before the first, second, … restart. The last one applies to all further restarts.
     pub delays: Vec<Duration>,
-    /// Time without failure after which the count begins again.
+    /// Time without failure after which the count of failures is reset.
     pub reset: Duration,
 }
 
 /// Current state of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceInfo {
-    /// Name.
+    /// Name of the service.
     pub name: String,
     /// Description, empty if the service has none.
     pub description: String,
-    /// Command line.
+    /// Command line of the service.
     pub command: String,
     /// Services that must run before this one, in order.
     pub dependencies: Vec<String>,
     /// Variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// Start type.
+    /// Start type of the service.
     pub start: StartType,
-    /// State.
+    /// Current state of the service.
     pub state: ServiceState,
 }
 
 /// Failure of an operation on the host.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// Path that no file of ours may have.
+    /// Path that wicd may not use.
     #[error("{path:?} is not a path that may be used on a host: it must be absolute, on C:, in ASCII and without `..`")]
     Path {
-        /// The path.
+        /// Refused path.
         path: String,
     },
-    /// Link in place of a directory above a path.
+    /// Link in place of a parent directory of a path.
     #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
     Link {
         /// Path below the link.
         path: String,
-        /// The link.
+        /// Path of the link.
         link: String,
     },
-    /// Entry that cannot be used, for example in place of a directory of ours.
+    /// Entry that cannot be used, for example in place of one of wicd's directories.
     #[error("{path} cannot be used: {problem}")]
     Refused {
         /// Path of the entry.
@@ -476,7 +475,7 @@ pub enum HostError {
         /// Problem with the entry, and what to do.
         problem: String,
     },
-    /// Record of what is ours that is gone though the rest is there.
+    /// Ownership record that is missing although other files of the operator exist.
     #[error(
         "{path}, the record of what was put on the host, is missing or cannot be read, and so is its copy; clean the host by hand: remove the operator's services, then C:\\k"
     )]
@@ -487,9 +486,9 @@ pub enum HostError {
     /// Failed call of the operating system.
     #[error("cannot {action} {object}")]
     System {
-        /// Action that was tried, as `start service`.
+        /// Action that was attempted, such as `start service`.
         action: &'static str,
-        /// Object of the action, as `kubelet`.
+        /// Object of the action, such as `kubelet`.
         object: String,
         /// Cause of the failure.
         #[source]
@@ -498,7 +497,7 @@ pub enum HostError {
     /// Event that did not happen in time.
     #[error("timed out waiting for {what} after {seconds} s")]
     Timeout {
-        /// Event that was waited for, as `service kubelet to stop`.
+        /// Event that was waited for, such as `service kubelet to stop`.
         what: String,
         /// Time waited, in seconds.
         seconds: u64,
@@ -506,7 +505,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Makes a [`HostError::System`] of a failed call of the operating system, for `map_err`.
+    /// Creates a [`HostError::System`] from a failed call of the operating system, for `map_err`.
     pub fn system<E: Into<std::io::Error>>(action: &'static str, object: impl Into<String>) -> impl FnOnce(E) -> Self {
         let object = object.into();
         move |source| Self::System { action, object, source: source.into() }
@@ -527,10 +526,10 @@ impl HostError {
     }
 }
 
-/// Parts of a Windows path behind `C:\`, for implementations of [`Host::path`].
+/// Parts of a Windows path after `C:\`, for implementations of [`Host::path`].
 ///
 /// # Errors
-/// [`HostError::Path`] for what [`api::payload::is_host_path`] refuses.
+/// [`HostError::Path`] for a path that [`api::payload::is_host_path`] refuses.
 pub fn path_parts(windows_path: &str) -> Result<impl Iterator<Item = &str>, HostError> {
     if !api::payload::is_host_path(windows_path) {
         return Err(HostError::Path { path: windows_path.to_string() });
@@ -552,14 +551,14 @@ mod tests {
         assert_eq!(error(std::io::ErrorKind::NotFound).reason(), "HostCallFailed");
     }
 
-    /// A hard link may lead to a file of any owner, for example one of Windows or of another user.
+    /// A hard link may refer to a file of any owner, for example Windows or another user.
     #[test]
     fn a_file_with_more_than_one_name_stays_only_if_no_user_can_change_it() {
         const USER: &str = "S-1-5-21-1-2-3-1001";
         let place = |owner: &str, is_own, entries: &[Entry]| {
             let mut access = AccessList::of(Guard::Readable);
             access.entries.extend(entries.to_vec());
-            Place { kind: Kind::File, owner: owner.into(), is_own, access }
+            PathEntry { kind: Kind::File, owner: owner.into(), is_own, access }
         };
         let write = |sid: &str| Entry::grant(sid, 0x0013_01bf, 0);
         for (about, place, expected) in [

@@ -1,7 +1,7 @@
-//! Files of the owner in place of ours. A copy is kept beside them while the host is a node, and is put back afterwards.
+//! Backup of the host owner's files that wicd replaces. A copy is kept beside them while the host is a node, and is restored afterwards.
 //!
-//! The copy is made before the first of our files is claimed, and is forgotten together with the claim: at no time is a file of the owner mistaken
-//! for ours, or ours for the owner's.
+//! A copy is recorded before wicd claims the file, and removed from the record together with the claim, so that the owner's file and wicd's are
+//! never confused.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::ownership::Ownership;
 
-/// Maximum size of a file that is kept, in bytes. What a program reads as its settings is smaller.
+/// Maximum size of a file to back up, in bytes. Configuration files are smaller.
 const MOST: u64 = 1 << 20;
 
 /// Path of the copy of a file.
@@ -20,11 +20,11 @@ fn copy_of(path: &str) -> String {
     format!("{path}.before-wicd")
 }
 
-/// Copies those files that are there and that we have not written. `C:\k` is ours as a whole. The caller saves the record, before it writes any
-/// of the files.
+/// Backs up the existing files that wicd has not written. Files in `C:\k` are always wicd's. The caller must save the record before it writes the
+/// files.
 ///
 /// # Errors
-/// [`HostError::Refused`] for a file that is too large. Also fails when one cannot be read or copied.
+/// [`HostError::Refused`] for a file that is too large. Also fails when a file cannot be read or copied.
 pub fn keep<'a>(
     host: &dyn Host,
     paths: impl IntoIterator<Item = &'a str>,
@@ -50,15 +50,15 @@ pub fn keep<'a>(
     Ok(())
 }
 
-/// Puts all files of the owner back. Ours are removed already.
+/// Restores all files of the owner. wicd's files are removed already.
 ///
 /// # Errors
-/// Fails when a file cannot be written, or the record cannot.
+/// Fails when a file or the record cannot be written.
 pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
     put_back_except(host, owned, &BTreeSet::new())
 }
 
-/// Puts files of the owner back as [`put_back`] does, without those in whose place one of ours stays.
+/// Restores files of the owner as [`put_back`] does, except where a file of wicd (`ours`) stays.
 ///
 /// # Errors
 /// Fails as [`put_back`] does.
@@ -70,7 +70,7 @@ pub fn put_back_except(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<S
             info!(path, "putting back a file of the owner");
             files::write(host, &path, &content, Access::Protected)?;
         }
-        // From here on the file is the owner's, and the copy is what is to be removed.
+        // From here on, the file is the owner's, and only the copy is wicd's and must be removed.
         owned.placed.remove(&path);
         owned.kept.remove(&path);
         owned.files.insert(copy.clone());
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(bed.read(LOGINS).map(|content| content.len()), Some(large.len()));
     }
 
-    /// No content is lost, and ours does not stay, whenever wicd ends.
+    /// Whenever wicd crashes, no content of the owner is lost, and no file of wicd stays.
     #[test]
     fn a_crash_loses_nothing() {
         let straight = bed();

@@ -8,13 +8,13 @@
 //!   their content.
 //! * [`credential_plugin`]: registration of a plugin of Container Credential Guard.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
-//! * [`lock`]: lock file, held by what changes the host: one at a time.
-//! * [`maintenance`]: requests of an administrator of the host: to have the node drained, and to hand it back.
-//! * [`network`]: host network that kube-proxy needs, made before kube-proxy starts.
-//! * [`processes`]: families of processes.
+//! * [`lock`]: lock file, held by the one process that changes the host.
+//! * [`maintenance`]: maintenance requests of a host administrator, to drain the node and to hand it back.
+//! * [`network`]: host network for kube-proxy, created before kube-proxy starts.
+//! * [`processes`]: process trees.
 //! * [`daemon`]: Windows service that keeps the host in its desired state.
-//! * [`kept_files`]: files of the owner in place of ours, which come back afterwards.
-//! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
+//! * [`kept_files`]: backup of the owner's files that wicd replaces, restored by a cleanup.
+//! * [`files`]: reading, and atomic writing and placing of files.
 
 pub mod access;
 pub mod certificates;

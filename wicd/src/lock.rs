@@ -1,4 +1,4 @@
-//! Lock file of the host, held by the operation or service that changes the host: one at a time.
+//! Lock file of the host, held by the one operation or service that changes the host.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ pub const LOCK: &str = api::host::path::LOCK;
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
-/// Takes the lock, trying again for up to `patience`. `None` if another process holds it all that time.
+/// Takes the lock, and retries for up to `patience`. `None` if another process holds it for all that time.
 ///
 /// # Errors
-/// Fails when the lock file or its directory cannot be made, opened or locked. That another process holds the lock is no error.
+/// Fails when the lock file or its directory cannot be created, opened or locked. A lock that another process holds is no
+/// error.
 pub fn take(host: &dyn Host, patience: Duration) -> Result<Option<Lock>, HostError> {
     const AGAIN: Duration = Duration::from_millis(100);
     files::make_directory(host, api::host::path::WICD)?;

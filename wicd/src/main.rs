@@ -14,16 +14,16 @@ struct Arguments {
     command: Command,
 }
 
-/// The verbs are started by the operator over SSH; each reads its request from the directory of the operation.
+/// Command of wicd. The operator starts the verbs over SSH; each reads its request from the directory of the operation.
 #[derive(Subcommand, Clone)]
 enum Command {
-    /// Look, change nothing
+    /// Report the state of the host, change nothing
     Facts { operation: String },
     /// Unpack and verify payload files
     Stage { operation: String },
-    /// Put files and configuration in place, make certificate requests
+    /// Put files and configuration in place, create certificate requests
     Apply { operation: String },
-    /// Take certificates, install and start the service
+    /// Install the certificates, install and start the service
     Start { operation: String },
     /// Restart the host
     Reboot { operation: String },
@@ -33,9 +33,9 @@ enum Command {
     Cleanup { operation: String },
     /// Collect support data, change nothing
     Support { operation: String },
-    /// Be the Windows service; started by the service manager
+    /// Run as the Windows service; started by the service manager
     Service,
-    /// Do what the service does, in the foreground
+    /// Run the service in the foreground
     Run,
     /// Have the node of this host drained for maintenance, and hand it back
     ///
@@ -108,7 +108,7 @@ fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode>
     let connect = Kube::new(Arc::new(WindowsHost));
     let say = |text: &str| eprintln!("wicd: {text}");
     let second = std::time::Duration::from_secs(1);
-    let means = maintenance::Means { host: &WindowsHost, connect: &connect, say: &say, second };
+    let means = maintenance::MaintenanceContext { host: &WindowsHost, connect: &connect, say: &say, second };
     let outcome = runtime.block_on(maintenance::run(&means, action, interrupted()));
     if outcome.code() == 0 {
         println!("{}", outcome.message());
@@ -118,13 +118,13 @@ fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode>
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// Completes when a user interrupts the command, or closes its window. Windows then leaves the command a few seconds.
+/// Waits until a user interrupts the command or closes its window. Windows then ends the command within a few seconds.
 #[cfg(windows)]
 async fn interrupted() {
     use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close};
 
     let (Ok(mut c), Ok(mut pause), Ok(mut close)) = (ctrl_c(), ctrl_break(), ctrl_close()) else {
-        // Without a console there is none to interrupt it.
+        // Without a console, nothing can interrupt the command.
         return std::future::pending().await;
     };
     tokio::select! {
@@ -137,7 +137,7 @@ async fn interrupted() {
 #[cfg(not(windows))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature as on Windows")]
 fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
-    /// Exit code when nothing was begun, as for wrong arguments.
+    /// Exit code when nothing was started, as for wrong arguments.
     const NOT_BEGUN: u8 = 2;
     let what = command.verb().map_or("the service", |(verb, _)| verb.as_str());
     eprintln!("wicd: {what} does its work only on Windows");

@@ -1,7 +1,7 @@
-//! `wicd.exe maintenance`: an administrator of the host, or a program that patches it, requests that the node be drained, and hands it back.
+//! `wicd.exe maintenance`: an administrator or a patching program of the host requests that the node be drained, and hands it back.
 //!
-//! The request is an annotation of the host's own Node, written with wicd's certificate; the operator answers with another. So nothing is kept
-//! on the host, and nothing is lost when it restarts.
+//! The request is an annotation of the host's own Node, written with wicd's certificate; the operator answers with another annotation. The host
+//! stores nothing, so a restart loses nothing.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -22,11 +22,11 @@ use crate::daemon::cluster::{Cluster, Connect};
 use crate::host::Host;
 use crate::operation::marker;
 
-/// Seconds until the API server is tried again.
+/// Delay before another attempt to reach the API server, in seconds.
 const AGAIN: u32 = 5;
-/// Seconds for the last request, which withdraws what is no longer waited for.
+/// Time limit to withdraw an abandoned request, in seconds.
 const WITHDRAWING: u32 = 20;
-/// Seconds for requests that wait for nothing.
+/// Time limit of commands that do not wait, in seconds.
 const SHORT: u32 = 60;
 
 /// Requested action.
@@ -44,9 +44,9 @@ pub enum Action {
         #[arg(long)]
         keep: bool,
     },
-    /// Hand the node back: the operator verifies it, and lets it take pods again
+    /// Hand the node back: the operator verifies it, and allows pods on it again
     End {
-        /// Wait until that has happened, for this time
+        /// Seconds to wait until the node is Ready and its maintenance is over
         #[arg(long, value_name = "SECONDS")]
         wait: Option<u32>,
     },
@@ -54,14 +54,14 @@ pub enum Action {
     Status,
 }
 
-/// Outcome of the command. The exit codes are a part of the interface.
+/// Outcome of the command. The exit codes are part of the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Success, with the text to print.
     Done(String),
     /// Timeout of the wait.
     TimedOut(String),
-    /// Refusal, however long one waits.
+    /// Refusal that a longer wait would not change.
     Refused(String),
     /// API server that cannot be reached with the credentials of this host.
     Unreachable(String),
@@ -89,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// Checks a reason, which reaches users' terminals.
+/// Checks a reason, which is printed on users' terminals.
 fn reason(text: &str) -> Result<String, String> {
     let clean = text::line(text, MOST_REASON);
     match clean.as_str() {
@@ -130,21 +130,21 @@ impl Shown<'_> {
 enum Next {
     /// Write the request; `None` withdraws it.
     Write(Option<String>),
-    /// Wait for this.
+    /// Wait for this event.
     Wait(&'static str),
     /// End with this outcome.
     End(Outcome),
 }
 
-/// Decides the next step of `maintenance begin`. The node is drained only if it shows that together with our request: what it shows without one is
-/// for another request, which may end at any moment.
+/// Decides the next step of `maintenance begin`. A drained node counts only together with this request: otherwise it is drained for another one,
+/// which may end at any moment.
 fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a cluster administrator")));
     let (is_requested, state) = (shown.request().is_some(), shown.state());
     if shown.annotation(key::MAINTENANCE) == Some("false") {
         return held("maintenance of this node is refused (annotation maintenance=false)");
     }
-    // Before the hold, which keeps a maintenance from beginning and does not end one: the host may be in the middle of its patches.
+    // Before the check for a hold, which prevents a maintenance but does not end one: patching may be in progress.
     if is_requested && state == Some(MaintenanceState::Drained) {
         let message = "the node is drained: patch and restart the host, then run `maintenance end`";
         return Next::End(Outcome::Done(message.into()));
@@ -180,7 +180,7 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
         None if shown.is_ready() => Next::End(Outcome::Done("the node is Ready, and its maintenance is over".into())),
         None => Next::Wait("the node is not Ready"),
         Some(MaintenanceState::Returning) => Next::Wait("the operator verifies the node"),
-        // A request on the WindowsInstance is not shown here.
+        // The Node does not show a request on the WindowsInstance.
         Some(_) => Next::Wait(
             "the operator has not answered yet, or the cluster's administrators have requested a maintenance themselves: ask them",
         ),
@@ -195,19 +195,19 @@ fn status(shown: &Shown<'_>) -> Next {
 }
 
 /// Dependencies of a request.
-pub struct Means<'a> {
+pub struct MaintenanceContext<'a> {
     /// Host on which the request is made.
     pub host: &'a dyn Host,
-    /// Way to the API server.
+    /// Source of connections to the API server.
     pub connect: &'a dyn Connect,
-    /// Function that prints what is waited for.
+    /// Function that prints progress.
     pub say: &'a dyn Fn(&str),
     /// Length of a second, shorter in tests.
     pub second: Duration,
 }
 
-/// Carries the request out, until it ends or is interrupted.
-pub async fn run(means: &Means<'_>, action: &Action, interrupted: impl Future<Output = ()>) -> Outcome {
+/// Performs the action, until it ends or is interrupted.
+pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: impl Future<Output = ()>) -> Outcome {
     let host = means.host;
     match host.is_admin() {
         Ok(true) => {}
@@ -239,19 +239,19 @@ pub async fn run(means: &Means<'_>, action: &Action, interrupted: impl Future<Ou
 }
 
 struct Task<'a> {
-    means: &'a Means<'a>,
+    means: &'a MaintenanceContext<'a>,
     name: String,
     action: &'a Action,
-    /// The request that this run has written, or has tried to.
+    /// Request that this run has written, or has tried to write.
     written: Option<String>,
-    /// The request that the Node had last.
+    /// Request that the Node had last.
     request: Option<String>,
     /// Event that was waited for last, or reason why the API server did not answer.
     last: Result<&'static str, String>,
 }
 
 impl Task<'_> {
-    /// Waits until the command ends. The API server may come and go meanwhile.
+    /// Waits until the command ends, also while the API server is unavailable.
     async fn wait(&mut self) -> Outcome {
         loop {
             match self.follow().await {
@@ -280,7 +280,7 @@ impl Task<'_> {
             };
             match next {
                 Next::End(outcome) => return Ok(outcome),
-                // The Node with it is the next one that is seen.
+                // The watch then delivers the Node with the change.
                 Next::Write(value) => {
                     self.written.clone_from(&value);
                     self.write(&*cluster, value).await?;
@@ -300,13 +300,13 @@ impl Task<'_> {
         cluster.annotate(&self.name, annotations).await.map_err(|e| chain(&e))
     }
 
-    /// Reports whether the Node may have the request of this run. One that was there before, or that replaced it, is another program's, which may be
-    /// at its patches; so may be one that this program has made before the host restarted.
+    /// Reports whether the Node may have the request of this run. An earlier request, or one that replaced it, is another program's or from before a
+    /// restart of the host, and patching may be in progress for it.
     fn has_ours(&self) -> bool {
         self.written.is_some() && (self.request.is_none() || self.request == self.written)
     }
 
-    /// Withdraws a request that is no longer waited for: it would drain the node when no program patches it.
+    /// Withdraws an abandoned request, which would drain the node when no program patches it.
     async fn withdraw(&self, outcome: Outcome) -> Outcome {
         let Action::Begin { keep, .. } = self.action else { return outcome };
         if *keep || !self.has_ours() || matches!(outcome, Outcome::Done(_)) {

@@ -41,7 +41,7 @@ fn what_follows_from_the_node() {
         (vec![ASKED, is("Held")], true, "4", "withdraw"),
         (vec![(key::HOLD, "true")], true, "4", "0"),
         (vec![ASKED, (key::HOLD, "true")], true, "4", "withdraw"),
-        // A hold that comes later changes nothing: the host may be in the middle of its patches.
+        // A later hold changes nothing: patching may be in progress.
         (vec![ASKED, is("Drained"), (key::HOLD, "true")], true, "0", "withdraw"),
         // A refusal hands the node back.
         (vec![ASKED, is("Drained"), (key::MAINTENANCE, "false")], true, "4", "withdraw"),
@@ -74,7 +74,7 @@ proptest! {
     }
 }
 
-/// Length of a second: short, so that what times out does so soon.
+/// Length of a second, shortened for timeouts in tests.
 const SECOND: Duration = Duration::from_millis(10);
 
 struct Bed {
@@ -101,14 +101,19 @@ impl Bed {
 
     async fn run_until(&self, action: Action, interrupted: impl Future<Output = ()>) -> Outcome {
         let say = |text: &str| self.said.lock().unwrap().push(text.to_owned());
-        run(&Means { host: &self.host, connect: &self.cluster, say: &say, second: SECOND }, &action, interrupted).await
+        run(
+            &MaintenanceContext { host: &self.host, connect: &self.cluster, say: &say, second: SECOND },
+            &action,
+            interrupted,
+        )
+        .await
     }
 
     fn request(&self) -> Option<String> {
         self.cluster.annotation(key::MAINTENANCE_REQUEST)
     }
 
-    /// Answers as the operator does when it sees the request.
+    /// Answers the request as the operator does.
     async fn answer(&self, states: &[&str]) {
         let mut nodes = self.cluster.node.subscribe();
         let is_requested = |n: &Option<Value>| n.as_ref().is_some_and(|n| Shown { node: n }.request().is_some());
@@ -155,7 +160,7 @@ async fn what_is_not_waited_for_is_withdrawn() {
     assert_eq!((outcome.code(), bed.request()), (4, None), "{outcome:?}");
 }
 
-/// Interruptions come by Ctrl-C, or because the window of the shell is closed.
+/// Ctrl-C, or closing the window of the shell, interrupts the command.
 #[tokio::test]
 async fn what_is_interrupted_is_withdrawn() {
     for (keep, left) in [(false, None), (true, Some("patches"))] {
@@ -163,14 +168,15 @@ async fn what_is_interrupted_is_withdrawn() {
         let outcome = bed.run_until(begins(6000, keep), bed.answer(&["Waiting", "Draining"])).await;
         assert_eq!((outcome.code(), bed.request().as_deref()), (6, left), "{outcome:?}");
     }
-    // It withdraws nothing that was there before.
+    // An earlier request is not withdrawn.
     let bed = Bed::new();
     bed.cluster.set_node(&[(key::MAINTENANCE_REQUEST, "patches")]);
     let outcome = bed.run_until(begins(6000, false), bed.answer(&["Waiting"])).await;
     assert_eq!((outcome.code(), bed.request().as_deref()), (6, Some("patches")), "{outcome:?}");
 }
 
-/// A request that was there is another program's, which may be at its patches, or this one's from before a restart of the host.
+/// An earlier request is another program's, or this one's from before a restart of the host; patching may be in progress for
+/// it.
 #[tokio::test]
 async fn a_request_that_was_there_before_stays() {
     for (reason, annotation) in [
@@ -184,7 +190,7 @@ async fn a_request_that_was_there_before_stays() {
         assert!([3, 4].contains(&outcome.code()), "{outcome:?}");
         assert_eq!(bed.request().as_deref(), Some(reason), "{outcome:?}");
     }
-    // One that takes the place of ours is as little ours.
+    // A request that replaces the program's own is another program's.
     let bed = Bed::new();
     let (outcome, ()) = tokio::join!(bed.run(begins(60, false)), async {
         bed.answer(&["Waiting"]).await;
@@ -210,7 +216,7 @@ async fn each_refusal_has_its_code() {
     assert_eq!(bed.run(begins(60, false)).await.code(), 4);
     let dir = tempfile::tempdir().unwrap();
     let stranger = FakeHost::new(dir.path());
-    let means = Means { host: &stranger, connect: &bed.cluster, say: &|_| {}, second: SECOND };
+    let means = MaintenanceContext { host: &stranger, connect: &bed.cluster, say: &|_| {}, second: SECOND };
     assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is no node");
     assert!(bed.cluster.patches.lock().unwrap().is_empty());
 }

@@ -1,11 +1,11 @@
-//! Host network that kube-proxy and CNI need in the hybrid overlay of OVN-Kubernetes, made natively.
+//! Host network that kube-proxy and CNI need in the hybrid overlay of OVN-Kubernetes, set up without scripts.
 //!
-//! `hybrid-overlay-node` makes the network [`HNS_NETWORK`] in the Host Networking Service (HNS). From it follow the
-//! configuration of CNI and an address of its own for kube-proxy, which it masks the sources of connections with: that of an HNS
-//! endpoint, attached to the host. One call of [`prepare`] looks and takes the one step that is next; [`steps`] decides.
+//! `hybrid-overlay-node` creates the network [`HNS_NETWORK`] in the Host Networking Service (HNS). The CNI configuration follows from it, and
+//! kube-proxy needs a source address (source VIP) in it: that of an HNS endpoint attached to the host. One call of [`prepare`] observes the host
+//! and takes the next step; [`steps`] decides.
 //!
-//! WMCO does this with a script (contract section 3.3): names of network and endpoint, paths and settings are its. Other than
-//! it, an endpoint that was made but not attached is attached later, and an address is taken only if it is in the network.
+//! WMCO does this with a script, from which the names of network and endpoint, paths and settings are. Unlike the script, this module also
+//! attaches an endpoint that was created but not attached, and uses an address only if it is in the network.
 
 use std::net::Ipv4Addr;
 
@@ -17,48 +17,48 @@ use crate::files::{self, Access};
 use crate::host::{Adapter, HnsRequest, Host, HostError};
 use crate::ownership::Ownership;
 
-/// The network that pods are in. Legacy.
+/// Name of the pod network, as in WMCO.
 pub const HNS_NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
-/// All networks of the overlay; the endpoints on them go with them. Legacy.
+/// Names of all networks of the overlay, as in WMCO. Their endpoints are removed with them.
 pub const HNS_NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", HNS_NETWORK];
-/// Service that makes the networks of the overlay. Legacy.
+/// Name of the service that creates the networks of the overlay, as in WMCO.
 pub const OVERLAY_SERVICE: &str = "hybrid-overlay-node";
-/// Flag of [`OVERLAY_SERVICE`] with the VXLAN port of networks that it makes.
+/// Flag of [`OVERLAY_SERVICE`] with the VXLAN port of the networks.
 const PORT_FLAG: &str = "hybrid-overlay-vxlan-port";
 /// VXLAN port of networks without the flag.
 const USUAL_PORT: u16 = 4789;
-/// The endpoint whose address is kube-proxy's. Legacy.
+/// Name of the endpoint whose address kube-proxy uses, as in WMCO.
 pub const ENDPOINT: &str = "VIPEndpoint";
-/// Configuration of CNI. Legacy.
+/// Path of the CNI configuration, as in WMCO.
 pub const CNI_CONF: &str = r"C:\k\cni\config\cni.conf";
-/// Configuration of kube-proxy. Legacy.
+/// Path of kube-proxy's configuration, as in WMCO.
 pub const KUBE_PROXY_CONF: &str = r"C:\k\kube-proxy.conf";
-/// Annotation of the Node with its own part of the pod network, as `10.132.1.0/24`. OVN-Kubernetes writes it.
+/// Annotation of the Node with its pod subnet, such as `10.132.1.0/24`. OVN-Kubernetes writes it.
 pub const NODE_SUBNET: &str = "k8s.ovn.org/hybrid-overlay-node-subnet";
 
-/// Directory where CNI looks for configuration, and where hybrid-overlay-node keeps its certificates and keys.
+/// Directory of the CNI configuration, and of hybrid-overlay-node's certificates and keys.
 const CNI_DIRECTORY: &str = r"C:\k\cni\config";
-/// The compartment of the host, as opposed to those of containers.
+/// Network compartment of the host, as opposed to those of containers.
 const HOST_COMPARTMENT: u16 = 1;
 
 /// Parameters of the desired files and endpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish<'a> {
+pub struct DesiredNetwork<'a> {
     /// Settings from the services ConfigMap.
     pub config: &'a OvnHybridNetwork,
     /// Name of the Node.
     pub node_name: &'a str,
-    /// Value of [`NODE_SUBNET`]. Without it, as without an API server, the subnet of the HNS network is taken, which
-    /// hybrid-overlay-node has made from it.
+    /// Value of [`NODE_SUBNET`]. `None`, for example without an API server, stands for the subnet of the HNS network, which hybrid-overlay-node
+    /// derived from the annotation.
     pub node_subnet: Option<&'a str>,
 }
 
 /// Observed networks, endpoints and adapters of the host.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// HNS' list of networks.
+pub struct ObservedNetwork {
+    /// List of networks from HNS.
     pub networks: Value,
-    /// HNS' list of endpoints.
+    /// List of endpoints from HNS.
     pub endpoints: Value,
     /// Network adapters.
     pub adapters: Vec<Adapter>,
@@ -73,12 +73,12 @@ pub struct Steps {
     pub next: Next,
 }
 
-/// The next step for kube-proxy.
+/// Next step for kube-proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// No step: this is missing.
+    /// No step, because of this missing prerequisite.
     Wait(String),
-    /// Request that makes the endpoint.
+    /// Request that creates the endpoint.
     MakeEndpoint(HnsRequest),
     /// Request that attaches the endpoint to the host.
     AttachEndpoint(HnsRequest),
@@ -91,24 +91,25 @@ pub enum Next {
 pub enum Progress {
     /// All files and the endpoint match the desired state.
     Ready,
-    /// Configuration that kube-proxy runs with and that must change: stop kube-proxy, then call again.
+    /// Configuration of the running kube-proxy that must change: stop kube-proxy, then call again.
     Stale,
-    /// Step that was taken, and whose result is to be seen soon.
+    /// Step that was taken, whose result will be visible soon.
     Moving,
-    /// No step was taken: this is missing.
+    /// No step was taken, because of this missing prerequisite.
     Waiting(String),
 }
 
-/// Looks at the host's network, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
+/// Observes the host's network, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
 ///
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// Fails when HNS does not list networks and endpoints or refuses the step, the adapters cannot be listed, or a file or the record of ownership
+/// Fails when HNS does not list networks and endpoints or refuses the step, the adapters cannot be listed, or a file or the ownership record
 /// cannot be read or written.
-pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progress, HostError> {
+pub fn prepare(host: &dyn Host, wish: DesiredNetwork<'_>, running: bool) -> Result<Progress, HostError> {
     let get = |path: &str| host.hns(&HnsRequest { method: "GET", path: path.into(), body: String::new() });
-    let seen = Seen { networks: get("/networks")?, endpoints: get("/endpoints")?, adapters: host.adapters()? };
+    let seen =
+        ObservedNetwork { networks: get("/networks")?, endpoints: get("/endpoints")?, adapters: host.adapters()? };
     let Steps { cni_conf, next } = steps(&seen, wish);
     if let Some(conf) = cni_conf {
         put(host, CNI_CONF, &conf)?;
@@ -128,7 +129,7 @@ pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progres
     }
 }
 
-/// The VXLAN port of networks that [`OVERLAY_SERVICE`] makes with this command line. `None` if it cannot be read.
+/// VXLAN port of networks that [`OVERLAY_SERVICE`] creates with this command line. `None` if the port cannot be parsed.
 pub fn vxlan_port(command: &str) -> Option<u16> {
     let mut words = command.split([' ', '=']).filter(|word| !word.is_empty());
     if words.any(|word| word.trim_start_matches('-') == PORT_FLAG) {
@@ -137,14 +138,13 @@ pub fn vxlan_port(command: &str) -> Option<u16> {
     Some(USUAL_PORT)
 }
 
-/// Removes networks that were made with another VXLAN port, before [`OVERLAY_SERVICE`] starts with this command line: the service keeps a network
-/// that is there, with the port that the network was made with.
-/// Before that, ends the containers, whose endpoints go with the networks. kubelet makes them again.
+/// Removes networks with another VXLAN port, before [`OVERLAY_SERVICE`] starts with this command line: the service would keep them with their
+/// port. First ends the containers, whose endpoints are removed with the networks. kubelet recreates them.
 ///
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// Fails when HNS refuses to remove a network, a container cannot be ended, or the record of ownership cannot be read or written.
+/// Fails when HNS refuses to remove a network, a container cannot be ended, or the ownership record cannot be read or written.
 pub fn renew(host: &dyn Host, command: &str) -> Result<(), HostError> {
     let port = vxlan_port(command);
     let before = Ownership::load_or_adopt(host)?.vxlan_port;
@@ -159,10 +159,10 @@ pub fn renew(host: &dyn Host, command: &str) -> Result<(), HostError> {
     note_port(host, command)
 }
 
-/// Records the VXLAN port that networks are made with, or were.
+/// Records the VXLAN port of the networks that this command line creates or has created.
 ///
 /// # Errors
-/// Fails when the record of ownership cannot be read or written.
+/// Fails when the ownership record cannot be read or written.
 pub fn note_port(host: &dyn Host, command: &str) -> Result<(), HostError> {
     Ownership::update(host, |owned| owned.vxlan_port = vxlan_port(command))
 }
@@ -172,7 +172,7 @@ pub fn node_subnet(node: Option<&Value>) -> Option<&str> {
     node?.get("metadata")?.get("annotations")?.get(NODE_SUBNET)?.as_str()
 }
 
-/// Directory for CNI, if a service needs it, whose whole content is ours if it is not there before us.
+/// CNI directory, if a service needs it. Its whole content is wicd's, unless the directory existed before.
 pub fn trees(services: &ServicesConfig) -> Option<String> {
     let prepared = |p: &Prepare| matches!(p, Prepare::OvnHybridNetwork(_));
     services.services.iter().filter_map(|s| s.prepare.as_ref()).any(prepared).then(|| CNI_DIRECTORY.to_owned())
@@ -182,7 +182,7 @@ fn is(host: &dyn Host, path: &str, content: &str) -> Result<bool, HostError> {
     Ok(files::read(host, path)?.as_deref() == Some(content.as_bytes()))
 }
 
-/// Writes a file of ours if it differs.
+/// Claims and writes a file if it differs.
 fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
     if is(host, path, content)? {
         return Ok(());
@@ -196,7 +196,7 @@ fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
 }
 
 /// Decides the next steps. All output of HNS is checked before it goes into a file or a request.
-pub fn steps(seen: &Seen, wish: Wish<'_>) -> Steps {
+pub fn steps(seen: &ObservedNetwork, wish: DesiredNetwork<'_>) -> Steps {
     match Network::find(&seen.networks).and_then(|network| Ok((cni_conf(&network, wish)?, network))) {
         Err(missing) => Steps { cni_conf: None, next: Next::Wait(missing) },
         Ok((cni_conf, network)) => {
@@ -205,7 +205,7 @@ pub fn steps(seen: &Seen, wish: Wish<'_>) -> Steps {
     }
 }
 
-fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> {
+fn next(network: &Network, seen: &ObservedNetwork, wish: DesiredNetwork<'_>) -> Result<Next, String> {
     let Some(endpoint) = list(&seen.endpoints).find(|e| e["Name"] == ENDPOINT && network.has(e)) else {
         let body = json!({"Name": ENDPOINT, "VirtualNetwork": network.id}).to_string();
         return Ok(Next::MakeEndpoint(HnsRequest { method: "POST", path: "/endpoints".into(), body }));
@@ -214,12 +214,12 @@ fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> 
     let mac = endpoint["MacAddress"].as_str().and_then(mac).ok_or_else(|| untold("MAC address"))?;
     let state = endpoint["State"].as_u64();
     let adapters = || seen.adapters.iter().filter(|a| a.mac == mac);
-    // One without an address may be left of an endpoint that had this MAC address before, and went with its network.
+    // An adapter without an address may be left from an endpoint that had the same MAC address and was removed with its network.
     let is_detached = state == Some(1) && adapters().all(|a| a.ipv4.is_empty());
     let Some(adapter) =
         adapters().max_by_key(|a| a.ipv4.iter().any(|ip| network.subnet.contains(*ip))).filter(|_| !is_detached)
     else {
-        // 2 and 3: attached. The adapter comes a moment later.
+        // States 2 and 3: attached. The adapter appears a moment later.
         if matches!(state, Some(2 | 3)) {
             return Err(format!("the host has no network adapter for the HNS endpoint {ENDPOINT} yet"));
         }
@@ -234,11 +234,11 @@ fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> 
     kube_proxy_conf(network, *source_vip, wish).map(Next::Write)
 }
 
-/// Facts about [`HNS_NETWORK`].
+/// Properties of [`HNS_NETWORK`].
 struct Network {
     id: String,
     subnet: Ipv4Network,
-    /// The host's own address, through which the overlay goes.
+    /// Address of the host that the overlay uses.
     provider: Ipv4Addr,
 }
 
@@ -270,18 +270,18 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
 }
 
-/// Reports whether a text is a GUID, or at least as harmless in a path.
+/// Reports whether a text is a GUID, or at least safe in a path.
 fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
-/// Parses a MAC address, as `00-15-5D-0A-0B-0C`.
+/// Parses a MAC address such as `00-15-5D-0A-0B-0C`.
 fn mac(text: &str) -> Option<Vec<u8>> {
     let bytes = hex::decode(text.replace(['-', ':'], "")).ok()?;
     (bytes.len() == 6).then_some(bytes)
 }
 
-/// IPv4 network, as `10.132.0.0/24`.
+/// IPv4 network, such as `10.132.0.0/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ipv4Network {
     address: Ipv4Addr,
@@ -296,7 +296,7 @@ impl Ipv4Network {
         Some(Self { address: address.parse().ok()?, length })
     }
 
-    /// Parses a network, or returns an error, in which `what` tells where the text is from.
+    /// Parses a network, or returns an error message that names the source of the text, `what`.
     fn expect(text: &str, what: &str) -> Result<Self, String> {
         let start: String = text.chars().take(50).collect();
         Self::parse(text)
@@ -315,8 +315,8 @@ impl std::fmt::Display for Ipv4Network {
     }
 }
 
-/// Configuration for the CNI plugin win-overlay, in the form of HNS' second interface.
-fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
+/// Configuration for the CNI plugin win-overlay, in the format of version 2 of the HNS API.
+fn cni_conf(network: &Network, wish: DesiredNetwork<'_>) -> Result<String, String> {
     let services = Ipv4Network::expect(&wish.config.service_cidr, "service network in the services ConfigMap")?;
     let policy =
         |kind: &str, settings: Value| json!({"name": "EndpointPolicy", "value": {"type": kind, "settings": settings}});
@@ -328,7 +328,7 @@ fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
         "capabilities": {"portMappings": true, "dns": true},
         "ipam": {"type": "host-local", "subnet": network.subnet.to_string()},
         "policies": [
-            // Out of the cluster, pods go with the host's address; to services with their own, through the overlay.
+            // Pods use the host's address outside of the cluster, and their own through the overlay to services.
             policy("OutBoundNAT", json!({
                 "exceptionList": [services.to_string()],
                 "destinationPrefix": "",
@@ -346,9 +346,9 @@ fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
 }
 
 /// Configuration of kube-proxy: kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML.
-/// What is left out has its default. The feature gates WinDSR and WinOverlay are on since Kubernetes 1.33 and may go once they are stable for long
-/// enough.
-fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: Wish<'_>) -> Result<String, String> {
+/// Omitted fields have their defaults. The feature gates WinDSR and WinOverlay are on since Kubernetes 1.33, and are not set because later
+/// versions may remove them.
+fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: DesiredNetwork<'_>) -> Result<String, String> {
     let subnet = match wish.node_subnet {
         Some(text) => Ipv4Network::expect(text, &format!("annotation {NODE_SUBNET} of the Node"))?,
         None => network.subnet,

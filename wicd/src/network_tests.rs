@@ -11,13 +11,13 @@ fn config() -> OvnHybridNetwork {
     OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), kubeconfig: r"C:\k\node-kubeconfig".into(), verbosity: 0 }
 }
 
-fn wish(config: &OvnHybridNetwork) -> Wish<'_> {
-    Wish { config, node_name: "win-1", node_subnet: Some("10.132.1.0/24") }
+fn wish(config: &OvnHybridNetwork) -> DesiredNetwork<'_> {
+    DesiredNetwork { config, node_name: "win-1", node_subnet: Some("10.132.1.0/24") }
 }
 
-/// Answers of HNS, and adapters, on a host where all is made.
-fn complete() -> Seen {
-    Seen {
+/// Returns HNS' answers and the adapters of a host that is set up completely.
+fn complete() -> ObservedNetwork {
+    ObservedNetwork {
         networks: json!([
             {"ID": "C08CB7B8-9B3C-408E-8E30-5E16A3AEB444", "Name": "nat", "Type": "nat", "ManagementIP": "10.0.0.7"},
             {"ID": "00000000-0000-0000-0000-00000000BA5E", "Name": "BaseOVNKubernetesHybridOverlayNetwork",
@@ -44,7 +44,7 @@ fn written(steps: &Steps) -> (Value, Value) {
     (serde_json::from_str(cni).unwrap(), serde_json::from_str(proxy).unwrap())
 }
 
-/// Compares the fields and values with those that WMCO's script writes (contract section 3.3), and that the programs take.
+/// Compares the fields and values with those that WMCO's script writes and that the programs accept.
 #[test]
 fn both_files() {
     let (cni, proxy) = written(&steps(&complete(), wish(&config())));
@@ -56,7 +56,7 @@ fn both_files() {
 #[test]
 fn where_the_subnet_of_kube_proxy_is_from() {
     for (annotation, expected) in [(Some("10.132.9.0/24"), "10.132.9.0/24"), (None, "10.132.1.0/24")] {
-        let (cni, proxy) = written(&steps(&complete(), Wish { node_subnet: annotation, ..wish(&config()) }));
+        let (cni, proxy) = written(&steps(&complete(), DesiredNetwork { node_subnet: annotation, ..wish(&config()) }));
         assert_eq!(proxy["clusterCIDR"], expected);
         assert_eq!(cni["ipam"]["subnet"], "10.132.1.0/24", "pods get addresses that the network has");
     }
@@ -68,9 +68,9 @@ fn where_the_subnet_of_kube_proxy_is_from() {
 
 #[test]
 fn table() {
-    type Change = fn(&mut Seen);
+    type Change = fn(&mut ObservedNetwork);
     const NO_NETWORK: &str = "hybrid-overlay-node has not created the network OVNKubernetesHybridOverlayNetwork yet";
-    // What is waited for or done, and whether the configuration of CNI is there already.
+    // Awaited prerequisite or next step, and whether the CNI configuration is known already.
     let cases: [(&str, Change, &str, bool); 22] = [
         ("complete", |_| (), "write", true),
         ("HNS has nothing", |s| s.networks = Value::Null, NO_NETWORK, false),
@@ -175,7 +175,7 @@ fn what_the_cluster_says_is_checked_too() {
         assert!(why.contains("services ConfigMap") && !why.contains('\n'), "{why}");
 
         let good = self::config();
-        let next = steps(&complete(), Wish { node_subnet: Some(bad), ..wish(&good) }).next;
+        let next = steps(&complete(), DesiredNetwork { node_subnet: Some(bad), ..wish(&good) }).next;
         let Next::Wait(why) = next else { panic!("{bad}") };
         assert!(why.contains(NODE_SUBNET) && !why.contains('\n'), "{why}");
     }
@@ -195,7 +195,7 @@ fn networks_contain_addresses() {
     }
 }
 
-fn hns(host: &FakeHost, seen: &Seen) {
+fn hns(host: &FakeHost, seen: &ObservedNetwork) {
     let mut state = host.state();
     state.hns.insert("/networks".into(), seen.networks.clone());
     state.hns.insert("/endpoints".into(), seen.endpoints.clone());
@@ -256,7 +256,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Places in the answers of HNS.
+/// Locations in the answers of HNS.
 const PLACES: [&str; 12] = [
     "",
     "/2",
@@ -292,7 +292,7 @@ proptest! {
             seen.adapters.clear();
         }
         seen.adapters.extend(macs.into_iter().map(|mac| Adapter { mac, ipv4: vec![] }));
-        let steps = steps(&seen, Wish { node_subnet: subnet.as_deref(), ..wish(&config()) });
+        let steps = steps(&seen, DesiredNetwork { node_subnet: subnet.as_deref(), ..wish(&config()) });
         if let Some(cni) = &steps.cni_conf {
             let cni: Value = serde_json::from_str(cni).unwrap();
             prop_assert!(Ipv4Network::parse(cni["ipam"]["subnet"].as_str().unwrap()).is_some());

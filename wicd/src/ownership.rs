@@ -1,8 +1,7 @@
 //! Record of what wicd has put on the host, so that a cleanup removes exactly that.
 //!
-//! An entry is written before the object itself, so that every object of the operator has one; an entry without an
-//! object is harmless. What was there before (a variable's value, a trusted certificate, a directory) is never
-//! overwritten in the record by what we made of it.
+//! An entry is written before its object is created, so that every object of the operator has an entry; an entry without an object is harmless. The
+//! original state (a variable's value, a trusted certificate, a directory) is recorded once, and never overwritten by a later change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError, Route, ServiceInfo};
 
-/// Names of the services that this operator and WMCO run on a host (contract section 3.1).
+/// Names of the services that this operator and WMCO run on a host.
 const SERVICE_NAMES: [&str; 8] = [
     api::host::WICD_SERVICE,
     "containerd",
@@ -23,28 +22,28 @@ const SERVICE_NAMES: [&str; 8] = [
     "kube-proxy",
     "cloud-node-manager",
 ];
-/// Names of services that the owner of a host may run beside a node whose payload has no program for them: what they do is no part of the node.
+/// Names of services that a host's owner may run themselves if the payload has no program for them: a node works without them.
 const BESIDE: [&str; 2] = ["windows_exporter", "csi-proxy"];
 
-/// Names that no service of others may have on a node with `wanted` services.
+/// Returns the service names that others must not use on a node with the services `wanted`.
 pub fn reserved<'a>(wanted: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     SERVICE_NAMES.into_iter().filter(|name| !BESIDE.contains(name)).chain(wanted)
 }
 
-/// Variables that WMCO sets (contract section 3.7).
+/// Variables that WMCO sets.
 const LEGACY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
-/// Copies of certificates that WMCO has made trusted (contract section 4.6).
+/// File with copies of the certificates that WMCO has added to the trusted ones.
 const LEGACY_IMPORTED_CERTS: &str = r"C:\k\imported-certs.pem";
-/// Mirrors of image registries, as WMCO writes them (contract section 7.4).
+/// Directory of WMCO's configuration of registry mirrors.
 const LEGACY_REGISTRIES: &str = r"C:\k\containerd\registries";
-/// Files of WMCO in a directory that is not its own (contract section 2.2). The directory itself is never touched.
+/// Files of WMCO in a shared directory, which itself is never touched.
 const LEGACY_FILES: [&str; 4] = [
     r"C:\Temp\gcp-get-hostname.ps1",
     r"C:\Temp\windows-defender-exclusion.ps1",
     r"C:\Temp\hns.psm1",
     r"C:\Temp\network-conf.ps1",
 ];
-/// Directories of WMCO outside `C:\k` whose whole content is its own or its services' (contract section 2.1).
+/// Directories of WMCO outside of `C:\k` whose whole content is from WMCO or its services.
 const LEGACY_TREES: [&str; 11] = [
     r"C:\var\log\kubelet",
     r"C:\var\log\csi-proxy",
@@ -59,59 +58,59 @@ const LEGACY_TREES: [&str; 11] = [
     path::KUBELET_PKI,
 ];
 
-/// Copy of the record of ownership. Without one, a host of ours looks like one of WMCO's.
+/// Path of the copy of the record. Without a record, a host of the operator looks like one of WMCO.
 const COPY: &str = r"C:\k\wicd\owned.copy.json";
 
-/// Record of ownership: content of [`api::host::path::OWNED`].
+/// Record of the operator's objects on the host, stored in [`api::host::path::OWNED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ownership {
-    /// Services of ours.
+    /// Names of the operator's services.
     pub services: BTreeSet<String>,
     /// Payload and configuration files of the last `apply`.
     pub placed: BTreeSet<String>,
-    /// Other files.
+    /// Other files that wicd has created.
     pub files: BTreeSet<String>,
-    /// Directories that were not there before, and go only when they are empty.
+    /// Directories that did not exist before. A cleanup removes those that are empty.
     pub directories: BTreeSet<String>,
-    /// Directories that were not there before, and whose whole content is ours or our services': logs, state.
+    /// Directories that did not exist before. A cleanup removes them with their content, such as logs and state.
     pub trees: BTreeSet<String>,
-    /// Environment variables, and what they were before (`None`: not there).
+    /// Machine-wide environment variables with their original values, `None` if they did not exist.
     pub env_vars: BTreeMap<String, Option<String>>,
     /// Certificates (lower-case hex of the DER) that were not trusted before.
     pub trusted: BTreeSet<String>,
-    /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator does not know
-    /// which of them the cluster still needs.
+    /// Certificates (lower-case hex of the DER) that WMCO has added. They stay while the host is a node: the operator does not know which of them
+    /// the cluster still needs.
     pub adopted_trust: BTreeSet<String>,
-    /// Keys of the registry, below `HKLM`, that were not there before.
+    /// Registry keys below `HKLM` that did not exist before.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub keys: BTreeSet<String>,
-    /// Keys of the registry, below `HKLM`, that are open for writing: previous owner and access list, a security descriptor in hex.
+    /// Registry keys below `HKLM` that are open for writing, with the previous owner and access list as a security descriptor in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub opened_keys: BTreeMap<String, String>,
-    /// Programs that no policy excluded from the antivirus before.
+    /// Programs that were not excluded from the antivirus before.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded: BTreeSet<String>,
-    /// VXLAN port that the networks of the hybrid overlay were made with.
+    /// VXLAN port of the networks of the hybrid overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan_port: Option<u16>,
-    /// Routes that were not there before.
+    /// Routes that wicd has created.
     #[serde(skip_serializing_if = "Routes::is_empty")]
     pub routes: Routes,
-    /// Files of the owner in place of ours, and the paths where they are kept.
+    /// Files of the owner that wicd has replaced, with the paths of their copies.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, String>,
-    /// Images that were not pinned before, as they are listed, and their ids.
+    /// IDs of images that wicd has pinned, by listed name.
     pub pinned: BTreeMap<String, String>,
 }
 
-/// Routes that wicd has made. They last until the host restarts: what is there after it, another program has made.
+/// Routes that wicd has created. Windows drops them at a restart of the host, so later routes are another program's.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Routes {
-    /// Boot of the host in which the routes were made.
+    /// ID of the boot in which the routes were created.
     pub boot_id: String,
-    /// Routes that wicd has made.
+    /// Routes that wicd has created since then.
     pub made: Vec<Route>,
 }
 
@@ -122,7 +121,7 @@ impl Routes {
 }
 
 impl Ownership {
-    /// Loads the record, or the copy if the record is gone or damaged. `None` if there is neither.
+    /// Loads the record, or the copy if the record is missing or damaged. `None` if both are missing.
     ///
     /// # Errors
     /// Fails when the record or the copy is damaged or cannot be read, and the other one is missing or no better.
@@ -134,7 +133,7 @@ impl Ownership {
         }
     }
 
-    /// Writes the record. The copy first: at no time is the only one not whole.
+    /// Writes the record. Writes the copy first, so that one of them is always intact.
     ///
     /// # Errors
     /// Fails when the copy or the record cannot be written.
@@ -145,7 +144,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Removes the record, when nothing of ours is left.
+    /// Removes the record, when none of its objects is left.
     ///
     /// # Errors
     /// Fails when the copy or the record cannot be removed.
@@ -153,12 +152,12 @@ impl Ownership {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
 
-    /// Loads the record; on a host of WMCO's, which has no record, the known content of WMCO; otherwise an empty one.
-    /// What a cleanup could not remove is not a record of what is ours now: WMCO may have had the host since.
+    /// Loads the record. Without one, returns the known objects of WMCO on a host of WMCO, and otherwise an empty record. A record that has only
+    /// leftovers of a cleanup counts as none, because WMCO may have used the host since; the leftovers stay in the result.
     ///
     /// # Errors
-    /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be mistaken for one of WMCO's, from which
-    /// more would be taken away than we have put there.
+    /// [`HostError::RecordLost`] on a host of the operator whose record is lost: treated as a host of WMCO, it would lose more than the operator
+    /// has put there.
     pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
         match Self::load(host)? {
             Some(left) if left.is_only_left() => {
@@ -171,7 +170,7 @@ impl Ownership {
         }
     }
 
-    /// Record of a host from which all has been removed but these directories.
+    /// Creates the record of a clean host on which only these directories are left.
     pub fn only_left(trees: BTreeSet<String>) -> Self {
         Self { trees, ..Self::default() }
     }
@@ -202,7 +201,7 @@ impl Ownership {
             services,
             files: LEGACY_FILES.map(String::from).into(),
             trees: LEGACY_TREES.map(String::from).into(),
-            // What WMCO found there it has overwritten or deleted, and kept no copy.
+            // WMCO keeps no copy of the original values.
             env_vars: LEGACY_VARIABLES.map(|name| (name.to_string(), None)).into(),
             ..Self::default()
         };
@@ -212,7 +211,7 @@ impl Ownership {
                 owned.trees.insert(child);
             }
         }
-        // A mirror that the cluster no longer has must go, and containerd reads all that is there.
+        // containerd reads all mirror files, so those that the cluster no longer has must be removed.
         for registry in files::list(host, LEGACY_REGISTRIES)? {
             let file = format!(r"{LEGACY_REGISTRIES}\{registry}\hosts.toml");
             if api::payload::is_host_path(&file) && files::exists(host, &file)? {
@@ -220,14 +219,13 @@ impl Ownership {
             }
         }
         let imported = files::read(host, LEGACY_IMPORTED_CERTS)?.unwrap_or_default();
-        // WMCO writes this copy after the store; a damaged one has no information, and then nothing is removed.
+        // WMCO writes this copy after it has changed the store; with a damaged copy, no certificate is removed.
         let certificates = crate::certificates::bundle(&imported).unwrap_or_default();
         owned.adopted_trust.extend(certificates.iter().map(hex::encode));
         Ok(owned)
     }
 
-    /// Claims those directories above `path`, a file, that are not there yet.
-    /// `C:\k` and `C:\k\wicd` are never claimed: the operator makes and removes them.
+    /// Claims the missing parent directories of a file. `C:\k` and `C:\k\wicd` are never claimed: the operator creates and removes them.
     ///
     /// # Errors
     /// Fails when a directory cannot be inspected.
@@ -243,7 +241,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Claims a directory with all that will be in it, unless it is there already.
+    /// Claims a directory with its future content, unless it exists already.
     ///
     /// # Errors
     /// Fails when a directory cannot be inspected.
@@ -255,7 +253,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Claims a variable whose value is about to become `value`.
+    /// Claims a variable that is about to be set to `value`, if that changes it.
     ///
     /// # Errors
     /// Fails when the variable cannot be read.
@@ -267,21 +265,20 @@ impl Ownership {
         Ok(())
     }
 
-    /// Claims a certificate that is not trusted yet and is about to be.
+    /// Claims a certificate that is about to be trusted, unless WMCO has added it.
     pub fn claim_trust(&mut self, der: &[u8]) {
         if !self.adopted_trust.contains(&hex::encode(der)) {
             self.trusted.insert(hex::encode(der));
         }
     }
 
-    /// Reports whether a service of a name of ours is ours. One that is on record but has no description yet was left behind by a crash right after
-    /// it was made.
+    /// Reports whether a service is the operator's. A recorded service without a description was left by a crash right after its creation.
     pub fn is_ours(&self, service: &ServiceInfo) -> bool {
         is_tagged(service) || (self.services.contains(&service.name) && service.description.is_empty())
     }
 }
 
-/// Reports whether the description says that the service is ours (or WMCO's).
+/// Reports whether the description marks the service as the operator's or WMCO's.
 pub fn is_tagged(service: &ServiceInfo) -> bool {
     service.description.starts_with(SERVICE_DESCRIPTION_PREFIX)
 }
@@ -310,7 +307,7 @@ mod tests {
         }
     }
 
-    /// A host of ours has services that look like WMCO's, however its record is lost.
+    /// The operator's services look like those of WMCO, which must not matter however the record is lost.
     #[test]
     fn a_host_of_ours_is_never_taken_for_one_of_wmcos() {
         let dir = tempfile::tempdir().unwrap();
@@ -327,7 +324,7 @@ mod tests {
         assert_eq!(Ownership::load_or_adopt(&host).unwrap(), ours);
         files::remove(&host, COPY).unwrap();
         assert_eq!(Ownership::load_or_adopt(&host).unwrap_err().reason(), "RecordLost");
-        // A host of WMCO's has nothing of ours.
+        // A host of WMCO has no state of the operator.
         files::remove(&host, path::STATE).unwrap();
         assert!(Ownership::load_or_adopt(&host).unwrap().env_vars.contains_key("NO_PROXY"));
     }

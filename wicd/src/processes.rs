@@ -1,24 +1,23 @@
-//! Families of processes. Windows keeps the id of the process that has started another one, but not whether that one is still the same: ids are given
-//! again.
+//! Process trees. Windows keeps the ID of a process's parent, but reuses IDs, so that it may be the ID of another process by now.
 
-/// A process, as a list of all processes has it.
+/// Entry in a list of all processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Id of the process.
+    /// ID of the process.
     pub id: u32,
-    /// Id of the process that has started this one.
+    /// ID of the parent process.
     pub parent: u32,
-    /// Start time, in a unit of Windows'.
+    /// Start time, in units of Windows.
     pub started: u64,
     /// File name of the program.
     pub program: String,
 }
 
-/// Programs that outlive the process that has started them, with what they start: containers continue when containerd ends.
+/// Programs that outlive their parent process, with their descendants: containers continue when containerd ends.
 const INDEPENDENT: [&str; 1] = ["containerd-shim-runhcs-v1.exe"];
 
-/// Processes that a family has started, directly or not, and that are not in it yet.
-/// A process that was started before its parent has the id of another parent, which has ended.
+/// Returns the direct and indirect children of `family` that are not in it yet. A process that is older than its parent was started by an earlier
+/// process with the same ID.
 pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Process> {
     let is_independent = |p: &Process| INDEPENDENT.iter().any(|name| p.program.eq_ignore_ascii_case(name));
     let is_child = |p: &Process, of: &Process| p.parent == of.id && p.started >= of.started && p.id != of.id;
@@ -37,14 +36,14 @@ pub fn descendants<'a>(all: &'a [Process], family: &[Process]) -> Vec<&'a Proces
     }
 }
 
-/// Programs of ours that the command line of a service names: a program that starts another one names it, too.
+/// Returns the programs in `C:\k` that a service's command line names, including those that the first one starts.
 pub fn programs(command: &str) -> Vec<&str> {
     let words = command.split([' ', '"']).filter(|word| api::payload::is_host_path(word));
     words.filter(|word| word.starts_with(r"C:\k\") && word.to_ascii_lowercase().ends_with(".exe")).collect()
 }
 
-/// Processes that have lost their parent: it is not listed, or its id is that of a younger process. One that could not be asked for the time of
-/// its start counts as older than all.
+/// Returns processes whose parent has ended: it is not listed, or its ID belongs to a younger process. A process with an unknown start time counts as
+/// the oldest.
 pub fn orphans(all: &[Process], is_meant: impl Fn(&Process) -> bool) -> Vec<&Process> {
     let has_parent = |p: &Process| all.iter().any(|of| of.id == p.parent && of.id != p.id && of.started <= p.started);
     all.iter().filter(|p| is_meant(p) && !has_parent(p)).collect()
@@ -122,7 +121,7 @@ mod tests {
     #[test]
     fn what_is_known_is_not_found_again() {
         let (service, child, late) = (process(1, 0, 10), process(2, 1, 20), process(3, 2, 30));
-        // The child has ended, and is no longer listed.
+        // The child has ended and is no longer listed.
         let all = [service.clone(), late];
         assert_eq!(ids(&all, &[service, child]), [3]);
     }
@@ -141,7 +140,7 @@ mod tests {
                 prop_assert!(p.id != root.id && p.started >= root.started, "{:?} of {:?}", p, root);
                 prop_assert!(p.parent == root.id || found.iter().any(|f| f.id == p.parent), "{:?} of {:?}", p, root);
             }
-            // What is left has no parent among them, or is older than it.
+            // All others have no parent among them, or are older than it.
             for p in all.iter().filter(|p| p.id != root.id && !found.iter().any(|f| f.id == p.id)) {
                 let parents = found.iter().copied().chain([&root]);
                 prop_assert!(parents.into_iter().all(|of| of.id != p.parent || p.started < of.started), "{:?}", p);

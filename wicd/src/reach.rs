@@ -1,23 +1,23 @@
-//! Checks of what the network of the host allows.
+//! Checks of connections and ports in the host's network.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Time limit for Windows to find the addresses of a name.
+/// Time limit for the resolution of a name.
 const RESOLVE: Duration = Duration::from_secs(10);
 /// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 4;
 
-/// Returns why no connection to `https://host:port` can be made, if none can. Nothing is sent.
+/// Returns the reason why `https://host:port` cannot be reached; `None` if it can. Only connects, and sends nothing.
 pub fn unreachable(url: &str) -> Option<String> {
     let Some((host, port)) = host_and_port(url) else { return Some(format!("{url} has no host and port")) };
     let (send, found) = mpsc::channel();
     let name = host.clone();
-    // The system's own wait for DNS has no end that a caller can choose.
+    // The operating system's resolver has no timeout that a caller can set.
     thread::spawn(move || send.send((name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>)));
     let addresses = match found.recv_timeout(RESOLVE) {
         Ok(Ok(addresses)) if !addresses.is_empty() => addresses,

@@ -1,37 +1,38 @@
-//! Checks of our directories: that they are what they seem to be, and that no user of the host but its administrators can change what lies in them.
+//! Protection of wicd's directories: they must be real directories whose content only administrators of the host can change.
 //!
-//! By default every user may make directories on `C:`, and change what is made below them later. So a directory may be a link to
-//! another place, or belong to a user, who may then change its access list at any time, before we come to it. Such a
-//! one is refused, with what to do. One that belongs to an administrator is given to all of them, with all that is below it.
+//! By default, every user may create directories on `C:`, and change what is created in them later. So a directory of wicd may exist already as a
+//! link, or belong to a user, who can change its access list at any time. Such a directory is refused with a remedy. A directory of an administrator
+//! is taken over: Administrators become the owner of it and its content.
 //!
-//! Directories above ours (`C:\var`, `C:\var\log`) are not ours alone. Who may rename one, or what is in it, can put another one in place of ours. So
-//! one of a user is refused too, and in the others users may no longer change the directory itself. What they may do with what is below it stays.
+//! Parent directories (`C:\var`, `C:\var\log`) are shared with other programs. A user who may rename one or its entries can replace wicd's
+//! directories. So a parent that belongs to a user is refused, too, and users lose the right to change the other parents themselves. Their rights to
+//! the content stay.
 
 use api::host::{Desired, path};
 
 use crate::access::{self, CHANGE, Guard, REPLACE, is_trusted};
 use crate::files;
-use crate::host::{Host, HostError, Kind, Place};
+use crate::host::{Host, HostError, Kind, PathEntry};
 
 /// Directory of kubelet's state.
 const KUBELET: &str = r"C:\var\lib\kubelet";
-/// Directory of the volumes of pods. The users of containers are no administrators of the host, and read and write here.
+/// Directory of the volumes of pods. Users of containers, who are not administrators of the host, read and write here.
 pub const VOLUMES: &str = r"C:\var\lib\kubelet\pods";
-/// Directories above ours, which are not ours alone. Each comes after the one above it.
+/// Parent directories that are shared with other programs. Each comes after its own parent.
 const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
-/// State directories of services, whose programs take a directory that is there for their own, and keep its access list themselves.
+/// State directories of services, which use an existing directory and maintain its access list themselves.
 const STATE: [&str; 4] =
     [r"C:\var\lib\cni", r"C:\var\log\pods", r"C:\var\log\containers", r"C:\ProgramData\containerd"];
 
-/// Directories from which SYSTEM starts programs, each after the one above it: `wicd.exe` and all services, FlexVolume drivers of
-/// kubelet, and what containerd starts and reads for CNI. Another place of this kind belongs here. What Windows itself keeps from
-/// users, below `C:\Windows`, is not in it.
+/// Directories from which SYSTEM starts programs, each after its parent: `wicd.exe` and all services, kubelet's FlexVolume drivers, and CNI programs
+/// and configuration of containerd. Add any further directory of this kind here. Directories below `C:\Windows`, which Windows protects, are not
+/// included.
 pub fn programs(desired: &Desired) -> impl Iterator<Item = &str> {
     let cni = desired.cni_directories.iter().map(String::as_str);
     [path::ROOT, path::WICD, path::VOLUME_PLUGINS].into_iter().chain(cni)
 }
 
-/// Directories above one from which programs are started, the topmost first. None above a directory in `C:\k`, which guards what is below.
+/// Parents of a directory with programs, the topmost first. None for a directory in `C:\k`, which protects its content.
 fn above(directory: &str) -> Vec<&str> {
     let is_below_root = directory.to_ascii_lowercase().starts_with(&format!(r"{}\", path::ROOT).to_ascii_lowercase());
     let mut above: Vec<&str> = std::iter::successors(files::parent(directory), |d| files::parent(d)).collect();
@@ -39,12 +40,12 @@ fn above(directory: &str) -> Vec<&str> {
     if is_below_root { Vec::new() } else { above }
 }
 
-/// Makes or takes over `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
+/// Creates or takes over `C:\k` and `C:\k\wicd`, whose programs run as SYSTEM.
 ///
 /// # Errors
-/// Fails when [`check_root`] refuses one of them, or it cannot be made or taken over.
+/// Fails when [`check_root`] refuses one of them, or it cannot be created or taken over.
 pub fn root(host: &dyn Host) -> Result<(), HostError> {
-    // Before anything is taken over: `C:\k\wicd` of a user in a `C:\k` of an administrator would be taken over with it.
+    // First, because a user's `C:\k\wicd` in an administrator's `C:\k` would be taken over with it.
     check_root(host)?;
     own(host, path::ROOT)?;
     own(host, path::WICD)
@@ -59,11 +60,11 @@ pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory, Guard::Private).map(drop))
 }
 
-/// Restricts reading of what the operator sends to administrators. Other users could not write there before either.
+/// Lets only administrators read the operator's uploads. Other users could never write there.
 ///
 /// # Errors
-/// Fails when the operator's directory there is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot be
-/// inspected or taken over.
+/// Fails when the directory is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot be inspected or
+/// taken over.
 pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     if host.place(&host.path(path::LAUNCH)?)?.is_some() {
         own(host, path::LAUNCH)?;
@@ -71,10 +72,10 @@ pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Makes or takes over the directories for programs, state and logs, before anything is in them.
+/// Creates or takes over the directories for programs, state and logs, before they are used.
 ///
 /// # Errors
-/// Fails when [`check_state`] refuses one of them, or it cannot be made, taken over or protected.
+/// Fails when [`check_state`] refuses one of them, or it cannot be created, taken over or protected.
 pub fn state<'a>(
     host: &dyn Host,
     desired: &Desired,
@@ -91,7 +92,7 @@ pub fn state<'a>(
     }
     if !is_ours(&kubelet, Guard::Private) {
         take(host, KUBELET, Some(VOLUMES))?;
-        // Until now another user may have been able to put his own in its place.
+        // Until now, another user may have been able to replace it.
         check(host, VOLUMES, Guard::Volumes)?;
     }
     own(host, path::KUBELET_PKI)?;
@@ -105,7 +106,7 @@ pub fn state<'a>(
     Ok(())
 }
 
-/// Refuses what [`state`] would refuse. Changes nothing.
+/// Refuses the directories that [`state`] would refuse. Changes nothing.
 ///
 /// # Errors
 /// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an administrator,
@@ -122,25 +123,24 @@ pub fn check_state<'a>(
     shared.chain(ours).try_for_each(|(directory, guard)| check(host, directory, guard).map(drop))
 }
 
-/// Makes a directory ours, for no other user: it is made, or taken over if it may be.
+/// Creates a private directory, or takes over an existing one if that is allowed.
 fn own(host: &dyn Host, directory: &str) -> Result<(), HostError> {
     let place = there(host, directory, Guard::Private)?;
     if is_ours(&place, Guard::Private) { Ok(()) } else { take(host, directory, None) }
 }
 
-/// Takes a directory over, with all that is below it but `except`: others could write here until now, so what they have made is
-/// theirs, and what they have opened to others is open.
+/// Takes over a directory with its content except `except`: others could write here until now, and may own files or have granted rights to them.
 fn take(host: &dyn Host, directory: &str, except: Option<&str>) -> Result<(), HostError> {
     let real = host.path(directory)?;
     let except = except.map(|except| host.path(except)).transpose()?;
-    // No other user can write here from now on. It has the list that says so only when all is done: if something fails in the
-    // middle, all is gone through again.
-    host.protect(&real, Guard::Unsettled)?;
+    // From now on, no other user can write here. The directory gets its final access list only at the end, so that an interrupted takeover is
+    // repeated.
+    host.protect(&real, Guard::TakingOver)?;
     host.reset_below(&real, except.as_deref())?;
     host.protect(&real, Guard::Private)
 }
 
-/// Makes sure that no other user has one of these rights to a directory above ours.
+/// Removes these rights of untrusted users to a shared parent directory.
 fn share(host: &dyn Host, directory: &str, rights: u32) -> Result<(), HostError> {
     let place = there(host, directory, Guard::Readable)?;
     match place.access.narrowed(is_trusted, rights) {
@@ -149,26 +149,27 @@ fn share(host: &dyn Host, directory: &str, rights: u32) -> Result<(), HostError>
     }
 }
 
-/// Returns a directory of this path, which is made if it is missing.
-fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<Place, HostError> {
+/// Returns the directory at this path, which is created if it is missing.
+fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<PathEntry, HostError> {
     if let Some(place) = check(host, directory, guard)? {
         return Ok(place);
     }
     host.make_guarded(&host.path(directory)?, guard)?;
-    // Another user may have been faster.
+    // Another user may have created it meanwhile.
     check(host, directory, guard)?.ok_or_else(|| HostError::Refused {
         path: directory.to_string(),
-        problem: "it was removed when it had just been made".into(),
+        problem: "it was removed right after it was created; retry".into(),
     })
 }
 
-/// Reports whether a directory has all that it gets from us: where others could write, more is to be done than to change its access list.
-fn is_ours(place: &Place, guard: Guard) -> bool {
+/// Reports whether a directory has the owner and access list that wicd sets. Otherwise others may have written in it, and it must be taken over with
+/// its content.
+fn is_ours(place: &PathEntry, guard: Guard) -> bool {
     place.owner == access::ADMINISTRATORS && place.access.is(guard)
 }
 
-/// Returns the directory of this path, `None` if there is none. Refuses one that cannot be used. A directory that users may read is not ours alone.
-fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<Place>, HostError> {
+/// Returns the directory at this path, `None` if there is none. Refuses one that cannot be used. A directory that users may read is a shared one.
+fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<PathEntry>, HostError> {
     let _held = files::parents(host, directory)?;
     let Some(place) = host.place(&host.path(directory)?)? else { return Ok(None) };
     match objection(&place, directory, guard) {
@@ -177,14 +178,14 @@ fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<Place>
     }
 }
 
-/// Returns why a directory cannot be used, and what to do.
-fn objection(place: &Place, directory: &str, guard: Guard) -> Option<String> {
+/// Returns the reason why a directory cannot be used, with a remedy.
+fn objection(place: &PathEntry, directory: &str, guard: Guard) -> Option<String> {
     match place.kind {
         Kind::Directory => {}
         Kind::Link => return Some("it is a link to another place; remove the link".into()),
         Kind::File => return Some("it is not a directory; move it".into()),
     }
-    // All below a directory of ours is taken over; what else is below one above ours may be of others, and stays theirs.
+    // A directory of wicd is taken over with its content; the content of a shared parent may be of others and stays theirs.
     let command = if guard == Guard::Readable { "takeown /a /f" } else { "takeown /a /r /f" };
     let is_administrators = place.is_own || is_trusted(&place.owner);
     (!is_administrators).then(|| {

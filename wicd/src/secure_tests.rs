@@ -13,11 +13,11 @@ fn host() -> (tempfile::TempDir, FakeHost) {
     (dir, host)
 }
 
-/// Guard of a directory.
+/// Returns the guard of a directory.
 fn guard(host: &FakeHost, directory: &str) -> Option<Guard> {
     let real = host.path(directory).unwrap();
     let list = host.state().access.get(&real).cloned()?;
-    [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes].into_iter().find(|guard| list.is(*guard))
+    [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes].into_iter().find(|guard| list.is(*guard))
 }
 
 fn has_access(host: &FakeHost, directory: &str, list: AccessList) {
@@ -57,21 +57,21 @@ fn who_is_an_administrator_in_any_case() {
 
 #[test]
 fn what_may_be_a_directory_of_ours() {
-    let good = Place { owner: access::TRUSTED[1].into(), ..Place::default() };
+    let good = PathEntry { owner: access::TRUSTED[1].into(), ..PathEntry::default() };
     for (about, place, guard, part) in [
         ("an administrator's", good.clone(), Guard::Private, None),
-        ("a link", Place { kind: Kind::Link, ..good.clone() }, Guard::Private, Some("link")),
-        ("a file", Place { kind: Kind::File, ..good.clone() }, Guard::Private, Some("not a directory")),
-        ("a user's", Place { owner: USER.into(), ..good.clone() }, Guard::Private, Some("(takeown /a /r /f C:")),
-        ("our own user's", Place { owner: USER.into(), is_own: true, ..good.clone() }, Guard::Private, None),
+        ("a link", PathEntry { kind: Kind::Link, ..good.clone() }, Guard::Private, Some("link")),
+        ("a file", PathEntry { kind: Kind::File, ..good.clone() }, Guard::Private, Some("not a directory")),
+        ("a user's", PathEntry { owner: USER.into(), ..good.clone() }, Guard::Private, Some("(takeown /a /r /f C:")),
+        ("our own user's", PathEntry { owner: USER.into(), is_own: true, ..good.clone() }, Guard::Private, None),
         (
             "above ours, a user's",
-            Place { owner: USER.into(), ..good.clone() },
+            PathEntry { owner: USER.into(), ..good.clone() },
             Guard::Readable,
             Some("(takeown /a /f C:"),
         ),
         ("above ours, an administrator's", good.clone(), Guard::Readable, None),
-        ("above ours, a link", Place { kind: Kind::Link, ..good }, Guard::Readable, Some("link")),
+        ("above ours, a link", PathEntry { kind: Kind::Link, ..good }, Guard::Readable, Some("link")),
     ] {
         let objection = objection(&place, path::LOGS, guard);
         assert_eq!(objection.is_some(), part.is_some(), "{about}: {objection:?}");
@@ -82,7 +82,7 @@ fn what_may_be_a_directory_of_ours() {
 #[test]
 fn what_was_open_to_others_is_taken_from_them_once() {
     let (_dir, host) = host();
-    // As WMCO makes it: by an administrator, with what users may do everywhere below `C:\`.
+    // As WMCO creates it: by an administrator, with the rights that users have everywhere below `C:\`.
     files::write(&host, r"C:\k\kubelet.exe", b"", Access::Inherited).unwrap();
     owned_by(&host, r"C:\k\theirs", USER);
     root(&host).unwrap();
@@ -94,7 +94,7 @@ fn what_was_open_to_others_is_taken_from_them_once() {
     assert_eq!(host.state().resets.len(), 1, "what is ours already is not gone through again");
 }
 
-/// A directory that inherits nothing may still let others write in it.
+/// A directory without inherited entries may still let others write in it.
 #[test]
 fn a_directory_is_ours_only_with_our_own_access_list() {
     let ours = AccessList::of(Guard::Private);
@@ -137,7 +137,7 @@ fn what_is_ours_but_belongs_to_another_administrator_is_gone_through() {
     assert_eq!((owner(&host, path::ROOT), host.state().resets.len()), (access::TRUSTED[1].to_string(), 1));
 }
 
-/// A file that cannot be taken over must not keep the others from being taken, the next time either.
+/// A takeover that fails is repeated completely the next time.
 #[test]
 fn a_takeover_that_was_interrupted_is_done_again() {
     let (_dir, host) = host();
@@ -145,7 +145,7 @@ fn a_takeover_that_was_interrupted_is_done_again() {
     for _again in 0..2 {
         host.state().refused.insert("reset_below ".into());
         root(&host).unwrap_err();
-        assert_eq!(guard(&host, path::ROOT), Some(Guard::Unsettled));
+        assert_eq!(guard(&host, path::ROOT), Some(Guard::TakingOver));
     }
     host.state().refused.clear();
     root(&host).unwrap();
@@ -220,7 +220,7 @@ fn keys_and_logs_are_guarded_before_anything_is_in_them() {
     }
 }
 
-/// The owner of `C:\var` can move `C:\var\lib` aside, and put another one in its place.
+/// The owner of `C:\var` can replace `C:\var\lib` with another directory.
 #[test]
 fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
     for directory in SHARED.into_iter().chain(STATE) {
@@ -238,7 +238,8 @@ fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
     }
 }
 
-/// Directories as on a host of WMCO's, on whichever image of Windows: an administrator has made them, with what they inherit from `C:\`.
+/// Directories as on a host of WMCO, on any image of Windows: created by an administrator, with the entries that they inherit from
+/// `C:\`.
 #[test]
 fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
     let authenticated = Entry::grant("S-1-5-11", 0x0013_01bf, access::TO_ALL);
@@ -265,7 +266,7 @@ fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
     }
 }
 
-/// Plugins of volumes talk to kubelet by what lies in its state.
+/// Volume plugins communicate with kubelet through files in its state directory.
 #[test]
 fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     let (_dir, host) = host();
@@ -277,13 +278,13 @@ fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     assert_eq!((guard(&host, KUBELET), guard(&host, VOLUMES)), (Some(Guard::Private), Some(Guard::Volumes)));
 }
 
-/// Desired state with directories of CNI.
+/// Desired state with CNI directories.
 fn with_cni() -> Desired {
     let cni_directories = [r"C:\opt\cni\bin", r"C:\etc\cni\net.d"].map(String::from).into();
     Desired { cni_directories, ..Desired::default() }
 }
 
-/// A user who can put a file where programs are started from has it started by SYSTEM.
+/// SYSTEM would start a file that a user puts into a directory of programs.
 #[test]
 fn no_user_can_write_where_programs_are_started_from() {
     let desired = with_cni();
@@ -311,7 +312,7 @@ fn no_user_can_write_where_programs_are_started_from() {
         assert_eq!(guard(&open, directory), Some(Guard::Private), "{directory}: taken");
         assert_eq!(owner(&open, &theirs), access::ADMINISTRATORS, "{directory}: with what is in it");
 
-        // All below `C:\k` is taken with it.
+        // Directories below `C:\k` are taken over with it.
         let alone = std::iter::once(directory).filter(|directory| *directory != path::VOLUME_PLUGINS);
         for taken in alone.chain(above(directory)) {
             let (_dir, host) = host();
@@ -321,7 +322,7 @@ fn no_user_can_write_where_programs_are_started_from() {
     }
 }
 
-/// Users may change all that is on `C:` on some images of Windows.
+/// On some images of Windows, users may change everything on `C:`.
 #[test]
 fn no_user_can_put_another_directory_in_the_place_of_one_with_programs() {
     let desired = with_cni();

@@ -1,4 +1,4 @@
-//! Answers of a host. Untrusted until checked.
+//! Answers from a host. Untrusted until checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AccountState, Antivirus, Owner, RestartCause};
 
-/// Kinds of certificates that a host gets.
+/// Kind of a certificate that a host gets.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub enum CertificateKind {
@@ -16,15 +16,15 @@ pub enum CertificateKind {
     Wicd,
 }
 
-/// Answer of `wicd.exe`. Untrusted until checked: a host can send any content.
+/// Answer from `wicd.exe`. Untrusted until checked: a host can send any content.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
-    /// [`PROTOCOL`].
+    /// Protocol version, [`super::PROTOCOL`].
     pub protocol: u32,
-    /// The operation, repeated.
+    /// ID of the operation, as in the request.
     pub operation: String,
-    /// Outcome of the request.
+    /// Outcome of the operation.
     pub outcome: Outcome,
     /// State of the host afterwards. Absent if it could not be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Answer {
     /// PEM certificate requests, after `apply`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<CertificateKind, String>,
-    /// Warnings for users: problems that did not stop the request.
+    /// Warnings for users about problems that did not stop the operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Images of the request that the host does not have, after `pull`.
@@ -40,22 +40,22 @@ pub struct Answer {
     pub missing_images: Vec<String>,
 }
 
-/// Outcome of the request.
+/// Outcome of the operation.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// Done.
+    /// Operation that has succeeded.
     Done,
-    /// Done, and the host must be restarted before it takes full effect.
+    /// Operation that has succeeded, and that takes full effect only after a restart of the host.
     RebootRequired {
-        /// Reason, in a sentence.
+        /// Reason for the restart, in a sentence.
         why: String,
     },
-    /// Failed.
+    /// Operation that has failed.
     Failed {
-        /// PascalCase word, for example `DiskFull`, `HashMismatch`, `StaleEpoch`, `HostCallFailed`.
+        /// Reason as a PascalCase word, for example `DiskFull`, `HashMismatch`, `StaleEpoch`, `HostCallFailed`.
         reason: String,
-        /// A sentence, with what to do.
+        /// Message with the cause and the remedy.
         message: String,
     },
 }
@@ -64,52 +64,52 @@ pub enum Outcome {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct HostState {
-    /// The host itself.
+    /// Facts about the host itself.
     pub machine: Machine,
-    /// The version and owner on record, if the operator has configured the host.
+    /// Version and owner on record, if the operator has configured the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-    /// SHA-256 of those payload files of the request that the host lacks.
+    /// SHA-256 of the payload files in the request that the host lacks.
     #[serde(default)]
     pub missing: Vec<String>,
     /// State of wicd's service.
     pub wicd: ServiceState,
-    /// SHA-256 of the exe that wicd's service runs, from its command line.
+    /// SHA-256 of the `wicd.exe` that wicd's service runs, from its command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd_sha256: Option<String>,
-    /// State of the other services of the operator.
+    /// States of the operator's other services.
     #[serde(default)]
     pub services: BTreeMap<String, ServiceState>,
-    /// Certificates on the host: kind and end of validity, Unix seconds. kubelet's is the newest of first and rotated.
+    /// Expiry times of the certificates on the host, in Unix seconds. That of kubelet is the latest of the first and the rotated
+    /// certificate.
     #[serde(default)]
     pub certificates: BTreeMap<CertificateKind, i64>,
     /// Reason why the host must be restarted before it can be a node. Absent if it need not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_required: Option<String>,
-    /// Services with names that the operator uses, but that it did not install, for example a kubelet of another
-    /// installer.
+    /// Services that another installer has created under names that the operator uses, for example a kubelet.
     #[serde(default)]
     pub foreign_services: Vec<String>,
-    /// Services of container runtimes and node agents of others that are not disabled.
+    /// Services of other container runtimes and node agents that are not disabled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub container_runtimes: Vec<String>,
     /// Reason why the host cannot reach the API server of the request. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_server: Option<String>,
-    /// Ports of the request on which a program listens.
+    /// Ports in the request on which a program listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_in_use: Vec<u16>,
-    /// Causes for which Windows itself waits for a restart. This and what follows are only in answers to requests for facts.
+    /// Causes for which Windows itself waits for a restart. This field and those after it are only in answers to requests for facts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart_causes: BTreeSet<RestartCause>,
-    /// Program that checks files for malware.
+    /// Antivirus programs of the host.
     #[serde(default)]
     pub antivirus: Antivirus,
-    /// State of the accounts of the request, on a host that is a member of a domain.
+    /// States of the accounts in the request, on a host that is a member of a domain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_accounts: BTreeMap<String, AccountState>,
-    /// Plugins of Container Credential Guard that other installers registered: class, and the library or what else was found. Also the class
-    /// of the request, if any part of such a registration is there.
+    /// Plugins of Container Credential Guard that other installers registered, by class, with the library or the registry key that was
+    /// found. Includes the class in the request if any part of such a registration exists.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub foreign_credential_plugins: BTreeMap<String, String>,
 }
@@ -120,20 +120,20 @@ pub struct HostState {
 pub struct Machine {
     /// Host name of the host itself.
     pub hostname: String,
-    /// Machine id: registry `HKLM\SOFTWARE\Microsoft\Cryptography` `MachineGuid`.
+    /// Machine ID: registry `HKLM\SOFTWARE\Microsoft\Cryptography` `MachineGuid`.
     pub machine_id: String,
-    /// Boot id: registry `…\Memory Management\PrefetchParameters` `BootId`, as kubelet reports it.
+    /// Boot ID: registry `…\Memory Management\PrefetchParameters` `BootId`, as kubelet reports it.
     pub boot_id: String,
     /// Version of Windows, for example `10.0.20348.2527`.
     pub os_build: String,
     /// Name of Windows, for example `Windows Server 2022 Datacenter`.
     pub os_name: String,
-    /// Clock, Unix milliseconds.
+    /// Time of the host's clock, in Unix milliseconds.
     pub clock_ms: i64,
-    /// Milliseconds since the last start; 0 if unknown.
+    /// Milliseconds since the last start of the host; 0 if unknown.
     #[serde(default)]
     pub uptime_ms: i64,
-    /// Addresses, without loopback and link-local ones.
+    /// IP addresses of the host, without loopback and link-local ones.
     pub addresses: Vec<String>,
     /// Address of the interface that has the default route, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,7 +144,7 @@ pub struct Machine {
     pub is_admin: bool,
     /// State of the Windows feature Containers.
     pub containers_feature: Feature,
-    /// DNS name of the Active Directory domain that it is a member of, if any.
+    /// DNS name of the host's Active Directory domain, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// Language of Windows, for example `de-DE`.
@@ -156,11 +156,11 @@ pub struct Machine {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum Feature {
-    /// Installed.
+    /// Installed feature.
     Enabled,
-    /// Not installed.
+    /// Feature that is not installed.
     Disabled,
-    /// Could not be determined.
+    /// State that could not be determined.
     #[default]
     Unknown,
 }
@@ -169,14 +169,14 @@ pub enum Feature {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum ServiceState {
-    /// Does not exist.
+    /// Service that does not exist.
     #[default]
     Missing,
-    /// Stopped.
+    /// Stopped service.
     Stopped,
-    /// Starting or stopping.
+    /// Service that is starting or stopping.
     Pending,
-    /// Running.
+    /// Running service.
     Running,
 }
 
@@ -184,27 +184,27 @@ pub enum ServiceState {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Marker {
-    /// The last operation that changed the host.
+    /// ID of the last operation that changed the host.
     pub operation: String,
     /// Newest epoch that the host has received.
     pub epoch: i64,
-    /// Id of the cluster: UID of its Namespace `kube-system`.
+    /// ID of the cluster: UID of its Namespace `kube-system`.
     #[serde(default)]
     pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
     /// Version of the services.
     pub version: String,
-    /// Digest of the payload that is in place.
+    /// Digest of the payload on the host.
     pub payload: String,
-    /// SHA-256 over paths and contents of the configuration files that are in place, see [`configs_digest`].
+    /// SHA-256 over paths and contents of the configuration files on the host, see [`super::configs_digest`].
     pub configs: String,
 }
 
 impl Marker {
-    /// The owner of the host.
+    /// Returns the owner of the host.
     pub fn owner(&self) -> Owner {
         Owner { cluster_id: self.cluster_id.clone(), node_name: self.node_name.clone() }
     }

@@ -1,4 +1,5 @@
-//! Report on a host besides its own state: what waits, checks or runs on it that is not the operator's. Untrusted until checked.
+//! Survey of other software on a host: pending restarts, antivirus programs, and accounts of the domain. Untrusted until
+//! checked.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ pub enum RestartCause {
     NameOrDomain,
 }
 
-/// Programs on a host that check files for malware.
+/// Antivirus programs of a host.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Antivirus {
@@ -33,25 +34,25 @@ pub enum Defender {
     /// Windows Defender does not run, or its real-time protection is off.
     #[default]
     Off,
-    /// Real-time protection leaves containerd alone.
+    /// Real-time protection excludes containerd.
     Excludes,
     /// Real-time protection checks the files of containerd.
     Checks,
 }
 
-/// Use that a host can make of a group Managed Service Account (gMSA).
+/// Usability of a group Managed Service Account (gMSA) on a host.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum AccountState {
-    /// The host can retrieve its password.
+    /// The host can retrieve the account's password.
     Usable,
     /// The domain has no account of this name.
     NotFound,
     /// The account is of another kind.
     NotManaged,
-    /// The host cannot retrieve its password.
+    /// The host may not retrieve the account's password.
     NotAllowed,
-    /// Windows did not report it.
+    /// Windows did not report the state of the account.
     #[default]
     Unknown,
 }

@@ -97,8 +97,8 @@ pub struct WindowsInstanceStatus {
     /// Name of the last finished operation: its grant has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<String>,
-    /// Time when the last maintenance of the node since its last update was over, was withdrawn, or was given up after its drain had begun. What
-    /// the host requests then comes after updates that wait.
+    /// Time when the last maintenance of the node since its last update ended, was withdrawn, or was given up after its drain had begun.
+    /// Maintenance that the host requests after it waits for pending updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_maintenance_time: Option<Time>,
     /// Failures since the last success.
@@ -156,23 +156,23 @@ pub struct KeyRefusal {
 /// Summary of a host's state in one word, for users and field selectors. The operator bases no decision on it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Waits for its turn.
+    /// Host that waits for its turn.
     Pending,
-    /// Being made a node.
+    /// Host that is being made a node.
     Joining,
-    /// A node, and Ready.
+    /// Node that is Ready.
     Ready,
-    /// A node that is not Ready.
+    /// Node that is not Ready.
     NotReady,
-    /// The last attempt failed; waits for the next.
+    /// Host whose last attempt failed, and that waits for the next.
     Failed,
-    /// Being changed, or restarted.
+    /// Node that is being changed or restarted.
     Updating,
-    /// Being repaired.
+    /// Node that is being repaired.
     Repairing,
-    /// Being drained for maintenance, in maintenance, or on the way back.
+    /// Node that is being drained for maintenance, is in maintenance, or returns from it.
     Maintenance,
-    /// Being removed, or waiting for it.
+    /// Host that is being removed or waits for its removal.
     Removing,
 }
 
@@ -348,7 +348,7 @@ pub struct Operation {
 impl Operation {
     /// Reports whether the operation is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
     /// and only the cordon must be lifted.
-    pub fn is_past_return(&self) -> bool {
+    pub fn is_irrevocable(&self) -> bool {
         self.type_.is_change() && self.has_changed_the_host()
     }
 
@@ -357,7 +357,7 @@ impl Operation {
         self.changed || self.rolling_back
     }
 
-    /// The grant that it has begun with.
+    /// Returns the grant with which the operation began.
     pub fn as_grant(&self) -> Grant {
         Grant {
             id: self.id.clone(),
@@ -419,12 +419,12 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Reason of the last failure. A word that another release stored is none of this one.
+    /// Reason of the last failure, `HostFailed` for one that only another release knows.
     pub fn reason(&self) -> Reason {
         self.last_reason.parse().unwrap_or(Reason::HostFailed)
     }
 
-    /// The last failure in a line: the step that failed, and why.
+    /// Summary of the last failure in one line: the failed step and the message.
     pub fn summary(&self) -> String {
         match self.step {
             Step::Unknown => self.last_message.clone(),

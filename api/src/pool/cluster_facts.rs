@@ -1,4 +1,4 @@
-//! Facts of the cluster that differ for the hosts of a pool.
+//! Facts of the cluster that a pool can override for its hosts.
 
 #![expect(
     clippy::struct_field_names,
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::rule::matches;
 
-/// A proxy that is no secret.
+/// Rule for the URL of a proxy, without credentials.
 const PROXY_URL: (&str, &str) = (
     "self == '' || isURL(self) && url(self).getScheme() in ['http', 'https'] && !self.contains('@')",
     "must be a URL such as http://proxy.example.com:3128, without a user name and a password",
 );
 
-/// The proxy of the hosts of a pool, in place of the cluster's.
+/// Proxy of the hosts of a pool, instead of the cluster's.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ProxySettings {
@@ -31,7 +31,7 @@ pub struct ProxySettings {
     #[schemars(length(max = 1024))]
     #[x_kube(validation = PROXY_URL)]
     pub https_proxy: Option<String>,
-    /// Hosts, domains and networks that are reached without the proxy, with commas between them.
+    /// Hosts, domains and networks that are reached without the proxy, separated by commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8192))]
     #[x_kube(validation = matches("^[^\\s]*$", "must be a list with commas and without spaces, for example .svc,10.0.0.0/8"))]
@@ -42,10 +42,10 @@ pub struct ProxySettings {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMirror {
-    /// The registry, perhaps with the path of an organisation or a repository.
+    /// Registry, optionally with the path of an organisation or a repository.
     #[schemars(length(min = 1, max = 255))]
     pub source: String,
-    /// Mirrors of the registry, the first one first.
+    /// Mirrors of the registry, in the order in which they are tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 255)))]
     pub mirrors: Option<Vec<String>>,
@@ -72,6 +72,6 @@ pub enum MirrorPull {
 pub enum MirrorSourcePolicy {
     /// Hosts ask the source if no mirror has the image.
     AllowContactingSource,
-    /// Never.
+    /// Hosts never ask the source.
     NeverContactSource,
 }

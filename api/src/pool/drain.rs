@@ -37,7 +37,7 @@ pub struct Drain {
 /// later. Force: delete the remaining pods with their own grace period, without regard to disruption budgets.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnTimeout {
-    /// Continue to wait, and report it.
+    /// Continue to wait for the pods, and report it.
     #[default]
     Wait,
     /// Abort the drain, lift the cordon, retry later.
@@ -46,7 +46,7 @@ pub enum OnTimeout {
     Force,
 }
 
-/// An exception for some pods.
+/// Exception for some pods.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRule {
@@ -58,7 +58,7 @@ pub struct PodRule {
     pub namespace_selector: Option<LabelSelector>,
     /// Treatment of the pods.
     pub behavior: PodBehavior,
-    /// Pods with a lower number leave first; pods with a higher number wait until they have left. Defaults to 0.
+    /// Order of the pods in a drain: pods with a lower number leave first; pods with a higher number wait until they have left. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub order: Option<i32>,
@@ -67,11 +67,11 @@ pub struct PodRule {
 /// Treatment of a pod by a drain. Drain: evict it. Skip: leave it. WaitCompleted: wait until it ends by itself.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PodBehavior {
-    /// Evict it.
+    /// Evict the pod.
     #[default]
     Drain,
-    /// Leave it.
+    /// Leave the pod on the node.
     Skip,
-    /// Wait until it ends by itself.
+    /// Wait until the pod ends by itself.
     WaitCompleted,
 }

@@ -48,7 +48,7 @@ impl WindowsNodePoolSpec {
     pub fn deletion_policy(&self) -> DeletionPolicy {
         self.deletion_policy.unwrap_or_default()
     }
-    /// Number of hosts that join at once.
+    /// Number of hosts that may join at once.
     pub fn max_concurrent(&self) -> u32 {
         self.provisioning.as_ref().and_then(|p| p.max_concurrent).and_then(|n| u32::try_from(n).ok()).unwrap_or(10)
     }
@@ -112,7 +112,8 @@ impl Inventory {
         .find_map(|(is_set, field)| is_set.then_some(field))
     }
 
-    /// Number of hosts that one change of the list may remove; `None`: fewer than three, or fewer than half.
+    /// Number of hosts that one change of the list may remove. `None` stands for the default limit of the pool's own
+    /// lists: fewer than three, or fewer than half.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
         self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)
@@ -120,35 +121,35 @@ impl Inventory {
 }
 
 impl Inventory {
-    /// Reports whether a revision is used only with a signature by a trusted key.
+    /// Reports whether revisions must be signed by a trusted key.
     pub fn is_verified(&self) -> bool {
         self.git.as_ref().is_some_and(|g| g.verify.is_some())
             || self.source_ref.as_ref().is_some_and(|s| s.require_verified == Some(true))
     }
 }
 
-/// Maximum interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
+/// Maximum interval of a Git source. The CRD refuses a longer one; this limit is for objects from before that rule.
 const WEEK: Duration = Duration::from_hours(7 * 24);
 
 impl GitSource {
-    /// File or directory with the hosts, from the root of the repository; empty: all of it.
+    /// File or directory with the hosts, relative to the root of the repository. Empty for the whole repository.
     pub fn path(&self) -> &str {
         relative(self.path.as_deref())
     }
-    /// Time between two fetches.
+    /// Interval between two fetches.
     pub fn interval(&self) -> Duration {
         seconds(self.interval_seconds, 300).clamp(Duration::from_secs(1), WEEK)
     }
 }
 
 impl SourceRef {
-    /// File or directory with the hosts, from the root of the artifact; empty: all of it.
+    /// File or directory with the hosts, relative to the root of the artifact. Empty for the whole artifact.
     pub fn path(&self) -> &str {
         relative(self.path.as_deref())
     }
 }
 
-/// `./a/b/`, `/a/b` and `a/b` are the same, and `.` is the root.
+/// Normalizes a path: `./a/b/`, `/a/b` and `a/b` are the same, and `.` is the root.
 fn relative(path: Option<&str>) -> &str {
     let mut path = path.unwrap_or_default();
     while let Some(rest) = path.strip_prefix("./").or_else(|| path.strip_prefix('/')) {
@@ -159,7 +160,7 @@ fn relative(path: Option<&str>) -> &str {
 }
 
 impl Ssh {
-    /// Port, 1 to 65535.
+    /// Port of the SSH server, 1 to 65535.
     pub fn port(&self) -> u16 {
         self.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
     }
@@ -167,7 +168,7 @@ impl Ssh {
     pub fn username(&self) -> &str {
         self.username.as_deref().unwrap_or("Administrator")
     }
-    /// Private keys, in order.
+    /// Private keys, in the order in which they are tried.
     pub fn private_keys(&self) -> Vec<SecretKeyRef> {
         self.private_key_secret_refs
             .clone()
@@ -176,14 +177,14 @@ impl Ssh {
 }
 
 impl JumpHost {
-    /// Port, 1 to 65535.
+    /// Port of the SSH server, 1 to 65535.
     pub fn port(&self) -> u16 {
         self.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
     }
 }
 
 impl Rollout {
-    /// Nodes that may be unavailable at once.
+    /// Number of nodes that may be unavailable at once.
     pub fn max_unavailable(&self) -> IntOrPercent {
         self.max_unavailable.unwrap_or(IntOrPercent::Int(1))
     }
@@ -195,19 +196,19 @@ impl Rollout {
     pub fn progress_deadline(&self) -> Duration {
         seconds(self.progress_deadline_seconds, 3600)
     }
-    /// Order of nodes.
+    /// Order in which nodes are changed.
     pub fn order(&self) -> Order {
         self.order.unwrap_or_default()
     }
-    /// Time until the rollout no longer waits for a lost node; `None`: it always waits.
+    /// Time after which the rollout no longer waits for a lost node. `None` if it always waits.
     pub fn ignore_lost_after(&self) -> Option<Duration> {
         Some(seconds(self.ignore_lost_after_seconds, 3600)).filter(|d| !d.is_zero())
     }
-    /// Steps of a change.
+    /// Steps of a rollout.
     pub fn steps(&self) -> &[RolloutStep] {
         self.steps.as_deref().unwrap_or_default()
     }
-    /// Windows in which changes may begin; none means always.
+    /// Maintenance windows in which changes may begin. Empty means at any time.
     pub fn windows(&self) -> &[MaintenanceWindow] {
         self.maintenance_windows.as_deref().unwrap_or_default()
     }
@@ -215,21 +216,21 @@ impl Rollout {
     pub fn max_failures(&self) -> IntOrPercent {
         self.failure_policy.and_then(|p| p.max_failures).unwrap_or(IntOrPercent::Int(1))
     }
-    /// The failure action.
+    /// Reaction when too many nodes have failed.
     pub fn failure_action(&self) -> FailureAction {
         self.failure_policy.and_then(|p| p.action).unwrap_or_default()
     }
 }
 
 impl Drain {
-    /// Timeout of a drain; zero means none.
+    /// Timeout of a drain. Zero means no timeout.
     pub fn timeout(&self) -> Duration {
         seconds(self.timeout_seconds, 3600)
     }
 }
 
 impl Remediation {
-    /// Time until a node that is not Ready is repaired.
+    /// Time after which a node that is not Ready is repaired.
     pub fn not_ready_after(&self) -> Duration {
         seconds(self.not_ready_seconds, 600)
     }
@@ -243,8 +244,8 @@ impl Remediation {
 mod tests {
     use super::*;
 
-    /// The API server has dropped the fields that have other names now. What is left must be readable: while a pool is
-    /// not, no host of any pool is removed.
+    /// The API server has dropped renamed fields. The remaining ones must be readable: while a pool is unreadable, no
+    /// host of any pool is removed.
     #[test]
     fn a_pool_that_an_earlier_commit_stored_is_read() {
         let stored = serde_json::json!({

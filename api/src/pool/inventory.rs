@@ -17,13 +17,13 @@ use crate::{IntOrPercent, rule::matches};
     "exactly one source of hosts must be set: hosts, configMapRef, machineSetRef, git or sourceRef",
 ))]
 pub struct Inventory {
-    /// The hosts themselves. For more than 1000, use several pools.
+    /// List of the hosts. For more than 1000, use several pools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub hosts: Option<Vec<Host>>,
-    /// A ConfigMap in the operator's namespace: each key is the address of a host, each value `username=<name>`. The
-    /// ConfigMap `windows-instances` of the Windows Machine Config Operator is one; the operator creates a pool for it.
+    /// ConfigMap in the operator's namespace: each key is the address of a host, each value `username=<name>`. The ConfigMap `windows-instances` of
+    /// the Windows Machine Config Operator is one; the operator creates a pool for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapRef>,
     /// The Windows Machines of a MachineSet, or those that no MachineSet owns. The operator creates pools for MachineSets with Windows Machines.
@@ -161,13 +161,13 @@ pub struct GitVerify {
 /// Object that must be signed. Defaults to HEAD: the commit. Tag: the tag. `TagAndHEAD`: both.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum VerifyMode {
-    /// The commit.
+    /// Signature of the commit.
     #[default]
     #[serde(rename = "HEAD")]
     Head,
-    /// The tag.
+    /// Signature of the tag.
     Tag,
-    /// Tag and commit.
+    /// Signatures of tag and commit.
     #[serde(rename = "TagAndHEAD")]
     TagAndHead,
 }
@@ -200,7 +200,7 @@ pub struct SourceRef {
     pub require_verified: Option<bool>,
 }
 
-/// A kind of Flux that has an artifact.
+/// Kind of Flux that has an artifact.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum SourceKind {
     /// A Git repository.
@@ -224,31 +224,31 @@ pub struct Removal {
     pub max_removals: Option<IntOrPercent>,
 }
 
-/// Names of Windows users, optionally with a domain before them: no control characters and none of
-/// `" / \ [ ] : ; | = , + * ? < >`, no space at either end, and not dots and spaces alone.
+/// Pattern for names of Windows users, optionally with a domain before them: no control characters and none of
+/// `" / \ [ ] : ; | = , + * ? < >`, no space at either end, and not only dots and spaces.
 pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>]+\\)?([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>.]|\.[^\x00-\x1f\x7f-\x9f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>.])([^\x00-\x1f\x7f-\x9f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>])?$"#;
 
-/// [`USERNAME_PATTERN`] in words.
+/// Message for a text that does not match [`USERNAME_PATTERN`].
 pub(super) const USERNAME_RULE: &str = r#"must be a Windows user name, with or without a domain and \ before it, that has no space at its ends, no control character and none of " / \ [ ] : ; | = , + * ? < >"#;
 
-/// Names of Kubernetes objects, as a DNS subdomain, and of hosts, whose Nodes have them.
+/// Pattern for names of Kubernetes objects (DNS subdomains), and of hosts, after which their Nodes are named.
 pub(super) const OBJECT_NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 
-/// [`OBJECT_NAME_PATTERN`] in words.
+/// Message for a text that does not match [`OBJECT_NAME_PATTERN`].
 pub(super) const OBJECT_NAME_RULE: &str = "must be the name of an object: lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit";
 
-/// Addresses, as far as a regular expression can check them.
+/// Pattern for addresses, as far as a regular expression can check them.
 pub(super) const ADDRESS_PATTERN: &str =
     r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?\.?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
 
-/// [`ADDRESS_PATTERN`] in words.
+/// Message for a text that does not match [`ADDRESS_PATTERN`].
 pub(super) const ADDRESS_RULE: &str = "must be an IPv4 address, an IPv6 address without brackets and zone, or a DNS name: set `port` and `username` for the rest";
 
-/// [`Host::host_key`], as far as a regular expression can check it.
+/// Pattern for [`Host::host_key`], as far as a regular expression can check it.
 pub(super) const HOST_KEY_PATTERN: &str =
     r"^(SHA256:[0-9A-Za-z+/]{43}=?|(ssh|ecdsa|sk)-[-a-z0-9@.]+ [0-9A-Za-z+/]+=*)$";
 
-/// [`HOST_KEY_PATTERN`] in words.
+/// Message for a text that does not match [`HOST_KEY_PATTERN`].
 pub(super) const HOST_KEY_RULE: &str = "must be the fingerprint `SHA256:…`, or the type and the base64 text of the key as in a known_hosts file, without address and comment";
 
 /// One Windows host.
@@ -262,7 +262,7 @@ pub struct Host {
         "must be lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit, for example win-1"
     ))]
     pub name: String,
-    /// IPv4 or IPv6 address, or DNS name, to reach the host's SSH server at.
+    /// IPv4 or IPv6 address, or DNS name, of the host's SSH server.
     #[schemars(length(min = 1, max = 253), regex(pattern = ADDRESS_PATTERN))]
     #[x_kube(validation = matches(ADDRESS_PATTERN, ADDRESS_RULE))]
     pub address: String,
@@ -278,16 +278,16 @@ pub struct Host {
     /// Required host key: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048), regex(pattern = HOST_KEY_PATTERN))]
-    // The pattern in two parts, and less exact: as a whole it would cost more than the API server allows for 1000 hosts.
+    // The pattern is split and less strict, because the whole one exceeds the API server's cost limit for 1000 hosts.
     #[x_kube(validation = (
         r"self.startsWith('SHA256:') ? self.matches('^SHA256:[0-9A-Za-z+/]{43}=?$') : self.matches(r'^(ssh|ecdsa|sk)-\S+ [\w+/]+=*$')",
         HOST_KEY_RULE
     ))]
     pub host_key: Option<String>,
-    /// Labels for this host's Node, in addition to those of the template. They win over labels of the template with the same key.
+    /// Labels for this host's Node, in addition to those of the template. They take precedence over labels of the template with the same key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 63})))]
-    // The keys have no limit of length that CEL knows: only prefixes can be compared for 1000 hosts. The operator checks the rest.
+    // CEL knows no limit for the length of keys, so that only comparing prefixes is cheap enough for 1000 hosts. The operator checks the rest.
     #[x_kube(
         validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node-role.kubernetes.io/control-plane') && !k.startsWith('node-role.kubernetes.io/master'))", "labels with a key under kubernetes.io or windowsmachineconfig.openshift.io belong to others, and a Windows node has no role of a control plane"),
         validation = (r"self.all(k, self[k].matches(r'^([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?$'))", "labels must have values of at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")

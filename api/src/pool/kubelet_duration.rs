@@ -1,11 +1,11 @@
-//! Durations of kubelet's configuration.
+//! Durations in kubelet's configuration.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// A duration as kubelet reads it, for example `1m30s`.
+/// Duration in the format of kubelet, for example `1m30s`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(transparent)]
 pub struct KubeletDuration(pub String);

@@ -7,20 +7,20 @@ use jiff::Timestamp;
 use super::Rollout;
 use crate::Time;
 
-/// A pause of a pool: the operator begins no operation on its hosts.
+/// Pause of a pool, in which the operator begins no operation on its hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// `rollout.paused`: without an end.
+    /// Pause by `rollout.paused`, without an end.
     Indefinite,
-    /// `rollout.pausedUntil`: ends by itself.
+    /// Pause by `rollout.pausedUntil`, which ends at this time.
     Until(Time),
 }
 
 impl Rollout {
-    /// The pause that applies now. This is the only place that decides it.
+    /// Returns the pause that applies now. No other code decides this.
     ///
-    /// An unknown time pauses without an end: the API server stores none, so another writer has, and nothing must begin
-    /// on a guess.
+    /// An unknown time pauses without an end. The API server does not store unreadable times, so its origin is unclear,
+    /// and no operation may begin by mistake.
     pub fn pause(&self, now: Timestamp) -> Option<Pause> {
         if self.paused == Some(true) {
             return Some(Pause::Indefinite);
@@ -31,7 +31,7 @@ impl Rollout {
 }
 
 impl Pause {
-    /// Time when the pause ends by itself.
+    /// Time when the pause ends, if it has an end.
     pub fn end(self) -> Option<Timestamp> {
         match self {
             Self::Indefinite => None,
@@ -48,7 +48,7 @@ impl Pause {
     }
 }
 
-/// `paused`, with its end if it has one.
+/// Displays `paused`, with the end if there is one.
 impl fmt::Display for Pause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.end() {

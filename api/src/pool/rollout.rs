@@ -13,7 +13,7 @@ use crate::{
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
-    /// Number of hosts that join at the same time. As many nodes at a time get a change without disruption, the next
+    /// Number of hosts that may join at the same time. The same limit applies separately to nodes that get a change without disruption, the next
     /// payload, or another key. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
@@ -29,7 +29,7 @@ pub struct Provisioning {
     pub pre_pull_images: Option<Vec<String>>,
 }
 
-/// A registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.
+/// Pattern for images: a registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.
 const IMAGE: &str = "^(localhost|[a-zA-Z0-9-]+([.][a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]+)(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[0-9a-f]{64})$";
 
 /// Order, limits and approval of changes to the nodes.
@@ -67,7 +67,8 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub approved_version: Option<String>,
-    /// Times when changes may begin. Defaults to Always. When a window closes, a drain that has not ended is aborted and its node uncordoned; a change that
+    /// Times when changes may begin. Defaults to any time. When a window closes, a drain that has not ended is aborted and its node uncordoned; a
+    /// change that
     /// has begun on a host is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
@@ -89,14 +90,14 @@ pub struct Rollout {
 /// Name: by name.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Zone after zone.
+    /// Hosts zone after zone, the least healthy nodes of each zone first.
     #[default]
     Zone,
     /// Hosts in the order of their names.
     Name,
 }
 
-/// A step of a rollout.
+/// Step of a rollout.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("has(self.pauseSeconds) != (has(self.approval) && self.approval)", "a step has either pauseSeconds or approval: true"))]
@@ -112,20 +113,20 @@ pub struct RolloutStep {
     pub approval: Option<bool>,
 }
 
-/// A period in which changes may begin.
+/// Period in which changes may begin.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceWindow {
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
-    // Which numbers a field takes, and that the times exist, is checked by the operator (`InvalidWindow`).
+    // The operator checks the ranges of the numbers, and that the times exist (`InvalidWindow`).
     #[x_kube(validation = matches(
         "^ *[0-9*,/-]+ +[0-9*,/-]+ +[0-9*,/?LW-]+ +[0-9A-Za-z*,/-]+ +[0-9A-Za-z*,/?#-]+ *$",
         "must be a cron expression of five fields (minute, hour, day of month, month, day of week), for example 0 22 * * FRI"
     ))]
     pub schedule: String,
     /// Seconds that the window stays open.
-    // Required by the API server only: an object of an earlier commit has none, and must be readable all the same.
+    // Required only by the API server: objects of earlier commits without it must stay readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(required, range(min = 900, max = 604_800))]
     pub duration_seconds: Option<i32>,
@@ -185,21 +186,21 @@ pub struct Remediation {
 /// Reboot: the same, and restart the host. None: only report it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RemediationType {
-    /// Only report it.
+    /// Only report the problem.
     None,
     /// Restore the configuration of the host and restart its services.
     #[default]
     Reconfigure,
-    /// Repair the services, and restart the host.
+    /// Restore the configuration of the host, and restart the host.
     Reboot,
 }
 
 /// Reaction to drift, a change on a host that the operator did not make. Heal (default): restore it and report it. Report: only report it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Drift {
-    /// Restore it and report it.
+    /// Restore the changed objects and report the drift.
     #[default]
     Heal,
-    /// Only report it.
+    /// Only report the problem.
     Report,
 }

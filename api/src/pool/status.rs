@@ -27,7 +27,7 @@ pub struct WindowsNodePoolStatus {
     /// Number of entries of the inventory that the operator refuses. The inventory lists `hosts` and `refusedHosts` together.
     #[serde(default)]
     pub refused_hosts: i32,
-    /// Number of hosts that are no longer listed and stay until a user confirms their removal: what the annotation `approve-removal` must say.
+    /// Number of hosts that are no longer listed and stay until a user confirms their removal: the value for the annotation `approve-removal`.
     #[serde(default)]
     pub removals_to_confirm: i32,
     /// The first entries that the operator refuses, in the order of the inventory. The command `plan` lists all.
@@ -69,12 +69,12 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["version".into()]))]
     pub versions: Vec<VersionCount>,
-    /// Number of hosts for each build of Windows, which has the last patch: what the hosts report.
+    /// Number of hosts for each build of Windows that hosts report. The build shows the last patch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["build".into()]))]
     pub windows_builds: Vec<WindowsBuild>,
-    /// Hosts with an older build than another host of the pool that has the same version of Windows: patches that they lack.
+    /// Number of hosts that lack patches: their build is older than that of another host of the pool with the same version of Windows.
     #[serde(default)]
     pub hosts_behind_on_patches: i32,
     /// The rollout in progress, or the last one.
@@ -89,12 +89,13 @@ pub struct WindowsNodePoolStatus {
     /// Value of the annotation `reconcile.fluxcd.io/requestedAt` that was last acted upon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
-    /// Acts of users that annotations of the pool have brought, one for each annotation.
+    /// User actions from annotations of the pool, one for each annotation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["annotation".into()]))]
     pub acts: Vec<RecordedAct>,
-    /// Set once the operator has seen that the pool is deleted and its hosts are to stay as they are. It holds until the pool is gone.
+    /// Set once the operator has observed that the pool is being deleted and its hosts must stay as they are. It stays set until the pool no
+    /// longer exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_stay: bool,
     /// Some of the hosts that failed, sorted.
@@ -116,8 +117,8 @@ pub struct WindowsNodePoolStatus {
     pub effective: Option<Effective>,
 }
 
-/// Act of a user, recorded when the operator saw the annotation. It stays in force when the annotation goes: a tool that applies the pool
-/// from Git may remove what a user has written. Another value of the annotation takes its place; an empty one takes it back.
+/// User action, recorded when the operator saw the annotation. It stays in force when the annotation is removed, for example by a tool that
+/// applies the pool from Git. Another value of the annotation replaces it; an empty one revokes it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordedAct {
@@ -127,13 +128,13 @@ pub struct RecordedAct {
     /// Value of the annotation.
     #[schemars(length(max = 1024))]
     pub value: String,
-    /// Time when it was written, as the API server recorded it.
+    /// Time when the annotation was written, as the API server recorded it.
     pub time: Time,
-    /// Field manager that wrote it, for example `kubectl-annotate`.
+    /// Field manager that wrote the annotation, for example `kubectl-annotate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub by: Option<String>,
-    /// Set once the act has had its effect, if it has only one.
+    /// Set once the action has taken effect, if it takes effect only once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub used: bool,
 }
@@ -144,7 +145,7 @@ pub struct RecordedAct {
 pub struct WindowsBuild {
     /// The build, for example `10.0.20348.2527`.
     pub build: String,
-    /// Version of Windows that it is of, if the operator knows it.
+    /// Version of Windows to which the build belongs, if the operator knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<String>,
     /// Number of hosts.
@@ -170,7 +171,7 @@ pub struct InventoryStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signer: Option<String>,
     /// Result of the signature check.
-    pub verdict: Verdict,
+    pub verdict: SignatureCheck,
     /// Newer revision that is not used. The condition `InventorySynced` has the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_revision: Option<String>,
@@ -182,7 +183,7 @@ pub struct InventoryStatus {
 
 /// Result of a signature check. `NotAsked`: the pool requires no signature.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Verdict {
+pub enum SignatureCheck {
     /// The pool requires no signature.
     #[default]
     NotAsked,
@@ -204,7 +205,7 @@ pub struct VersionCount {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// Version before it, to which a rollback returns.
+    /// Version before the rollout, to which a rollback returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_version: Option<String>,
     /// Version that is rolled out.
@@ -233,7 +234,7 @@ pub struct RefusedEntry {
     pub host: String,
     /// Reason in PascalCase.
     pub reason: String,
-    /// Fault, and what to do about it.
+    /// Message with the fault and the remedy.
     pub message: String,
 }
 
@@ -273,7 +274,7 @@ pub struct UncleanHost {
     pub name: String,
     /// Address of the host.
     pub address: String,
-    /// Time when it was given up.
+    /// Time when the host was given up.
     pub time: Time,
 }
 
@@ -340,7 +341,7 @@ pub struct Effective {
     /// `remediation.type`
     pub remediation_type: RemediationType,
     /// `remediation.notReadySeconds`
-    // A status of an earlier commit has another name for it.
+    // The field has another name in a status of an earlier commit.
     #[serde(default)]
     pub not_ready_seconds: i32,
     /// `remediation.maxUnhealthy`

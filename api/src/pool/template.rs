@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 use super::{ImageMirror, KubeletDuration, ProxySettings};
 use crate::{Quantity, rule::matches};
 
-/// Keys of [`Reserved`].
+/// Rule for the keys of [`Reserved`].
 const RESERVED: (&str, &str) = (
     "self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",
     "must have no other keys than cpu, memory and ephemeral-storage",
 );
 
-/// Limits of CPUs: they refuse a memory size, with which no pod would fit on the node.
+/// Rule for the number of CPUs. Refuses a size of memory, with which no pod would fit on the node.
 const CPU: (&str, &str) = (
     "!('cpu' in self) || (type(self['cpu']) == int ? self['cpu'] >= 0 && self['cpu'] < 1000 : isQuantity(self['cpu']) && !quantity(self['cpu']).isLessThan(quantity('0')) && quantity(self['cpu']).isLessThan(quantity('1k')))",
     "cpu must be a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
 );
 
-/// Sizes that are 0 or plausible: `2048m` is two bytes, a mistake.
+/// Rule for sizes, which must be 0 or plausible: `2048m`, for example, is a mistake and means two bytes.
 const SIZES: (&str, &str) = (
     "self.all(k, k == 'cpu' || (type(self[k]) == int ? self[k] == 0 || self[k] >= 1024 : isQuantity(self[k]) && (quantity(self[k]).compareTo(quantity('0')) == 0 || !quantity(self[k]).isLessThan(quantity('1Ki')))))",
     "memory and ephemeral-storage must be 0 or a quantity of at least 1Ki, for example 2Gi",
 );
 
-/// Keys of [`EvictionThresholds`].
+/// Rule for the keys of [`EvictionThresholds`].
 const SIGNALS: (&str, &str) = (
     "self.all(k, k in ['memory.available', 'nodefs.available', 'imagefs.available'])",
     "must have no other keys than memory.available, nodefs.available and imagefs.available",
 );
 
-/// Size of at least 1Ki: a smaller one is a mistake.
+/// Rule for a size of at least 1Ki: a smaller one is a mistake.
 const POSITIVE_SIZE: (&str, &str) = (
     "type(self) == int ? self >= 1024 : isQuantity(self) && !quantity(self).isLessThan(quantity('1Ki'))",
     "must be a quantity of at least 1Ki, for example 50Mi",
 );
 
-/// Size of a log: kubelet reads whole bytes, and does not start with `1.5Gi`.
+/// Rule for the size of a log. kubelet needs whole bytes, and does not start with a fraction.
 const LOG_SIZE: (&str, &str) = (
     "type(self) == int ? self >= 1024 : isQuantity(self) && quantity(self).isInteger() && !quantity(self).isLessThan(quantity('1Ki'))",
     "must be a quantity of at least 1Ki without a fraction, for example 50Mi",
 );
 
-/// Values of [`EvictionThresholds`]: kubelet does not start with 0, and reads 0% as no threshold.
+/// Rule for the values of [`EvictionThresholds`]. kubelet does not start with 0, and treats 0% as no threshold.
 const THRESHOLDS: (&str, &str) = (
     "self.all(k, type(self[k]) == int ? self[k] >= 1024 : self[k].matches('^[0-9]{1,2}%$') || isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('1Ki')))",
     "each threshold must be a quantity of at least 1Ki or a percentage from 0% to 99%, for example 500Mi or 10%",
@@ -104,7 +104,7 @@ pub struct TemplateSpec {
     /// Use of the cluster's pull secret on the nodes, with which kubelet and containerd log in to image registries. Defaults to all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
-    /// Proxy of the hosts of this pool, if it is not the cluster's. Without a field the hosts have no proxy. Defaults to the cluster's.
+    /// Proxy of the hosts of this pool, if it is not the cluster's. If it has no fields, the hosts have no proxy. Defaults to the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxySettings>,
     /// PEM certificates that the hosts of this pool trust machine-wide, in addition to the cluster's.
@@ -141,7 +141,7 @@ pub struct GmsaSettings {
     pub plugin: Option<CredentialPlugin>,
 }
 
-/// A plugin of Container Credential Guard: a COM class in a library. Windows runs it with the rights to credentials of Active Directory.
+/// Plugin of Container Credential Guard: a COM class in a library. Windows runs it with access to credentials of Active Directory.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialPlugin {
@@ -152,7 +152,7 @@ pub struct CredentialPlugin {
         "must be the name of a file: letters, digits, -, _ and ., with .dll at its end"
     ))]
     pub file: String,
-    /// Class of the plugin, in braces, as `PluginGUID` of a credential specification has it.
+    /// Class of the plugin, in braces, as in the field `PluginGUID` of a credential specification.
     #[schemars(length(min = 38, max = 38))]
     #[x_kube(validation = matches(
         "^[{][0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}[}]$",
@@ -161,7 +161,7 @@ pub struct CredentialPlugin {
     pub clsid: String,
 }
 
-/// Use of the cluster's pull secret. Every program on a host that runs as an administrator can read what the host gets of it.
+/// Use of the cluster's pull secret. Programs that run as an administrator on a host can read the logins that the host gets.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -182,13 +182,13 @@ pub struct ClusterPullSecret {
     pub registries: Option<Vec<String>>,
 }
 
-/// Use of the logins of registries. Use: hosts get them. Ignore: hosts do not.
+/// Use of the registry logins. Use: hosts get them. Ignore: hosts do not.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PullSecretMode {
-    /// Hosts get logins.
+    /// Hosts get the logins.
     #[default]
     Use,
-    /// Hosts get none.
+    /// Hosts get no logins.
     Ignore,
 }
 
@@ -260,16 +260,16 @@ pub struct KubeletSettings {
 /// Program that initialises nodes. External: a cloud controller manager. None: kubelet itself.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloudProvider {
-    /// A cloud controller manager.
+    /// Initialisation by a cloud controller manager.
     External,
-    /// kubelet itself.
+    /// Initialisation by kubelet itself.
     None,
 }
 
 /// Reserved resources by name.
 pub type Reserved = BTreeMap<String, Quantity>;
 
-/// Eviction thresholds by signal: what must remain free, as a quantity of bytes or a percentage.
+/// Eviction thresholds by signal: the space that must remain free, as a quantity of bytes or a percentage.
 pub type EvictionThresholds = BTreeMap<String, Quantity>;
 
 /// Settings of containerd. The configuration in the payload imports them.
@@ -311,14 +311,14 @@ pub struct LogRotation {
 /// details. A change restarts these services, and drains nodes that run hybrid-overlay-node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogLevel {
-    /// The usual messages.
+    /// Usual messages.
     #[default]
     Info,
     /// Detailed messages.
     Debug,
 }
 
-/// A taint of a node.
+/// Taint of a node.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("!self.key.startsWith('node.kubernetes.io/') && !self.key.startsWith('windowsmachineconfig.openshift.io/')", "taints with a key under node.kubernetes.io or windowsmachineconfig.openshift.io belong to others"))]
@@ -338,18 +338,18 @@ pub struct Taint {
         "must be letters, digits, `-`, `_` and `.`, and begin and end with a letter or digit"
     ))]
     pub value: Option<String>,
-    /// Effect on pods that do not tolerate it.
+    /// Effect on pods that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 
 /// Effect of a taint.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaintEffect {
-    /// No new pods.
+    /// The scheduler places no new pods on the node.
     NoSchedule,
-    /// No new pods if other nodes can take them.
+    /// The scheduler places new pods on the node only if no other node can take them.
     PreferNoSchedule,
-    /// No pods.
+    /// No pods run on the node.
     NoExecute,
 }
 

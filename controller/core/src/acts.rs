@@ -1,7 +1,7 @@
-//! Acts of users by annotations of a pool: which are in force, and what is recorded of them. Pure.
+//! User acts on a pool, given as annotations: the acts in force, and their records. Pure.
 //!
-//! An annotation is no memory: tools that apply a pool from Git remove what others have written, some of them within seconds. Therefore an act is
-//! recorded in the status when it is seen, and only another act takes it back.
+//! GitOps tools remove annotations that they did not write, some within seconds. Therefore an act is recorded in the pool's status when it is seen,
+//! and only another act revokes it.
 
 use api::{
     RecordedAct, RolloutStatus, Time, WindowsInstance, WindowsNodePool,
@@ -12,16 +12,15 @@ use api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
 
-/// Annotations of a pool that are acts.
+/// Annotation keys of a pool that are user acts.
 pub const OF_POOL: &[&str] = &[key::APPROVE, key::APPROVE_REMOVAL, key::ACCEPT_LOST_SETTINGS, key::VOID_EPOCH];
 
-/// Maximum length of a value that is recorded, in bytes. A longer value is no act that the operator knows, and is in force as long as the annotation
-/// is there.
+/// Maximum length of a recorded value, in bytes. A longer value is not recorded, and is in force only while the annotation exists.
 const MOST_VALUE: usize = 1024;
-/// Maximum length of a name of a field manager.
+/// Maximum length of a field manager's name in a record, and of a value in a message.
 const MOST_NAME: usize = 128;
 
-/// Annotation without the group, as the status has it.
+/// Returns the annotation key without its group, as the status records it.
 fn short(key: &str) -> &str {
     key.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/')).unwrap_or(key)
 }
@@ -30,7 +29,7 @@ fn recorded<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a RecordedAct>
     pool.status.as_ref()?.acts.iter().find(|act| act.annotation == short(key))
 }
 
-/// Value of an act that is in force.
+/// Returns the value of the act with the annotation `key`, if it is in force.
 pub fn in_force<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a str> {
     let (written, recorded) = (pool.annotations().get(key), recorded(pool, key));
     let value = match (written, recorded) {
@@ -42,15 +41,14 @@ pub fn in_force<'a>(pool: &'a WindowsNodePool, key: &str) -> Option<&'a str> {
     value.map(String::as_str).filter(|value| !value.is_empty())
 }
 
-/// Reports whether the annotation of an act that has had its effect is still there. Such an annotation is to be removed, so that the next act of the
-/// same value is recognised.
+/// Reports whether the annotation of a used act still exists. It must be removed, so that the next act with the same value is recognised.
 pub fn is_used_up(pool: &WindowsNodePool, key: &str) -> bool {
     recorded(pool, key).is_some_and(|act| act.used && pool.annotations().get(key) == Some(&act.value))
 }
 
-/// Note on an approval without effect: it was made during this rollout, and names another version. An older approval had its effect, or is for a
-/// version that is still to come.
-pub fn approval_in_vain(pool: &WindowsNodePool, rollout: &RolloutStatus) -> Option<String> {
+/// Returns a note about an approval without effect: it was given during this rollout, and names another version. An earlier approval has had its
+/// effect, or is meant for a later version.
+pub fn ineffective_approval_note(pool: &WindowsNodePool, rollout: &RolloutStatus) -> Option<String> {
     let act = recorded(pool, key::APPROVE).filter(|act| !act.value.is_empty() && !act.used)?;
     let is_older = act.time.known() < rollout.start_time.known();
     if is_older || rollout.completed || act.value == rollout.to_version {
@@ -64,7 +62,7 @@ pub fn approval_in_vain(pool: &WindowsNodePool, rollout: &RolloutStatus) -> Opti
     ))
 }
 
-/// Requests of a user for another attempt on a host, in one text; `None` without one. A newly trusted host key counts as a request.
+/// Returns a user's requests for another attempt on a host, joined in one text; `None` without any. A newly trusted host key counts as a request.
 pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
     let annotations = instance.annotations();
     let requested: Vec<&str> =
@@ -72,20 +70,20 @@ pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
     (!requested.is_empty()).then(|| requested.join(" "))
 }
 
-/// Reports whether a user requests another attempt that was not made yet.
+/// Reports whether a user requests another attempt that has not been made yet.
 pub fn is_retry_open(instance: &WindowsInstance, last_handled: Option<&String>) -> bool {
     retry_requested(instance).is_some_and(|requested| Some(&requested) != last_handled)
 }
 
-/// Acts to record in place of the acts of the status; `None` if these are complete. The time and the manager come from the managed fields, which
-/// caches do not keep: without them, the time is `now` and no manager is known.
+/// Returns the acts to store in the status, or `None` if the stored acts are up to date. Time and manager come from the managed fields, which caches
+/// drop: without them, the time is `now` and the manager is unknown.
 pub fn to_record(pool: &WindowsNodePool, now: Time) -> Option<Vec<RecordedAct>> {
     let before = pool.status.as_ref().map(|status| &status.acts[..]).unwrap_or_default();
     let next: Vec<RecordedAct> = OF_POOL.iter().filter_map(|key| next(pool, key, now)).collect();
     (next != before).then_some(next)
 }
 
-/// Record of one annotation.
+/// Returns the record of one annotation, if it has or keeps one.
 fn next(pool: &WindowsNodePool, key: &str, now: Time) -> Option<RecordedAct> {
     let before = recorded(pool, key);
     let Some(written) = pool.annotations().get(key).filter(|value| value.len() <= MOST_VALUE) else {
@@ -146,7 +144,7 @@ mod tests {
     #[test]
     fn only_another_act_takes_an_act_back() {
         let long = "9".repeat(MOST_VALUE + 1);
-        // What is written, what is recorded, what is in force, what is recorded next.
+        // Annotation, record, value in force, next record.
         for (about, written, recorded, force, next) in [
             ("nothing", None, None, None, None),
             ("it is new", Some("3"), None, Some("3"), Some(("3", false))),
@@ -190,7 +188,7 @@ mod tests {
         ] {
             let rollout =
                 RolloutStatus { to_version: "2-b".into(), start_time: now(), completed, ..RolloutStatus::default() };
-            let note = approval_in_vain(&approved(value, time), &rollout);
+            let note = ineffective_approval_note(&approved(value, time), &rollout);
             assert_eq!(note.is_some(), expected, "{about}: {note:?}");
             assert!(note.is_none_or(|n| n.contains(value) && n.contains("approve factory --version 2-b")), "{about}");
         }
@@ -208,7 +206,7 @@ mod tests {
         pool.metadata.managed_fields = Some(serde_json::from_value(fields).unwrap());
         let acts = to_record(&pool, now()).unwrap();
         assert_eq!((acts[0].by.as_deref(), acts[0].time), (Some("kubectl-annotate"), at.parse().unwrap()));
-        // The record stays as it is, and caches have no managed fields.
+        // A record stays as it is when the pool comes from a cache, without managed fields.
         pool.metadata.managed_fields = None;
         pool.status = Some(api::WindowsNodePoolStatus { acts, ..api::WindowsNodePoolStatus::default() });
         assert_eq!(to_record(&pool, now()), None);

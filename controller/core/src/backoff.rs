@@ -1,18 +1,18 @@
-//! Time of the next attempt after a failure.
+//! Backoff after failures.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Time until the next attempt after `failures` failures in a row: `base`, doubled each time, at most `max`, and then spread by up to a fifth in
-/// either direction, so that what failed together does not come back together. `spread` is any number; its remainder decides.
+/// Returns the delay before the next attempt after `failures` failures in a row: `base`, doubled each time, at most `max`, with up to 20 % jitter in
+/// either direction, so that hosts that failed together do not retry together. `spread` is any number from which the jitter is computed.
 pub fn backoff(failures: u32, base: Duration, max: Duration, spread: u32) -> Duration {
     let doubled = base.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
     doubled.min(max) * (800 + spread % 401) / 1000
 }
 
-/// Stored time of an attempt if it is plausible, otherwise `now`. No wait is longer than `max` and its spread: a later time was written by a wrong
-/// clock.
+/// Returns the stored time of an attempt if it is plausible, otherwise `now`. No delay is longer than `max` plus jitter: a later time was written
+/// with a wrong clock.
 pub fn believed(stored: Timestamp, now: Timestamp, max: Duration) -> Timestamp {
     let longest = SignedDuration::try_from(max.saturating_mul(6) / 5).unwrap_or(SignedDuration::MAX);
     let latest = now.checked_add(longest).unwrap_or(Timestamp::MAX);

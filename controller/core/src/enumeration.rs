@@ -1,6 +1,6 @@
-//! Names and numbers in a message, which must not grow with their number.
+//! Lists and counts for messages, whose length must not grow with the number of items.
 
-/// First three names of a list, and the number of the others.
+/// Returns the first three names of a list, and the number of the others.
 pub(crate) fn first_names(names: &[String]) -> String {
     let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     match names.len() {
@@ -9,7 +9,7 @@ pub(crate) fn first_names(names: &[String]) -> String {
     }
 }
 
-/// A number with its noun: `1 host`, `2 hosts`.
+/// Returns a number with its noun: `1 host`, `2 hosts`.
 pub fn counted(n: usize, noun: &str) -> String {
     if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }

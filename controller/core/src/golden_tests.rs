@@ -1,4 +1,4 @@
-//! Golden files in `controller/core/goldens` for reviewers: what hosts get on each platform, and what depends on their version of Windows. Set
+//! Golden files in `controller/core/goldens` for reviewers: the rendering for each platform, and the preflight results for each Windows version. Set
 //! `UPDATE_GOLDENS=1` to rewrite them.
 
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn assert_golden(name: &str, about: &str, value: &Value) {
     );
 }
 
-/// A service in a form that users compare: one line for each argument.
+/// Returns a service in a form that is easy to compare: one line for each argument.
 fn shown(service: &Service) -> Value {
     let command: Vec<&str> = service.path.split(' ').collect();
     let mut shown = serde_json::to_value(service).unwrap();
@@ -50,7 +50,7 @@ fn what_hosts_get_on_each_platform() {
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
     for platform in platforms {
-        // As on OpenShift, which has a cloud controller manager on each of them, and a hybrid overlay.
+        // OpenShift runs a cloud controller manager on each of these platforms, and a hybrid overlay.
         let cluster = Cluster {
             platform,
             external_cloud_provider: platform != Platform::None,
@@ -77,8 +77,8 @@ fn what_hosts_get_on_each_platform() {
     }
 }
 
-/// Checks what depends on the version of Windows. Nothing that is rendered does: the host is not known then. The version decides whether a host may
-/// be a node, and what users read of it.
+/// Checks the results that depend on the Windows version. The rendering does not depend on it, because the host is not known at that time. The
+/// version decides whether a host may become a node, and which message users read.
 #[test]
 fn what_depends_on_the_version_of_windows() {
     for WindowsVersion { name, build, support_ends, image, .. } in VERSIONS {
@@ -113,9 +113,9 @@ fn what_depends_on_the_version_of_windows() {
             "hosts": [
                 verdict(&format!("{name} Datacenter"), format!("10.0.{build}.1")),
                 verdict(&format!("{name} Standard"), format!("10.0.{build}")),
-                // A desktop has the same build.
+                // A desktop edition has the same build.
                 verdict("Windows 11 Enterprise", format!("10.0.{build}.1")),
-                // The next build, of a channel without long-term servicing.
+                // The next build, of a release without long-term servicing.
                 verdict(&format!("{name} Datacenter"), format!("10.0.{}.1", build + 1)),
             ],
         });

@@ -1,6 +1,6 @@
-//! Waits of hosts and pools: the cause, its end, and the words. Pure.
+//! Waits of hosts and pools: the cause, the event that ends the wait, and the message. Pure.
 //!
-//! Every wait that is reported is one [`Wait`], so that each has a cause with an end, and each end is something that wakes the object that waits.
+//! Each reported wait is a [`Wait`]: it has a cause, and each cause has an event that ends the wait and reconciles the waiting object.
 
 use api::{Pause, Reason, act::Act, names::key};
 
@@ -9,21 +9,21 @@ use api::{Pause, Reason, act::Act, names::key};
 pub enum Cause {
     /// The pool is in mode Plan.
     Plan,
-    /// Another operator works in the cluster, or it is not known that none does.
+    /// Another operator is active in the cluster, or may be.
     OtherOperator,
-    /// Admission policies that hold the rights of wicd are missing.
+    /// Admission policies that restrict the rights of wicd are missing.
     Policies,
-    /// A user holds the host.
+    /// A user has put the host on hold.
     Hold,
     /// The pool is paused.
     Pause,
-    /// The maximum number of hosts is being set up.
+    /// As many hosts as allowed are being set up.
     TurnToJoin,
-    /// The maximum number of hosts is being deconfigured.
+    /// As many hosts as allowed are being deconfigured.
     TurnToLeave,
-    /// The Machine of a host that leaves exists.
+    /// The Machine of a host that is to be removed still exists.
     Machine,
-    /// The maximum number of the pool's nodes is disrupted.
+    /// As many of the pool's nodes as allowed are disrupted.
     Disruption,
     /// The change would lose settings of the legacy operator.
     LostSettings,
@@ -31,51 +31,51 @@ pub enum Cause {
     Window,
     /// The version is not approved.
     Approval,
-    /// The nodes that have the version are observed first.
+    /// Nodes that already have the version are observed first.
     Soak,
-    /// Nodes that a user has cordoned use up what may be unavailable.
+    /// Nodes that a user has cordoned use up the budget for unavailable nodes.
     Cordon,
-    /// Nodes that do not work use up what may be unavailable.
+    /// Nodes that do not work use up the budget for unavailable nodes.
     NotWorking,
-    /// Another pool uses up a limit over all pools.
+    /// Another pool uses up a limit that pools share.
     OtherPool,
-    /// Hosts that are no longer listed are not removed.
+    /// The removal of hosts that are no longer listed is blocked.
     Removal(Hold),
 }
 
-/// Cause for which hosts that are no longer listed are not removed.
+/// Cause that blocks the removal of hosts that are no longer listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// The list of hosts is missing.
     Missing,
     /// The list names no host.
     Empty,
-    /// An entry of the list has no known name.
+    /// The name of a listed host is unknown.
     Nameless,
-    /// The list removes more hosts than one change may.
+    /// The change of the list removes more hosts than allowed at once.
     TooMany,
-    /// Machines of the hosts exist.
+    /// Machines of the hosts still exist.
     Machines,
-    /// The lists of other pools are about to be read.
+    /// The host lists of other pools have not been read yet.
     Pending,
-    /// The lists of other pools cannot be read.
+    /// The host lists of other pools cannot be read.
     Unreadable,
 }
 
-/// Source of the event that ends a wait, and wakes the object that waits.
+/// Source of the event that ends a wait and reconciles the waiting object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The pool is changed: its spec, or an annotation.
+    /// The pool's spec or one of its annotations changes.
     Pool,
-    /// Instances or Nodes of the pool change, by an act of a user or by their work.
+    /// Instances or Nodes of the pool change.
     Hosts,
     /// The Machine is deleted.
     Machine,
     /// The list of hosts changes.
     List,
-    /// Another pool, or its list, changes.
+    /// Another pool or its host list changes.
     OtherPools,
-    /// The other operator ends.
+    /// The other operator is gone.
     OtherOperator,
     /// The policies are applied.
     Policies,
@@ -111,7 +111,7 @@ impl Cause {
         Self::Removal(Hold::Unreadable),
     ];
 
-    /// Reason of the conditions that report the cause.
+    /// Returns the reason for conditions that report the cause.
     pub fn reason(self) -> Reason {
         match self {
             Self::Hold => Reason::OnHold,
@@ -137,7 +137,7 @@ impl Cause {
         }
     }
 
-    /// Event that ends the wait.
+    /// Returns the event that ends the wait.
     pub fn ended_by(self) -> End {
         match self {
             Self::Plan | Self::Pause | Self::LostSettings | Self::Approval => End::Pool,
@@ -153,48 +153,48 @@ impl Cause {
         }
     }
 
-    /// Reports whether the wait ends by itself or by a decision that is still to be made, so that a pool counts as on its way. Otherwise users have
-    /// decided that the nodes stay as they are.
-    pub fn is_on_its_way(self) -> bool {
+    /// Reports whether a pool counts as progressing during the wait. During a hold, a pause or a soak it does not: a user has decided that the nodes
+    /// stay as they are for now.
+    pub fn counts_as_progress(self) -> bool {
         !matches!(self, Self::Hold | Self::Pause | Self::Soak)
     }
 }
 
-/// A wait, as it is reported.
+/// Wait of a host or a pool, as reported to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Cause of the wait.
     pub cause: Cause,
-    /// Object that waits, what it waits for and until when, and what ends the wait.
+    /// Message for users about what is awaited, until when, and what ends the wait.
     pub message: String,
 }
 
 impl Wait {
-    /// A wait for this cause.
+    /// Creates a wait for the cause.
     pub fn new(cause: Cause, message: impl Into<String>) -> Self {
         Self { cause, message: message.into() }
     }
 }
 
-/// A host without a turn, and what may be in its way.
+/// Host on which no operation may begin yet, with the observations that explain it.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Idle {
-    /// True if the host leaves, false if it is to join.
+    /// True if the host is to be removed, false if it is to join.
     pub leaves: bool,
     /// True if the host is a node.
     pub is_node: bool,
-    /// True if the host leaves with a Machine.
+    /// True if the host to be removed has a Machine.
     pub has_machine: bool,
     /// True if the pool is in mode Plan.
     pub is_plan: bool,
-    /// True if another operator works in the cluster, or it is not known that none does.
+    /// True if another operator is active in the cluster, or may be.
     pub has_other_operator: bool,
     /// Pause of the pool.
     pub pause: Option<Pause>,
-    /// True if a user holds the host.
+    /// True if a user has put the host on hold.
     pub held: bool,
-    /// True if the admission policies that hold the rights of wicd are missing.
+    /// True if the admission policies that restrict the rights of wicd are missing.
     pub lacks_policies: bool,
 }
 
@@ -207,7 +207,7 @@ impl Idle {
             }
             Self { has_other_operator: true, .. } => (
                 Cause::OtherOperator,
-                "waits until no other operator works in the cluster; see the condition Ready of its pool".into(),
+                "waits until no other operator is active in the cluster; see the condition Ready of its pool".into(),
             ),
             Self { lacks_policies: true, .. } => (
                 Cause::Policies,
@@ -264,7 +264,7 @@ mod tests {
             ),
             (Idle { pause, held: true, ..join }, Cause::Hold, "kubectl windows-node-pools resume --host win-1"),
             (Idle { pause, lacks_policies: true, ..join }, Cause::Policies, "PoliciesInForce"),
-            (Idle { is_plan: false, ..in_plan }, Cause::OtherOperator, "no other operator works"),
+            (Idle { is_plan: false, ..in_plan }, Cause::OtherOperator, "no other operator is active"),
             (in_plan, Cause::Plan, "mode Plan"),
         ] {
             let wait = idle.wait("win-1");

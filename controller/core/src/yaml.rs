@@ -1,7 +1,7 @@
-//! YAML and JSON that others may write, as a tree that knows its lines. Pure.
+//! YAML and JSON from untrusted writers, as a tree with line numbers. Pure.
 //!
-//! Aliases and merge keys are resolved here, and what they make of a text counts against the same limit as its text: a few lines of nested aliases
-//! must not fill the memory. All YAML of others is read here, or at least [measured](check) before another parser reads it.
+//! Aliases and merge keys are resolved here, and their expansion counts against the size limit: a few lines of nested aliases must not exhaust the
+//! memory. All untrusted YAML is read here, or at least [checked](check) before another parser reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use api::text;
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde_json::{Map, Value};
 
-/// Maximum number of values in a text, with those that aliases repeat. 5,000 hosts with every field have about 150,000.
+/// Maximum number of values in a text, including values that aliases repeat. 5,000 hosts with every field have about 150,000.
 const MAX_NODES: usize = 500_000;
-/// Bytes of a text that count as one value, because aliases repeat long texts, too.
+/// Bytes of text that count as one more value, because aliases can repeat long texts, too.
 const BYTES_OF_A_NODE: usize = 64;
 /// Maximum nesting depth. A host list needs 6, the schema of a CRD about 40.
 const MAX_DEPTH: usize = 64;
 
-/// A value.
+/// YAML value and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Line on which the value begins, from 1.
@@ -25,50 +25,50 @@ pub struct Node {
     pub kind: Kind,
 }
 
-/// A value without its place.
+/// Content of a value, without its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A text, a number, a boolean or null.
+    /// Text, number, boolean or null.
     Scalar {
         /// Text without its quotes.
         text: String,
-        /// True if the text is written without quotes, so that it may have another type than text.
+        /// True if the text is written without quotes, so that it may be a number, a boolean or null.
         is_plain: bool,
     },
-    /// A list.
+    /// List of values.
     List(Vec<Node>),
-    /// An object, in the order in which it is written.
+    /// Object with its members, in the order in which they are written.
     Map(Vec<Member>),
 }
 
-/// A key with its value.
+/// Key of an object, with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Key of the member.
+    /// Text of the key.
     pub key: String,
     /// Line of the key, from 1.
     pub line: usize,
-    /// Value of the member.
+    /// Value of the key.
     pub value: Node,
 }
 
-/// Type of a text without quotes.
+/// Type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Null, or an empty text.
+    /// Null, or empty text.
     Null,
     /// Boolean.
     Bool,
-    /// A number.
+    /// Integer.
     Int,
-    /// A number with a fraction.
+    /// Floating-point number.
     Float,
-    /// Text.
+    /// Text of any other form.
     Text,
 }
 
 impl Node {
-    /// Type of the value, unless it is a list or an object.
+    /// Returns the type of the value, unless it is a list or an object.
     pub fn meaning(&self) -> Option<Meaning> {
         match &self.kind {
             Kind::Scalar { text, is_plain: true } => Some(meaning(text)),
@@ -82,13 +82,13 @@ impl Node {
         self.meaning() == Some(Meaning::Null)
     }
 
-    /// Value of a key, if the node is an object. A null value counts as none.
+    /// Returns the value of a key, if the node is an object. A null value counts as missing.
     pub fn get(&self, key: &str) -> Option<&Node> {
         let Kind::Map(members) = &self.kind else { return None };
         members.iter().find(|m| m.key == key).map(|m| &m.value).filter(|n| !n.is_null())
     }
 
-    /// Text of the node, if it is a scalar.
+    /// Returns the text of the node, if it is a scalar.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar { text, .. } => Some(text),
@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// Name of the type, for users.
+    /// Returns the name of the value's type, for messages.
     pub fn what(&self) -> &'static str {
         match (&self.kind, self.meaning()) {
             (Kind::List(_), _) => "a list",
@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// Returns the value as JSON. A number that JSON cannot have becomes text.
+    /// Returns the value as JSON. A number that JSON cannot express becomes text.
     pub fn to_json(&self) -> Value {
         match (&self.kind, self.meaning()) {
             (Kind::List(items), _) => items.iter().map(Node::to_json).collect(),
@@ -140,8 +140,8 @@ fn size(text: &str) -> usize {
     1 + text.len() / BYTES_OF_A_NODE
 }
 
-/// Returns the type of an unquoted text by the core schema of YAML 1.2. Words that were booleans before still are: what Kubernetes reads takes them
-/// so.
+/// Returns the type of an unquoted text by the core schema of YAML 1.2. The YAML 1.1 booleans `yes`, `no`, `on` and `off` still count as booleans, as
+/// in Kubernetes.
 fn meaning(text: &str) -> Meaning {
     let digits = |t: &str, radix| !t.is_empty() && t.chars().all(|c| c.is_digit(radix));
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -164,19 +164,19 @@ fn meaning(text: &str) -> Meaning {
     }
 }
 
-/// A line, and the fault on it.
+/// Line number of a fault, and a message about it.
 pub type Fault = (usize, String);
 
-/// The documents of a text, as far as they can be read, and all faults.
+/// Returns the documents of a text, as far as they can be read, and all faults.
 pub fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
     let (Builder { documents, faults, .. }, _) = build(text);
     (documents, faults)
 }
 
-/// The only document of a text. An empty text is null.
+/// Returns the only document of a text. An empty text gives null.
 ///
 /// # Errors
-/// Fails for a text with a fault, and for more than one document.
+/// Fails if the text has a fault, or more than one document.
 pub fn document(text: &str) -> Result<Node, Fault> {
     let (documents, faults) = documents(text);
     let mut documents = documents.into_iter();
@@ -189,16 +189,16 @@ pub fn document(text: &str) -> Result<Node, Fault> {
     }
 }
 
-/// Measures a text that another parser is to read.
+/// Checks the size of a text before another parser reads it.
 ///
 /// # Errors
-/// Fails when the text is larger than [`documents`] would read.
+/// Fails if the text has more values than [`documents`] reads.
 pub fn check(text: &str) -> Result<(), Fault> {
     let (mut builder, is_too_large) = build(text);
     builder.faults.pop().filter(|_| is_too_large).map_or(Ok(()), Err)
 }
 
-/// Reads the documents of a text, and reports whether the text is too large; then that is the last fault.
+/// Reads the documents of a text. Returns true if the text is too large; its last fault then says so.
 fn build(text: &str) -> (Builder, bool) {
     let mut options = granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
     options.set_emit_comments(false);
@@ -207,7 +207,7 @@ fn build(text: &str) -> (Builder, bool) {
         match next {
             Ok((event, span)) => builder.take(event, span),
             Err(error) => {
-                // The end of the text can be named as a line of its own.
+                // The parser may report the end of the text as an additional line.
                 let line = error.marker().line().clamp(1, text.lines().count().max(1));
                 builder.faults.push((line, syntax(text, line, &error.info())));
                 break;
@@ -217,7 +217,7 @@ fn build(text: &str) -> (Builder, bool) {
             let line = builder.faults.last().map_or(1, |(line, _)| *line).max(builder.line);
             builder.faults.push((
                 line,
-                format!("the file has more than {MAX_NODES} values: split it, or repeat less by aliases"),
+                format!("the file has more than {MAX_NODES} values: split the file, or use fewer aliases"),
             ));
             return (builder, true);
         }
@@ -231,10 +231,10 @@ fn syntax(text: &str, line: usize, problem: &str) -> String {
     if indent.contains('\t') {
         return "a tab cannot indent in YAML: use spaces".into();
     }
-    format!("no YAML: {}", text::line(problem, 80))
+    format!("invalid YAML: {}", text::line(problem, 80))
 }
 
-/// A list or an object that has begun.
+/// List or object whose end has not been read yet.
 struct Open {
     line: usize,
     anchor: usize,
@@ -302,7 +302,7 @@ impl Builder {
 
     fn refuse_tag(&mut self, line: usize, tag: Option<&Tag>) {
         if tag.is_some_and(|t| t.is_custom() && !t.suffix().is_empty()) {
-            self.faults.push((line, "a tag (`!…`) has no meaning here: remove it".into()));
+            self.faults.push((line, "a tag (`!…`) is not supported: remove it".into()));
         }
     }
 
@@ -336,8 +336,7 @@ impl Builder {
         }
     }
 
-    /// Adds merged members to the members of an object. The object's own members win over merged ones, and those merged first over those merged
-    /// later.
+    /// Adds merged members to the members of an object. The object's own members take precedence, then members that were merged earlier.
     fn merge(&mut self, mut members: Vec<Member>, mut seen: BTreeSet<String>, merged: Vec<Node>) -> Vec<Member> {
         let mut sources = Vec::new();
         for node in merged {

@@ -43,7 +43,7 @@ fn lines() {
     assert_eq!(hosts.iter().map(|h| h.line).collect::<Vec<_>>(), [4, 7]);
     assert_eq!(hosts[1].get("labels").unwrap().get("x").unwrap().line, 9);
     assert_eq!(read[1].line, 11);
-    // An alias stands where it is used.
+    // The line of an alias is the line where it is used.
     let (read, _) = documents("a: &x\n  n: 1\nb:\n  *x\n");
     assert_eq!(read[0].get("b").unwrap().line, 4);
 }
@@ -53,21 +53,21 @@ fn what_is_wrong() {
     for (text, line, part) in [
         ("a: 1\nb: 2\na: 3\n", 3, "duplicate `a`"),
         ("a:\n\tb: 1\n", 2, "a tab cannot indent"),
-        ("a: [1\nb: 2\n", 2, "no YAML"),
+        ("a: [1\nb: 2\n", 2, "invalid YAML"),
         ("a: !thing 1\n", 1, "a tag"),
         ("a: !thing {}\n", 1, "a tag"),
-        ("a: *x\n", 1, "no YAML"),
+        ("a: *x\n", 1, "invalid YAML"),
         ("a: &x [*x]\n", 1, "an alias must not be inside"),
         ("? [a]\n: b\n", 1, "a key must be text"),
         ("a:\n  <<: 1\n", 2, "merges objects only"),
-        ("a: \"x\n", 1, "no YAML"),
+        ("a: \"x\n", 1, "invalid YAML"),
     ] {
         let (_, faults) = documents(text);
         let [(at, message)] = faults.as_slice() else { panic!("{text:?}: {faults:?}") };
         assert!(*at == line && message.contains(part), "{text:?}: {faults:?}");
     }
     let deep = "[".repeat(10_000);
-    assert!(documents(&deep).1[0].1.contains("no YAML"));
+    assert!(documents(&deep).1[0].1.contains("invalid YAML"));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_long_text_that_is_repeated_counts_by_its_length() {
     let text = |length: usize| format!("a: &a {}\nb: [{}]\n", "x".repeat(length), ["*a"; 1000].join(","));
     assert_eq!(check(&text(1000)), Ok(()));
     assert!(check(&text(100_000)).unwrap_err().1.contains("more than 500000 values"));
-    // Other faults are for who reads it.
+    // Other faults are left to the actual reader.
     assert_eq!(check("a: !thing 1\na: [\n"), Ok(()));
 }
 

@@ -4,34 +4,34 @@ use api::{Reason, text};
 
 use crate::{payload::PayloadError, ssh::SshError};
 
-/// Maximum characters of a host's message that are shown.
+/// Maximum number of characters that are shown of a host's message.
 pub(crate) const MAX_MESSAGE: usize = 600;
 
-/// Failure to reach or to use a host. Each has a message with the remedy and a stable reason.
+/// Error of a request to a host. Every variant has a stable reason and a message that names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// The host could not be reached or the connection broke.
     #[error(transparent)]
     Ssh(#[from] SshError),
-    /// The operator's own payload is wrong.
+    /// The operator's payload is invalid.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// A file of the operator's own image cannot be read.
+    /// A file in the operator's image cannot be read.
     #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
     OwnFile {
         /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// The host returns other bytes of the program than it was sent.
+    /// The program on the host differs from the one that was sent.
     #[error(
-        "the host returns other bytes of {path} than the operator sent; the operator did not start it: check whether an antivirus changes files, and check the disk"
+        "{path} on the host differs from the file that was sent, so it was not started: check whether an antivirus changes files, and check the disk"
     )]
     ProgramDamaged {
         /// Path of the program on the host.
         path: String,
     },
-    /// The machine at the address is no Windows host.
+    /// The machine at the address is not a Windows host.
     #[error(
         "the machine at {address} has no C:\\Windows: it is not a Windows host, or its SSH server does not serve files; check the address"
     )]
@@ -39,7 +39,7 @@ pub enum RemoteError {
         /// Address of the host.
         address: String,
     },
-    /// The user is no administrator.
+    /// The user is not an administrator of the host.
     #[error("user {user} is not an administrator of the host; log in as an administrator")]
     NotAdministrator {
         /// User that logged in.
@@ -48,10 +48,12 @@ pub enum RemoteError {
     /// The host reported no address that a node can use.
     #[error("the host reported no address that its node can use")]
     NoAddress,
-    /// The caller did not prove which host it is.
-    #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
+    /// The caller has not proven the identity of the host.
+    #[error(
+        "the identity of the host is not verified, so nothing was changed; this is a bug in the operator: report it"
+    )]
     NotProven,
-    /// The shell of the user starts no Windows programs.
+    /// The log-in shell of the user does not start Windows programs.
     #[error(
         "the log-in shell of user {user} on the host starts no Windows program by its path (exit status 127); set the default shell of its SSH server to cmd.exe or PowerShell"
     )]
@@ -59,23 +61,23 @@ pub enum RemoteError {
         /// User that logged in.
         user: String,
     },
-    /// wicd did not answer.
+    /// wicd ended without an answer.
     #[error("wicd {verb} ended with {status} and no answer{log}")]
     NoAnswer {
-        /// Verb that wicd was asked.
+        /// Verb of the request.
         verb: &'static str,
         /// Exit status.
         status: String,
         /// Output of wicd.
         log: String,
     },
-    /// wicd returned an answer that cannot be read.
+    /// wicd returned an invalid answer.
     #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
     BadAnswer {
-        /// Verb that wicd was asked.
+        /// Verb of the request.
         verb: &'static str,
     },
-    /// wicd answered that it failed.
+    /// wicd reported a failure.
     #[error("{message}")]
     Host {
         /// Reason that wicd gave.
@@ -86,12 +88,12 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// Returns the failure that a host reports. The report is untrusted: truncated and sanitised for a terminal.
+    /// Returns the error for a failure that a host reports. The untrusted message is truncated and sanitised.
     pub fn host(reason: &str, message: &str) -> Self {
         Self::Host { reason: reason.parse().unwrap_or(Reason::HostFailed), message: text::line(message, MAX_MESSAGE) }
     }
 
-    /// Returns the error for a wicd that did not answer. Its output is untrusted, too.
+    /// Returns the error for a wicd that ended without an answer. Its output is untrusted as well.
     pub(crate) fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
         let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
         let tail: String =
@@ -100,7 +102,7 @@ impl RemoteError {
         Self::NoAnswer { verb: verb.as_str(), status, log }
     }
 
-    /// Reason for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Ssh(e) => e.reason(),
@@ -117,7 +119,7 @@ impl RemoteError {
         }
     }
 
-    /// Reports whether the operator is at fault, not the host: the request was wrong, or what it sends could not be read.
+    /// Reports whether the operator is at fault: a request was invalid, or a file to send could not be read.
     pub fn is_own_fault(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Parsers for the answers of a host, which are untrusted. Pure.
+//! Parsers for the untrusted answers of a host, without side effects.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use jiff::Timestamp;
 use crate::error::{MAX_MESSAGE, RemoteError};
 use wnp_core::operation::{node_ip::node_ip, service_accounts};
 
-/// Maximum number of addresses of a host that are considered.
+/// Maximum number of addresses that are read from a host's answer.
 const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 
-/// Reads the answer of wicd to `verb` of `operation`. An answer that it failed is an error.
+/// Parses the answer of wicd to `verb` of `operation`. An answer that reports a failure is an error.
 ///
 /// # Errors
 /// [`RemoteError::BadAnswer`] when `bytes` is not an answer to `operation` in this version of the protocol.
-/// [`RemoteError::Host`] when wicd answered that it failed.
+/// [`RemoteError::Host`] when wicd reported a failure.
 pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, RemoteError> {
     let bad = || RemoteError::BadAnswer { verb: verb.as_str() };
     let answer: Answer = serde_json::from_slice(bytes).map_err(|_| bad())?;
@@ -33,7 +33,7 @@ pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer,
     }
 }
 
-/// Returns the facts of a host for its status. `named` is the address that a user gave it, `peer` the one that was reached.
+/// Returns the facts of a host for its status. `named` is the address that a user configured, `peer` the address that was connected to.
 ///
 /// # Errors
 /// [`RemoteError::NoAddress`] when the host has neither `named` nor `peer`, and no other address that its node can use.
@@ -56,28 +56,28 @@ pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp)
     })
 }
 
-/// Returns the language that a host reports, if it looks like a language tag, for example `de-DE`.
+/// Returns the language that a host reports, if it has the form of a language tag, for example `de-DE`.
 fn language(reported: &str) -> Option<String> {
     let is_tag = (2..=35).contains(&reported.len()) && reported.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     is_tag.then(|| reported.to_owned())
 }
 
-/// Returns how far the host's clock is ahead, in milliseconds.
+/// Returns by how many milliseconds the host's clock is ahead of `now`.
 pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
     machine.clock_ms.saturating_sub(now.as_millisecond())
 }
 
-/// Returns a message of a host, made fit to be shown.
+/// Returns a host's message, truncated and sanitised.
 pub fn message(text: &str) -> String {
     short(text, MAX_MESSAGE)
 }
 
-/// Returns at most `n` characters of a host's text, made fit to be shown.
+/// Returns at most `n` characters of a host's text, sanitised.
 pub fn short(text: &str, n: usize) -> String {
     text::line(text, n)
 }
 
-/// Returns the start time of the host by its own clocks; to the minute, so that it is the same at each observation. Clocks may report any time.
+/// Returns the boot time of the host by its own clock, rounded down to the minute so that it is the same at each observation. The clock may be wrong.
 fn boot_time(machine: &Machine) -> Option<Time> {
     let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
     let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;
@@ -93,7 +93,7 @@ mod tests {
         Machine { clock_ms, uptime_ms, addresses: vec!["10.0.0.1".into()], ..Machine::default() }
     }
 
-    /// Texts of a host reach conditions, events and terminals.
+    /// Text from a host is shown in conditions, events and terminals.
     #[test]
     fn words_of_a_host_are_short_and_hide_nothing() {
         for word in ["a\u{202e}b", "a\u{200b}b", "a\u{1b}[2Jb", "a\nb", "a\u{feff}b"] {
@@ -109,12 +109,12 @@ mod tests {
         for (clock_ms, uptime_ms, expected) in [
             (120_000, 1, Some("1970-01-01T00:01:00Z")),
             (120_000, 60_000, Some("1970-01-01T00:01:00Z")),
-            // Before the epoch: a clock that is not set.
+            // Boot time before the epoch, because the clock is not set.
             (0, 1, Some("1970-01-01T00:00:00Z")),
             (120_000, 0, None),
             (120_000, -5, None),
             (i64::MIN, 1, None),
-            // Rounded down to a minute it is no longer a number.
+            // Rounding down to the minute overflows.
             (i64::MIN + 1, 1, None),
             (i64::MAX, 1, None),
         ] {

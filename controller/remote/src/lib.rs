@@ -1,9 +1,9 @@
-//! The operator's side of a host: SSH, the files that a host gets, and `wicd.exe` at the other end. Knows hosts, and not Kubernetes.
+//! Access to a host: SSH, the files that a host receives, and requests to its `wicd.exe`. Independent of Kubernetes.
 //!
 //! - [`ssh`]: one connection, with SFTP for all bytes and exec for starting `wicd.exe`;
-//! - [`payload`]: what is sent;
+//! - [`payload`]: files that are sent to a host;
 //! - [`session`]: requests to the `wicd.exe` of one host, over one connection;
-//! - [`facts`]: what a host says, which is untrusted until parsed;
+//! - [`facts`]: parsers for the untrusted answers of a host;
 //! - [`support`]: support data of a host, which is untrusted as well.
 
 mod error;
@@ -15,4 +15,4 @@ pub mod ssh;
 pub mod support;
 
 pub use error::RemoteError;
-pub use session::{Operator, Session, Speaks, Traffic};
+pub use session::{Operator, ProvenHost, Session, Traffic};

@@ -1,8 +1,8 @@
-//! Program that the operator starts on a host: it is sent, and its hash proves that the host has exactly this program.
+//! Program that the operator starts on a host. It is uploaded, and its hash proves that the host has exactly this
+//! program.
 //!
-//! It lies where Windows lets only administrators write ([`api::host::path::LAUNCH`]), so that between the proof and the
-//! start no other user can exchange it, nor put a library beside it. The proof is needed all the same: a power cut leaves
-//! files of the right size and wrong content.
+//! Only administrators can write to its directory ([`api::host::path::LAUNCH`]), so that no other user can replace it,
+//! or add a library, after the check. The check finds files that a power failure left with wrong content.
 
 use api::host;
 
@@ -12,20 +12,20 @@ use crate::{
     ssh::{Connection, PERMISSION_DENIED, SshError},
 };
 
-/// Number of uploads: a resumed upload may be damaged, one from the start is not.
+/// Maximum number of uploads. A resumed upload may be damaged, so that the next one starts from the beginning.
 const ATTEMPTS: usize = 2;
 
-/// Makes sure that the host has exactly this program at [`host::launcher_path`]. Returns how many bytes were sent.
+/// Ensures that the host has exactly this program at [`host::launcher_path`]. Returns the number of bytes sent.
 ///
 /// # Errors
-/// [`RemoteError::ProgramDamaged`] if the host gives back other bytes than it was sent, [`RemoteError::NotAdministrator`] if
+/// [`RemoteError::ProgramDamaged`] if the host returns other bytes than were sent, [`RemoteError::NotAdministrator`] if
 /// `user` cannot write where only administrators can.
 pub(crate) async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
     let path = host::launcher_path(&wicd.sha256);
     if connection.holds(&path, wicd.size, &wicd.sha256).await? {
         return Ok(0);
     }
-    // A complete program has its own name; an interrupted upload lies beside it and is resumed.
+    // A complete program has its final name. An interrupted upload lies beside it and is resumed.
     let partial = format!("{path}.partial");
     let mut sent = 0;
     for _ in 0..ATTEMPTS {
@@ -38,7 +38,7 @@ pub(crate) async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> 
         }
         connection.remove(&partial).await?;
     }
-    // Whose fault is it? Our own file is read again before a host is blamed.
+    // Before the error blames the host, check that the operator's own file is unchanged.
     let own = wicd.path.clone();
     let own = tokio::task::spawn_blocking(move || Wicd::open(&own)).await;
     if let Ok(own) = own

@@ -9,7 +9,7 @@ fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect()
 }
 
-/// Program of some size, a host, and the program's path on it.
+/// Program with its content, and a host.
 struct Bed {
     _dir: tempfile::TempDir,
     host: Running,
@@ -55,7 +55,7 @@ async fn a_program_that_is_right_is_sent_once() {
     assert_eq!(bed.ensure().await.unwrap(), 0);
 }
 
-/// Such a program is put there by another user, or left by a power cut.
+/// Another user or a power failure may have left a program with wrong content.
 #[tokio::test]
 async fn a_program_of_the_right_size_and_other_bytes_is_not_believed() {
     let bed = Bed::new().await;
@@ -78,7 +78,7 @@ async fn a_partial_program_is_gone_on_with_only_if_it_is_ours() {
     assert!(sent < bed.wicd.size, "{sent}");
     bed.assert_right();
 
-    // The beginning is not sent again when an upload continues, so it can be anything.
+    // A resumed upload does not send the beginning again, so that it may have any content.
     for tampered in [vec![0x90; most], vec![0x90; bed.content.len()], vec![0x90; bed.content.len() + 1]] {
         std::fs::remove_file(bed.path("")).unwrap();
         bed.put(".partial", &tampered);

@@ -1,4 +1,4 @@
-//! One connection to one host, with wicd at the other end.
+//! Session with one host: a connection, and requests to its wicd.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,52 +18,52 @@ use crate::{
     support,
 };
 
-/// Directory that only Windows has.
+/// Directory that exists only on Windows.
 const WINDOWS: &str = r"C:\windows\system32";
 
-/// Further reads of an answer that must be there.
+/// Number of further reads of an answer file that must exist.
 const ANSWER_LOOKS: usize = 4;
 const ANSWER_POLL: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// Identity of the operator that all sessions share.
+/// Identity of the operator, shared by all sessions.
 #[derive(Clone, Debug)]
 pub struct Operator {
     /// Id of the operator's cluster.
     pub cluster_id: String,
-    /// Epoch of the operator. A host refuses an operator that was replaced.
+    /// Epoch of the operator. A host refuses an operator with an older epoch.
     pub epoch: i64,
     /// Program that is sent to a host first.
     pub wicd: Wicd,
-    /// Files that hosts get.
+    /// Payload that hosts receive.
     pub payload: Payload,
     /// Counters of the traffic with hosts.
     pub traffic: Traffic,
 }
 
-/// Traffic with hosts, counted.
+/// Metrics of the traffic with hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// Opened SSH connections.
+    /// Number of SSH connections that were opened.
     pub connections: Counter,
-    /// Open SSH connections now.
+    /// Number of open SSH connections.
     pub open: Gauge,
-    /// Programs started on hosts.
+    /// Number of programs that were started on hosts.
     pub processes: Counter,
-    /// Bytes sent to hosts.
+    /// Number of bytes that were sent to hosts.
     pub sent: Counter,
 }
 
-/// Place among the connections of the operator, which is free again when the slot is dropped.
+/// Reservation of one of the operator's connections, released when the slot is dropped.
 pub type Slot = Box<dyn Send + Sync>;
 
-/// One connection to one host. The session keeps its slot for as long as it lives.
+/// Connection to one host. The session holds its slot until it is dropped.
 pub struct Session {
     connection: Connection,
     operator: Arc<Operator>,
     operation: String,
     recipient: Recipient,
     user: String,
-    speaks: Option<Speaks>,
+    speaks: Option<ProvenHost>,
     limit: std::time::Duration,
     /// Cell that is set once the program on the host is verified.
     program: OnceCell<()>,
@@ -71,18 +71,18 @@ pub struct Session {
     _open: Open,
 }
 
-/// Host that a session speaks to, as far as it was proven.
+/// Proven identity of the host that a session sends requests to.
 #[derive(Clone, Debug, Default)]
-pub struct Speaks {
+pub struct ProvenHost {
     /// Recipient of requests.
     pub recipient: Recipient,
-    /// Owner that the recipient supersedes.
+    /// Previous owner that the recipient supersedes.
     pub supersedes: Option<Owner>,
     /// Epoch that a user has declared void.
     pub void_epoch: Option<i64>,
 }
 
-/// Open connection, counted.
+/// Guard that counts an open connection.
 struct Open(Gauge);
 
 impl Drop for Open {
@@ -92,8 +92,8 @@ impl Drop for Open {
 }
 
 impl Session {
-    /// Logs in to the host of the Node `node_name`. Nothing is changed on the host yet: the caller stores the host key first. `operation`
-    /// names the files of requests and answers on the host.
+    /// Logs in to the host of the Node `node_name`. Changes nothing on the host, so that the caller can store the host key first. `operation` names
+    /// the request and answer files on the host.
     ///
     /// # Errors
     /// Fails when the host cannot be reached, shows another host key than `target` trusts, or refuses its keys.
@@ -125,12 +125,12 @@ impl Session {
         })
     }
 
-    /// Connection of the session.
+    /// Returns the connection of the session.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Makes sure that the host is a Windows one and has the operator's `wicd.exe`.
+    /// Checks that the host runs Windows, and ensures that it has the operator's `wicd.exe`.
     ///
     /// # Errors
     /// [`RemoteError::NotWindows`] when the host has no `C:\windows\system32` or offers no SFTP.
@@ -169,12 +169,12 @@ impl Session {
         Ok(())
     }
 
-    /// Binds the session to this host, which was proven. Before, only facts and support data can be requested.
-    pub fn speak_to(&mut self, whom: Speaks) {
+    /// Binds the session to a host whose identity was proven. Before that, only facts and support data can be requested.
+    pub fn speak_to(&mut self, whom: ProvenHost) {
         self.speaks = Some(whom);
     }
 
-    /// Makes wicd do something. An answer that wicd failed is an error.
+    /// Sends a request to wicd and returns its answer. An answer that reports a failure is an error.
     ///
     /// # Errors
     /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
@@ -189,7 +189,7 @@ impl Session {
         let whom = match &self.speaks {
             Some(whom) => whom.clone(),
             None if matches!(verb, Verb::Facts | Verb::Support) => {
-                Speaks { recipient: self.recipient.clone(), ..Speaks::default() }
+                ProvenHost { recipient: self.recipient.clone(), ..ProvenHost::default() }
             }
             None => return Err(RemoteError::NotProven),
         };
@@ -204,7 +204,7 @@ impl Session {
         };
         let json = serde_json::to_vec(&request).map_err(|_| RemoteError::BadAnswer { verb: verb.as_str() })?;
         let answer_path = host::answer_path(&self.operation, verb);
-        // An answer of an earlier attempt must not be mistaken for this one's.
+        // The answer of an earlier attempt must not be mistaken for the new one.
         self.connection.remove(&answer_path).await?;
         self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
         self.operator.traffic.sent.inc_by(json.len() as u64);
@@ -227,8 +227,8 @@ impl Session {
         facts::parse_answer(&bytes, &self.operation, verb)
     }
 
-    /// Reads the answer, which must be there. A program that an earlier operator has started may be writing the same one: on Windows there is a
-    /// moment then in which the file is missing.
+    /// Reads the answer, which must exist. A program that an earlier operator started may be writing the same file, which is then missing for a
+    /// moment.
     async fn answer(&self, path: &str) -> Result<Option<Vec<u8>>, RemoteError> {
         for _ in 0..ANSWER_LOOKS {
             if let Some(bytes) = self.connection.read(path, MAX_ANSWER).await? {
@@ -239,7 +239,7 @@ impl Session {
         Ok(self.connection.read(path, MAX_ANSWER).await?)
     }
 
-    /// Makes the host report its facts.
+    /// Requests the facts of the host.
     ///
     /// # Errors
     /// Fails when [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
@@ -247,7 +247,7 @@ impl Session {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
 
-    /// Makes the host report its facts as [`Session::look`], and what only a host that is to be changed is asked.
+    /// Requests the facts of the host with all options of `body`, of which [`Session::look`] uses only the files.
     ///
     /// # Errors
     /// Fails as [`Session::look`] does.
@@ -255,7 +255,7 @@ impl Session {
         self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
 
-    /// Makes the host collect support data, and returns its answer and the archive, which is removed from the host.
+    /// Requests support data, and returns the answer and the archive, which is then removed from the host.
     ///
     /// # Errors
     /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
@@ -271,11 +271,10 @@ impl Session {
         collected
     }
 
-    /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. Bytes that were sent before the connection broke
-    /// are not sent again.
+    /// Sends the missing payload files as one stream, and makes wicd unpack and verify them. An interrupted upload is resumed.
     ///
     /// # Errors
-    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack what it got and a file of the payload is
+    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack the files because the payload is
     /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the answer has no state. Also fails when
     /// [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
@@ -288,9 +287,9 @@ impl Session {
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),
-            // wicd cannot unpack the files as they are.
+            // wicd received files that it cannot unpack.
             Err(RemoteError::Host { reason: reason @ Reason::HashMismatch, message }) => {
-                // Which side is at fault? The operator checks its own files before it blames a host.
+                // The operator checks its own files before it blames the host.
                 for sha256 in &missing {
                     let (payload, sha256) = (self.operator.payload.clone(), sha256.clone());
                     tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
@@ -301,10 +300,10 @@ impl Session {
         }
     }
 
-    /// Removes the operation's directory with its requests, which may hold secrets.
+    /// Removes the request and answer files of the operation, which may hold secrets.
     ///
     /// # Errors
-    /// [`RemoteError::Ssh`] when a request or an answer cannot be removed. Those after it stay, too.
+    /// [`RemoteError::Ssh`] when a file cannot be removed. Later files are kept as well.
     pub async fn tidy(&self, verbs: &[Verb]) -> Result<(), RemoteError> {
         for verb in verbs {
             self.connection.remove(&host::request_path(&self.operation, *verb)).await?;
@@ -313,12 +312,11 @@ impl Session {
         Ok(())
     }
 
-    /// Removes wicd itself, which cannot do that: its exe, what it has kept for as long as it ran, what operations have left, and its directories as
-    /// far as they are empty.
+    /// Removes wicd, which cannot remove itself: its programs, its state, the files of operations, and its directories if they are empty.
     ///
     /// # Errors
-    /// [`RemoteError::Ssh`] when a directory cannot be listed, or a file cannot be removed. What comes after it stays, too. A
-    /// file that is missing, or a directory that the host does not remove, is no error.
+    /// [`RemoteError::Ssh`] when a directory cannot be listed, or a file cannot be removed. The rest is then kept as well. A missing file, or a
+    /// directory that the host does not remove, is not an error.
     pub async fn remove_wicd(&self) -> Result<(), RemoteError> {
         for file in [host::path::LOCK, host::path::EPOCH] {
             self.connection.remove(file).await?;
@@ -339,13 +337,13 @@ impl Session {
         }
         directories.extend([host::path::LAUNCH, host::path::WICD, host::path::ROOT].map(str::to_owned));
         for directory in directories {
-            // A directory that is not empty holds files of another owner.
+            // A directory that is not empty holds files of another owner, and is kept.
             self.connection.remove_dir(&directory).await?;
         }
         Ok(())
     }
 
-    /// Removes the files of all operations, and returns the directories in which the files were.
+    /// Removes the files of all operations, and returns their directories.
     async fn empty_operations(&self) -> Result<Vec<String>, RemoteError> {
         let mut directories = Vec::new();
         for entry in self.connection.list(host::path::OPERATIONS).await? {
@@ -362,7 +360,7 @@ impl Session {
         Ok(directories)
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub async fn close(self) {
         self.connection.close().await;
     }

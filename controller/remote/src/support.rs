@@ -1,30 +1,30 @@
-//! Unpacking of a host's support data: a tar under one zstd frame, made by a host that may be hostile. Pure.
+//! Unpacking of support data: a tar in one zstd frame, made by a host that may be hostile.
 
 use std::io::Read;
 
 use tar::EntryType;
 
-/// Maximum bytes of an archive that is fetched.
+/// Maximum size of a fetched archive in bytes.
 pub const MOST_BYTES: usize = 32 << 20;
-/// Maximum bytes of all entries together: a small frame can hold any amount of zeros.
+/// Maximum size of all entries together in bytes. A small frame can hold any amount of zeros.
 const MOST_UNPACKED: u64 = 64 << 20;
-/// Maximum bytes of one entry.
+/// Maximum size of one entry in bytes.
 const MOST_OF_ONE: u64 = 16 << 20;
-/// Maximum entries of an archive.
+/// Maximum number of entries in an archive.
 const MOST_ENTRIES: usize = 1000;
-/// Memory of the decoder, as a power of two, which level 3 needs.
+/// Maximum window size of the decoder, as a power of two. Compression level 3 needs it.
 const WINDOW: u32 = 23;
 
 /// Content of an archive.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
-    /// Names, with `/` between their parts, and contents of the files.
+    /// Names and contents of the files. The parts of a name are separated by `/`.
     pub files: Vec<(String, Vec<u8>)>,
-    /// Entries that were left out, and the reasons. Safe to show to users.
+    /// Entries that were left out, with the reasons. Safe to show to users.
     pub refused: Vec<String>,
 }
 
-/// Unpacks an archive as far as it is one. Never fails: entries that cannot be read are among the refused ones.
+/// Unpacks all valid entries of an archive. Never fails: other entries are listed as refused.
 pub fn unpack(archive: &[u8]) -> Unpacked {
     let mut unpacked = Unpacked::default();
     if let Err(error) = entries(archive, &mut unpacked) {
@@ -43,9 +43,9 @@ fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
         let why = match entry.header().entry_type() {
             _ if number >= MOST_ENTRIES => return Err(std::io::Error::other("it has too many entries")),
             EntryType::Regular if entry.size() > MOST_OF_ONE => "it is too large",
-            EntryType::Regular if !is_name(&name) => "its name is not one of a part",
+            EntryType::Regular if !is_name(&name) => "its name is not a valid path",
             EntryType::Regular if unpacked.files.iter().any(|(other, _)| *other == name) => {
-                "there are two of this name"
+                "another entry has the same name"
             }
             EntryType::Regular => {
                 let mut content = Vec::new();
@@ -60,7 +60,7 @@ fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reports whether a name is relative, leads downwards, and is one that every file system takes.
+/// Reports whether a name is a relative path without `..` that every file system accepts.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()
@@ -80,7 +80,7 @@ mod tests {
         let mut tar = tar::Builder::new(Vec::new());
         for (name, kind, content) in entries {
             let mut header = tar::Header::new_ustar();
-            // Not by `append_data`, which refuses what a hostile host does not.
+            // `append_data` refuses names that a hostile host may use.
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_entry_type(*kind);
             header.set_size(content.len() as u64);

@@ -1,11 +1,11 @@
-//! Arguments of the commands that change what users may change.
+//! Arguments of the commands that change objects.
 
 use api::Time;
 use clap::Subcommand;
 
 use super::Output;
 
-/// Exit status of all commands that change something.
+/// Help text about the exit status of the commands that change objects.
 const EXIT: &str = "Exit status:\n  0  done, or nothing is to be done\n  1  an error, or it is refused";
 
 /// Object that is changed.
@@ -95,7 +95,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// True if no question is asked.
+    /// Reports whether the command asks for no confirmation.
     pub fn is_confirmed(&self) -> bool {
         match self {
             Self::Approve { yes, .. } | Self::Abandon { yes, .. } | Self::TrustHostKey { yes, .. } => *yes,
@@ -136,7 +136,7 @@ pub struct PoolOrHost {
     pub host: Option<String>,
 }
 
-/// Name of an object of the cluster, which becomes a part of an URL.
+/// Parses the name of an object in the cluster, which becomes part of a URL.
 fn object_name(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');

@@ -1,7 +1,7 @@
-//! Decision which host key is trusted at a log-in. Pure.
+//! Decision which host key is trusted at a log-in. Pure functions.
 //!
-//! A source that exists and cannot be read is an error, and never falls back to a weaker one: a client that can damage
-//! an annotation could otherwise have any host trusted.
+//! A source that exists but cannot be read is an error, without a fallback to a weaker source. Otherwise a client that
+//! can damage an annotation could make the operator trust any host.
 
 use api::{HostKeyPolicy, PinnedHostKey, Ssh, WindowsInstance};
 
@@ -13,15 +13,15 @@ use wnp_core::operation::host_key_problem::HostKeyProblem;
 pub(crate) struct KnownKeys<'a> {
     /// Address of the host, for messages.
     pub address: &'a str,
-    /// `hostKey` of its entry.
+    /// `hostKey` in the host's inventory entry.
     pub declared: Option<&'a str>,
-    /// The annotation `trust-host-key` of its instance, which a user wrote.
+    /// Annotation `trust-host-key` of the host's instance, which a user has set.
     pub allowed: Option<&'a str>,
-    /// Key in the status of its instance: one that the host has proven.
+    /// Key in the status of the host's instance, which the host has proven.
     pub pinned: Option<&'a PinnedHostKey>,
-    /// Fingerprint of the key that it showed when it was first contacted, before it had an instance.
+    /// Fingerprint of the key that the host showed at its first contact, before it had an instance.
     pub first_contact: Option<&'a str>,
-    /// Name of its Node, and the annotation `ssh-host-key` there.
+    /// Name of the host's Node, and the Node's annotation `ssh-host-key`.
     pub node: Option<(&'a str, &'a str)>,
 }
 
@@ -30,18 +30,18 @@ pub(crate) struct KnownKeys<'a> {
 pub(crate) enum HostKeySource {
     /// Host keys that are known already.
     Check(HostKeyCheck),
-    /// The known hosts Secret of this name.
+    /// Known hosts Secret with this name.
     KnownHosts(String),
-    /// The key that the legacy operator recorded for the address, otherwise the first key that the host shows.
+    /// Key that the legacy operator recorded for the address, otherwise the first key that the host shows.
     FirstUse,
 }
 
-/// Decides which host key is trusted: what the inventory declares; what a user allowed for this host alone; with `Strict` what the known hosts Secret
-/// lists; what the host has proven before; what it showed at its first contact; what the legacy operator left on its Node; and, unless the policy is
-/// `Strict`, the first one.
+/// Decides which host key is trusted, by the first source that exists: the inventory entry; the user's annotation on the instance; with `Strict`, the
+/// known hosts Secret; the key that the host has proven before; the key of its first contact; the key that the legacy operator left on its Node; and,
+/// unless the policy is `Strict`, the first key that the host shows.
 ///
 /// # Errors
-/// Fails when the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
+/// Fails when the strongest existing source cannot be read, or the policy is `Strict` and there is no source.
 pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
     let unusable =
         |place: String| move |error: HostKeyError| HostKeyProblem::Unusable { place, error: error.to_string() };
@@ -77,9 +77,9 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
     Ok(HostKeySource::FirstUse)
 }
 
-/// Reports whether the first key is trusted that the host of an existing Node shows. The owner of the pool has to say so, and the host
-/// must be one that is adopted: the Node follows no version of this operator (`is_ours`), and no record says that the instance was a
-/// node before. Whether the Node has the address that is reached is decided with the connection, before the host gets anything.
+/// Reports whether the first key that the host of an existing Node shows is trusted. The pool must have the policy `TrustOnAdoption`, and the
+/// host must be a new one: the Node follows no version of this operator (`is_ours`), and the instance was no node before and is not leaving.
+/// After the log-in, the caller checks that the Node has the address of the connection, before the host gets anything.
 pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) -> bool {
     let is_new = instance
         .status
@@ -88,10 +88,10 @@ pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) ->
     ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption) && is_new && !is_ours && !instance.is_leaving()
 }
 
-/// Words that introduce the key that a host has shown, in the message about it.
+/// Text before the key that a host has shown, in the message of a failed log-in.
 const SHOWN: &str = ", got ";
 
-/// The fingerprint of the key that a host has shown, in the message of a failed log-in. `None`: it names no whole one.
+/// Returns the fingerprint of the key that a host has shown, from the message of a failed log-in. `None` without a whole fingerprint.
 pub(crate) fn shown_key(message: &str) -> Option<&str> {
     let (_, after) = message.rsplit_once(SHOWN)?;
     let fingerprint = after.split([';', ' ']).next()?;
@@ -103,7 +103,7 @@ pub(crate) fn is_fingerprint(text: &str) -> bool {
     fingerprint_of(text).is_some_and(|whole| whole == text)
 }
 
-/// The fingerprint of what a user trusts, which may be a whole key.
+/// Returns the fingerprint of a trusted key, which is given as a fingerprint or a whole key.
 pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     match HostKeyCheck::pinned(trusted).ok()? {
         HostKeyCheck::PinnedFingerprint(fingerprint) => Some(fingerprint),
@@ -112,8 +112,8 @@ pub(crate) fn fingerprint_of(trusted: &str) -> Option<String> {
     }
 }
 
-/// Reports whether the annotation `trust-host-key` makes the operator trust the key that a failed log-in names. One for another key changes nothing,
-/// nor does any while the list declares the key.
+/// Reports whether the annotation `trust-host-key` allows the key that the message of a failed log-in names. It has no effect for another key, or
+/// while the inventory declares the key.
 pub(crate) fn trusts_shown_key(allowed: Option<&str>, declared: Option<&str>, message: &str) -> bool {
     let allowed = allowed.filter(|_| declared.is_none()).and_then(fingerprint_of);
     allowed.is_some_and(|allowed| shown_key(message) == Some(allowed.as_str()))
@@ -132,7 +132,7 @@ mod tests {
     const NODE: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
     const PINNED: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
-    /// Trust of a case, in one word.
+    /// Returns the source of the trust, or the reason of the problem, in one word.
     fn word(result: Result<HostKeySource, HostKeyProblem>) -> &'static str {
         match result {
             Ok(HostKeySource::KnownHosts(name)) if name == "known" => "known hosts",
@@ -175,7 +175,7 @@ mod tests {
         let no_pinned = KnownKeys { pinned: None, ..no_allowed.clone() };
         let no_contact = KnownKeys { first_contact: None, ..no_pinned.clone() };
         let none = KnownKeys { node: None, ..no_contact.clone() };
-        // Known; what is believed at first use, with Strict, and with Strict and known hosts.
+        // Known keys, and the trusted source by default, with Strict, and with Strict and known hosts.
         for (known, first_use, is_strict, with_known_hosts) in [
             (&all, "declared", "declared", "declared"),
             (&no_declared, "allowed", "allowed", "allowed"),

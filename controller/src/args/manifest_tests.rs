@@ -1,4 +1,4 @@
-//! The manifests in `deploy/` set the operator by environment variables, so that `plan` in its pod has the same settings.
+//! Tests that the manifests in `deploy/` configure the operator by environment variables, so that `plan` in its pod has the same settings.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Operator, Run};
 
-/// Faults of the settings that a manifest gives the operator.
+/// Returns the faults of the operator's settings in a manifest.
 fn faults(manifest: &Value) -> Vec<String> {
     match manifest["kind"].as_str() {
         Some("Deployment") => containers(manifest).flat_map(of_container).collect(),
@@ -39,7 +39,7 @@ fn of_variable(container: &str, variable: &Value) -> Option<String> {
     (!is_setting).then(|| format!("{container}: {name} sets nothing"))
 }
 
-/// The operations of a kustomization, those that are commented out included: users use them as they are.
+/// Returns the patch operations of a kustomization, also those that are commented out, because users enable them unchanged.
 fn patches(kustomization: &Value) -> Vec<Value> {
     let patches = kustomization["patches"].as_array().into_iter().flatten();
     let operations = |text: &str| {
@@ -88,7 +88,7 @@ fn a_setting_by_an_argument_or_an_unknown_variable_is_a_fault() {
     }
 }
 
-/// Files below a folder. Templates of the chart are not YAML until Helm has rendered them.
+/// Returns the files below a folder, except the chart's templates, which are no YAML until Helm has rendered them.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries

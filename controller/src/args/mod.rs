@@ -139,7 +139,7 @@ pub enum Command {
     Version(Version),
 }
 
-/// The commands that users run, with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
+/// Returns the command line of the client. The short help of `plan` has only its own arguments; `--help` has the operator's settings, too.
 pub fn client() -> clap::Command {
     let cli = Cli::command();
     let is_setting = |id: &clap::Id| Run::command().get_arguments().any(|arg| arg.get_id() == id);
@@ -155,35 +155,35 @@ pub fn client() -> clap::Command {
     cli.mut_subcommands(|command| if command.get_name() == "plan" { of_plan(command) } else { command })
 }
 
-/// Reads the command line, which has these commands.
+/// Parses the command line of this process.
 ///
 /// # Errors
-/// The exit status of a command line that is wrong, or asks for help, after the answer was printed.
+/// Returns the exit status when the command line is wrong or asks for help. The message has been printed by then.
 pub fn parse<T: FromArgMatches>(command: clap::Command) -> Result<T, ExitCode> {
     command.try_get_matches().and_then(|matches| T::from_arg_matches(&matches)).map_err(|error| {
-        // Help is an answer, too. A write error of a closed pipe cannot be reported. 2 is an answer of the command `plan`.
+        // A write error of a closed pipe cannot be reported. clap's exit status 2 is not used, because it has a meaning for `plan`.
         let _ = error.print();
         if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     })
 }
 
-/// Version of the operator; the semantic version begins the version of the services.
+/// Returns the semantic version of the operator, with which the versions of services begin.
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-/// Git commit that the operator was built from, if the build named it.
+/// Returns the Git commit that the operator was built from, if the build named it.
 pub fn revision() -> Option<&'static str> {
     option_env!("WINDOWS_NODE_POOLS_REVISION").filter(|revision| !revision.is_empty())
 }
 
-/// Answer to `--version`.
+/// Text that `--version` prints.
 static VERSION_TEXT: LazyLock<String> = LazyLock::new(|| match revision() {
     Some(revision) => format!("{} (commit {revision})", version()),
     None => version().to_owned(),
 });
 
-/// Version and commit of this program, as `--version` prints them.
+/// Returns the version and commit of this program, as `--version` prints them.
 pub fn version_text() -> &'static str {
     &VERSION_TEXT
 }
@@ -623,7 +623,7 @@ pub enum NetworkArg {
 /// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
 ///
 /// # Errors
-/// Fails when it is none, or longer than a year.
+/// Fails when the text is no duration, or one of more than a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
@@ -634,7 +634,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600,
         _ => return Err(format!("{unit:?} is not a unit of time: use ms, s, m or h")),
     };
-    // A year is longer than anything here needs; more would overflow where times are added.
+    // No setting needs more than a year, and longer durations would overflow when they are added to times.
     let longest = 366 * 24 * 60 * 60;
     number
         .checked_mul(seconds)
@@ -643,16 +643,16 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is longer than a year"))
 }
 
-/// Number that must be at least 1: zero would stop all work.
+/// Parses a number that must be at least 1, because zero would stop all work.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("0 lets nothing begin: set at least 1".into()),
+        Ok(0) => Err("must be at least 1".into()),
         Ok(number) => Ok(number),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Life of a certificate of wicd. Of one that is longer the operator would deny every request, and of one that is shorter the API server.
+/// Parses the lifetime of wicd's certificates. The operator would deny requests for a longer one, and the API server requests for a shorter one.
 fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
     let life = duration(text)?;
     let allowed = Duration::from_mins(10)..=MAX_WICD_CERTIFICATE_LIFE;
@@ -664,10 +664,10 @@ fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Maximum duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one write.
+/// Maximum duration of a Lease for which operators wait. Otherwise a client that may write Leases could keep operators from leading for decades.
 pub(crate) const MAX_LEASE_DURATION: Duration = Duration::from_mins(10);
 
-/// Duration of a Lease: other operators wait for it.
+/// Parses the duration of the Lease, for which other operators wait.
 fn lease_duration(text: &str) -> Result<Duration, String> {
     let duration = duration(text)?;
     let allowed = Duration::from_secs(1)..=MAX_LEASE_DURATION;

@@ -1,4 +1,4 @@
-//! Answers of commands, on standard output, and questions.
+//! Output of commands on standard output, and questions to users.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::args::Output;
 
-/// Space between columns.
+/// Number of spaces between columns.
 const GAP: usize = 3;
 
-/// Prints a text. Who reads only the first lines, as `head` does, has what it wants.
+/// Prints a text. A closed pipe is no error: readers such as `head` end early.
 ///
 /// # Errors
 /// Fails when standard output cannot be written.
@@ -22,10 +22,10 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Answer in the format that is asked for: the table, or the value for machines.
+/// Returns the answer in the requested format: the table, or the value as JSON or YAML.
 ///
 /// # Errors
-/// Fails when the value cannot be written.
+/// Fails when the value cannot be serialised.
 pub fn answer(format: Output, value: &impl Serialize, table: impl FnOnce() -> String) -> anyhow::Result<String> {
     Ok(match format {
         Output::Table => table(),
@@ -34,7 +34,7 @@ pub fn answer(format: Output, value: &impl Serialize, table: impl FnOnce() -> St
     })
 }
 
-/// Rows with columns as wide as their widest cell. Nothing follows the last.
+/// Returns the rows with each column as wide as its widest cell, without trailing spaces.
 pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or_default() + GAP;
     let widths: [usize; N] = std::array::from_fn(width);
@@ -45,7 +45,7 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Prints the consequence, and asks a user on the terminal for consent, unless `yes` gives it already.
+/// Prints the consequence, and asks the user on the terminal for confirmation, unless `yes` is set.
 ///
 /// # Errors
 /// Fails when standard input is no terminal, or the answer is not yes.

@@ -1,7 +1,7 @@
-//! The command `payload`: what the init containers of the operator's pod run, where a pod cannot mount the image of the payload as a volume.
+//! Command `payload`, which the init containers of the operator's pod run where a pod cannot mount the payload image as a volume.
 //!
-//! That image has no program. So the operator's own image first copies its program into a volume, and then the image of the payload runs that
-//! program on its own files.
+//! The payload image has no program. So the operator's image first copies its program into a volume, and then the payload image runs that program
+//! on its own files.
 
 use std::{
     env, fs,
@@ -37,10 +37,10 @@ pub enum Copy {
     },
 }
 
-/// Copies, and prints what it has copied.
+/// Copies the files, and prints what was copied.
 ///
 /// # Errors
-/// Fails when a file cannot be read or written, and when the payload is not good.
+/// Fails when a file cannot be read or written, or the payload is invalid.
 pub fn run(what: &Copy) -> Result<ExitCode> {
     let text = match what {
         Copy::Program { to } => format!("copied the program to {}\n", program(to)?.display()),
@@ -59,7 +59,7 @@ fn program(to: &Path) -> Result<PathBuf> {
     let name = Path::new("windows-node-pools");
     fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
     let (part, target) = (to.join(name.with_extension("part")), to.join(name));
-    // With its mode: all users may run it.
+    // The copy keeps the file mode, so that all users may run it.
     fs::copy(&program, &part).with_context(|| format!("copy {} to {}", program.display(), part.display()))?;
     fs::rename(&part, &target).with_context(|| format!("write {}", target.display()))?;
     Ok(target)

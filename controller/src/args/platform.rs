@@ -1,4 +1,4 @@
-//! Platform of a cluster that does not report it.
+//! Platform argument, for clusters that do not report their platform.
 
 use clap::ValueEnum;
 use wnp_core::render::Platform;

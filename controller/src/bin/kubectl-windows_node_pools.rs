@@ -1,4 +1,4 @@
-//! `kubectl windows-node-pools`, the program of users: see `--help`.
+//! Client program `kubectl windows-node-pools`. See `--help`.
 
 use std::{env, process::ExitCode};
 
@@ -10,11 +10,11 @@ use controller::{
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // The first line: two providers in one process, or none, make the first TLS connection panic.
+    // Must come first: without exactly one provider in the process, the first TLS connection panics.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut words = env::args_os();
     if client::is_completion(words.next().as_deref()) {
-        // Nothing can be reported to who has pressed the tabulator.
+        // Shell completion cannot show an error.
         return client::complete(words).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     match args::parse(client::command()) {

@@ -1,4 +1,4 @@
-//! Cache of instances, and the index over it.
+//! Watch cache of instances, with an index.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,23 +12,23 @@ use wnp_core::{
     inventory::{
         fleet::Fleet,
         hosts::{Known, KnownHosts},
-        naming::Place,
+        naming::Endpoint,
     },
     rollout::shared_limit::Sharer,
 };
 
-/// Instances of all pools. A pool finds its own, and those that its entries are compared with, and reads no others.
+/// Instances of all pools. A pool reads only its own instances and those that its entries are compared with.
 #[derive(Clone)]
 pub(crate) struct Instances {
     store: Store<WindowsInstance>,
     fleet: Arc<RwLock<Fleet>>,
-    /// Number of instances that were handed out.
+    /// Number of instances that were returned to callers.
     #[cfg(test)]
     pub handed_out: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl Instances {
-    /// Returns the instances of a cache, which changes only with [`observe`](Self::observe).
+    /// Indexes the instances of a watch cache. The index then changes only with [`observe`](Self::observe).
     pub(crate) fn new(store: Store<WindowsInstance>) -> Self {
         let instances = Self {
             store,
@@ -40,7 +40,7 @@ impl Instances {
         instances
     }
 
-    /// Takes an event into the index after the cache has it.
+    /// Applies an event to the index after the cache has applied it.
     pub(crate) fn observe(&self, event: &Event<WindowsInstance>) {
         match event {
             Event::Apply(instance) | Event::Delete(instance) => {
@@ -56,48 +56,47 @@ impl Instances {
         }
     }
 
-    /// Builds the index again from the cache.
+    /// Rebuilds the index from the cache.
     pub(crate) fn refill(&self) {
         let mut fleet = self.fleet.write();
         *fleet = self.store.state().into_iter().collect();
     }
 
-    /// Waits until the cache has all that there is, and the index, too.
+    /// Waits until the cache and the index are complete.
     ///
     /// # Errors
-    /// Fails when the watch ends before.
+    /// Fails when the watch ends before that.
     pub(crate) async fn wait_until_ready(&self) -> Result<(), WriterDropped> {
         self.store.wait_until_ready().await?;
-        // The event that has filled the cache may not have come by here yet.
+        // The event that completed the cache may not have been observed yet.
         self.refill();
         Ok(())
     }
 
-    /// Cache of the instances.
+    /// Returns the watch cache.
     pub(crate) fn store(&self) -> Store<WindowsInstance> {
         self.store.clone()
     }
 
-    /// Returns an instance.
     pub(crate) fn get(&self, instance: &ObjectRef<WindowsInstance>) -> Option<Arc<WindowsInstance>> {
         self.count(1);
         self.store.get(instance)
     }
 
-    /// Returns all instances. Their number is that of the fleet: do not use it for each pool.
+    /// Returns the instances of all pools. Do not call it for each pool, because the fleet may be large.
     pub(crate) fn state(&self) -> Vec<Arc<WindowsInstance>> {
         self.count(self.store.len());
         self.store.state()
     }
 
-    /// Returns the instances of a pool, by name.
+    /// Returns the instances of a pool in the order of their names.
     pub(crate) fn of_pool(&self, pool: &str) -> Vec<Arc<WindowsInstance>> {
         let instances = self.fleet.read().of_pool(pool);
         self.count(instances.len());
         instances
     }
 
-    /// Returns the instances of a pool, and of the same moment the number of nodes that it disrupts with their grants.
+    /// Returns the instances of a pool and, from the same state, the number of nodes that its grants disrupt.
     pub(crate) fn of_pool_and_granted(&self, pool: &str) -> (Vec<Arc<WindowsInstance>>, u32) {
         let fleet = self.fleet.read();
         let instances = fleet.of_pool(pool);
@@ -105,7 +104,7 @@ impl Instances {
         (instances, fleet.disrupting(pool))
     }
 
-    /// Returns all pools that have instances, with what decides whether they share a limit.
+    /// Returns all pools that have instances, with the properties that decide whether they share a limit.
     pub(crate) fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
         self.fleet.read().sharers(has_own_limit)
     }
@@ -124,7 +123,7 @@ impl KnownHosts for Instances {
         known
     }
 
-    fn at(&self, place: &Place) -> Vec<Known> {
+    fn at(&self, place: &Endpoint) -> Vec<Known> {
         let known = self.fleet.read().at(place);
         self.count(known.len());
         known
@@ -146,14 +145,14 @@ mod tests {
         WindowsInstance::new(name, WindowsInstanceSpec { host, pool_ref, ..WindowsInstanceSpec::default() })
     }
 
-    /// Returns what the index has for the pools `p` and `q`, and for the address 10.0.0.1.
+    /// Returns the content of the index for the pools `p` and `q`, and for the address 10.0.0.1.
     fn seen(instances: &Instances) -> [Vec<String>; 3] {
         let names = |pool: &str| instances.of_pool(pool).iter().map(|i| i.name_any()).collect();
         let at = instances.at(&("10.0.0.1".into(), 22)).into_iter().map(|k| k.name).collect();
         [names("p"), names("q"), at]
     }
 
-    /// Name of the case, the event, and what [`seen`] then returns.
+    /// Name of the case, the event, and the expected result of [`seen`].
     type Case = (&'static str, Event<WindowsInstance>, [&'static [&'static str]; 3]);
 
     #[test]
@@ -187,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Caches are ready before the event comes by that has filled them: what the index did not know then would look like nothing.
+    /// Caches are ready before their last event is observed. Until then, the index would look empty.
     #[tokio::test]
     async fn the_index_is_ready_when_it_says_so() {
         let mut writer = Writer::default();

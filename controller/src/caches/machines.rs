@@ -1,4 +1,4 @@
-//! Machines of a cluster, of OpenShift's Machine API and of Cluster API, as they are watched.
+//! Watch caches of Machines, of OpenShift's Machine API and of Cluster API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +18,23 @@ use wnp_core::machines::{
     read::{self, Machine, MachineSet},
 };
 
-/// Both APIs, each with its known versions, the newest first.
+/// Machine APIs with their known versions, the newest first.
 pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
     (MachineGroup::OpenShift, "machine.openshift.io", &["v1beta1"]),
     (MachineGroup::ClusterApi, "cluster.x-k8s.io", &["v1beta2", "v1beta1"]),
 ];
 
-/// Plural of the kind that replaces Machines whose Nodes are not Ready.
+/// Plural name of MachineHealthCheck, the kind that replaces Machines whose Nodes are not Ready.
 pub(crate) const HEALTH_CHECKS: &str = "machinehealthchecks";
 
-/// Caches of Machines that are watched all the time.
+/// Watch caches of all Machine APIs.
 #[derive(Default)]
 pub(crate) struct Machines {
     watched: Mutex<BTreeMap<MachineGroup, Watched>>,
-    pub(crate) stirred: Notify,
+    pub(crate) changed: Notify,
 }
 
-/// Caches of one API, once they are filled.
+/// Watch caches of one API, once they are filled.
 #[derive(Clone)]
 pub(crate) struct Watched {
     /// Kind of Machines.
@@ -52,9 +52,9 @@ impl Watched {
 }
 
 impl Machines {
-    /// Reports a change that pools for Machines may depend on.
-    pub(crate) fn stir(&self) {
-        self.stirred.notify_one();
+    /// Signals a change that pools of Machines may depend on.
+    pub(crate) fn notify_change(&self) {
+        self.changed.notify_one();
     }
 
     pub(crate) fn of(&self, group: MachineGroup) -> Option<Watched> {
@@ -73,13 +73,13 @@ impl Machines {
         self.watched.lock().keys().copied().collect()
     }
 
-    /// Returns the creation time of a Machine, by `<namespace>/<name>`, as far as it is known.
+    /// Returns the creation time of the Machine `<namespace>/<name>`, if it is known.
     pub(crate) fn created(&self, machine: &str) -> Option<Timestamp> {
         let groups = self.groups();
         groups.into_iter().flat_map(|g| self.machines(g)).find(|m| m.key() == machine).and_then(|m| m.created)
     }
 
-    /// Returns the Machine that has a name, or whose Node has it, as `<namespace>/<name>`.
+    /// Returns the Machine with this name, DNS name or Node name, as `<namespace>/<name>`.
     pub(crate) fn named(&self, name: &str) -> Option<String> {
         let has = |m: &Machine| {
             let dns = |a: &&read::Address| a.kind.ends_with("DNS") || a.kind == "Hostname";
@@ -94,7 +94,7 @@ impl Machines {
         watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()
     }
 
-    /// Returns the addresses in the status of the Machine `<namespace>/<name>`, each with its type. The cloud reports them, not the host.
+    /// Returns the addresses of the Machine `<namespace>/<name>` from its status, each with its type. The cloud reports them, not the host.
     pub(crate) fn addresses(&self, machine: &str) -> Vec<(String, String)> {
         let Some((namespace, name)) = machine.split_once('/') else { return Vec::new() };
         let found = self.groups().into_iter().filter_map(|group| {
@@ -105,7 +105,7 @@ impl Machines {
         found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
-    /// Returns the MachineHealthCheck that replaces the Machine `<namespace>/<name>` in the current state of its Node.
+    /// Returns the MachineHealthCheck that would replace the Machine `<namespace>/<name>` in the current state of its Node.
     pub(crate) fn health_check(&self, machine: &str, node: Option<&Node>) -> Option<String> {
         let (namespace, name) = machine.split_once('/')?;
         self.groups().into_iter().find_map(|group| {
@@ -130,8 +130,8 @@ impl Machines {
     }
 }
 
-/// Reports whether a Machine of an API, by `<namespace>/<name>`, is gone, and with it its host. An unknown state is not gone: that API itself must
-/// say so, not only another one that never had the Machine.
+/// Reports whether the Machine `<namespace>/<name>` of an API no longer exists, and with it its host. An unknown state does not count: the Machine's
+/// own API must answer, not only one that never had the Machine.
 pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -> bool {
     let Some((namespace, name)) = machine.split_once('/') else { return false };
     for (group, ..) in APIS {
@@ -141,7 +141,7 @@ pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -
             Ok(None) | Err(_) => return false,
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource.machines);
-        // The pool may have been led from one API to the other.
+        // The pool may have been switched from one API to the other.
         if !matches!(api.get_metadata_opt(name).await, Ok(None)) {
             return false;
         }
@@ -157,7 +157,7 @@ pub(crate) struct Served {
     pub health_checks: Option<ApiResource>,
 }
 
-/// Queries whether an API is served.
+/// Queries the served kinds of an API. Returns `None` if the API is not served.
 pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result<Option<Served>> {
     for (_, name, versions) in APIS.iter().filter(|a| a.0 == group) {
         for version in *versions {
@@ -166,7 +166,7 @@ pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 Err(error) => return Err(error),
             };
-            // No object of a kind that is being deleted can be made: its objects go with it, and say nothing about their hosts.
+            // A kind that is being deleted cannot be created. Its objects are deleted with it, which says nothing about their hosts.
             let is_served =
                 |plural: &str| resources.iter().any(|r| r.name == plural && r.verbs.iter().any(|v| v == "create"));
             if ["machines", "machinesets"].iter().all(|p| is_served(p)) {
@@ -205,7 +205,7 @@ mod tests {
         api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    /// Cluster API may be removed from a cluster that has OpenShift's Machine API, too.
+    /// Cluster API may be removed from a cluster that also has OpenShift's Machine API.
     #[tokio::test]
     async fn no_machine_is_gone_because_an_api_that_never_had_it_says_so() {
         let api = FakeApi::new();
@@ -217,7 +217,7 @@ mod tests {
         assert!(!is_gone(&api.client(), MachineGroup::ClusterApi, "ns/m").await);
         assert!(is_gone(&api.client(), MachineGroup::OpenShift, "ns/m").await);
         assert!(!is_gone(&api.client(), MachineGroup::OpenShift, "m").await, "it is no name of a Machine");
-        // It is there in the API that the pool has named before.
+        // The Machine exists in the API that the pool used before.
         api.forget("GET", CLUSTER_APIS[0]);
         serves(&api, CLUSTER_APIS[0]);
         let there = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "m"}});

@@ -1,4 +1,4 @@
-//! Watched objects of the cluster, and what is derived from them.
+//! Watch caches of cluster objects, and the data derived from them.
 
 pub(crate) mod instances;
 pub(crate) mod machines;

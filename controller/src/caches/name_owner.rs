@@ -1,11 +1,11 @@
-//! Query of a Node's owner, by [`owner`](wnp_core::node::owner).
+//! Query for the owner of a Node, which [`owner`](wnp_core::node::owner) decides.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
-use wnp_core::node::owner::{Evidence, Whose, whose};
+use wnp_core::node::owner::{Evidence, NodeOwner, whose};
 
-/// Reads the Node of that name from the API server, and decides whose it is.
-pub(crate) async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<Node>, Whose)> {
+/// Reads the Node that the evidence names from the API server, and decides who owns it.
+pub(crate) async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<Node>, NodeOwner)> {
     let node = Api::<Node>::all(client.clone()).get_opt(&evidence.name).await?;
     let whose = whose(node.as_ref(), evidence);
     Ok((node, whose))
@@ -26,7 +26,7 @@ mod tests {
         api.on("GET", "/api/v1/nodes/w", 200, node);
         let evidence = Evidence { name: "w".into(), proven: vec![IpAddr::from([10, 0, 0, 1])], ..Evidence::default() };
         let (_, whose) = ask(&api.client(), &evidence).await.unwrap();
-        let Whose::Others(why) = whose else { panic!("{whose:?}") };
+        let NodeOwner::Others(why) = whose else { panic!("{whose:?}") };
         assert!(why.to_string().contains("runs linux") && why.to_string().contains("another name"), "{why}");
     }
 }

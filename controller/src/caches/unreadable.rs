@@ -1,7 +1,7 @@
-//! Objects that this operator cannot read, for example because a newer operator wrote them before it was replaced by this one.
+//! Objects that this operator cannot read, for example because a newer version of the operator wrote them.
 //!
-//! Such an object is in no cache. A pool with an instance that is not seen must not be worked on: its budget would be counted without that host, and
-//! the host would be mistaken for a new one.
+//! Such objects are in no watch cache. A pool with such an instance must not be reconciled: its budget would not count that host, and the host would
+//! be mistaken for a new one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 use api::names::key;
 
-/// Maximum characters of an error that are shown.
+/// Maximum number of characters that are shown of an error.
 const MAX_ERROR: usize = 200;
 
-/// Objects that cannot be read now.
+/// Objects that cannot currently be read.
 #[derive(Clone, Default)]
 pub(crate) struct Unreadable(Arc<Shared>);
 
@@ -26,7 +26,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Number of lists of each kind.
+    /// Number of list operations for each kind.
     lists: BTreeMap<String, u64>,
     objects: BTreeMap<(String, String), Object>,
 }
@@ -35,17 +35,17 @@ struct State {
 struct Object {
     pool: Option<String>,
     error: String,
-    /// Number of the list of the kind in which, or after which, the object was seen.
+    /// Number of the kind's list operation in or after which the object was seen.
     list: u64,
 }
 
 impl Unreadable {
-    /// Records that a list of a kind begins.
+    /// Records that a list operation of a kind begins.
     pub(crate) fn list_begins(&self, kind: &str) {
         *self.lock().lists.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// Records that a list of a kind is complete: objects that were not in it are gone.
+    /// Records that a list operation of a kind is complete, and forgets objects that were not in the list.
     pub(crate) fn list_ends(&self, kind: &str) {
         let mut state = self.lock();
         let current = state.lists.get(kind).copied().unwrap_or_default();
@@ -66,7 +66,7 @@ impl Unreadable {
         self.0.changed.notify_one();
     }
 
-    /// Forgets an object that can be read, or is gone.
+    /// Forgets an object that can be read again or was deleted.
     pub(crate) fn forget(&self, kind: &str, name: &str) {
         let mut state = self.lock();
         if !state.objects.is_empty() && state.objects.remove(&(kind.to_owned(), name.to_owned())).is_some() {
@@ -75,7 +75,7 @@ impl Unreadable {
         }
     }
 
-    /// Returns the fault of an instance of a pool that cannot be read, and the remedy.
+    /// Returns the fault and the remedy if an instance of the pool cannot be read.
     pub(crate) fn of_pool(&self, pool: &str) -> Option<String> {
         let state = self.lock();
         let ((_, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
@@ -85,19 +85,19 @@ impl Unreadable {
         ))
     }
 
-    /// Names of the objects of a kind that cannot be read.
+    /// Returns the names of the objects of a kind that cannot be read.
     pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.lock().objects.keys().filter(|(k, _)| k == kind).map(|(_, name)| name.clone()).collect()
     }
 
-    /// Names of the objects of a kind that cannot be read, with the errors.
+    /// Returns the names and the errors of the objects of a kind that cannot be read.
     pub(crate) fn of_kind(&self, kind: &str) -> Vec<(String, String)> {
         let state = self.lock();
         let of_kind = state.objects.iter().filter(|((k, _), _)| k == kind);
         of_kind.map(|((_, name), object)| (name.clone(), object.error.clone())).collect()
     }
 
-    /// Pools that have an object that cannot be read.
+    /// Returns the pools that have an object that cannot be read.
     pub(crate) fn pools(&self) -> Vec<String> {
         self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()
     }

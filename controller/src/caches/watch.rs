@@ -1,7 +1,7 @@
-//! Watches of the operator: caches of kinds, and single objects.
+//! Watch caches of kinds, and watches of single objects.
 //!
 //! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
-//! slot. Here every change goes to every listener, after the cache has it.
+//! slot. Here, every listener gets every change after the cache has applied it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -36,22 +36,22 @@ use wnp_core::node::essentials::{differs, keep_essentials};
 
 use crate::{
     caches::{instances::Instances, unreadable::Unreadable},
-    runtime::errors::said,
+    runtime::errors::api_message,
 };
 
-/// Pause before the list that follows a version that is too old: an API server that calls each version old is not asked without end.
+/// Pause before the list that follows an expired resource version, so that an API server that rejects every version is not queried in a tight loop.
 const RELIST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before a watch begins anew after its first refusal.
+/// Pause before a watch restarts after its first refusal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest of the pauses, which grow while refusals follow one another.
+/// Maximum pause. Pauses grow while refusals follow one another.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Stream for a controller of every object that came, changed or went.
+/// Stream of the objects that were added, changed or deleted, for a controller.
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
-/// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives the watch. For unreadable
-/// objects see [`readable`].
+/// Watches a kind. Returns the cache, a stream of changes for each listener, and the future that drives the watch. [`readable`] describes how
+/// unreadable objects are handled.
 pub(crate) fn watch<K, const LISTENERS: usize>(
     client: Client,
     unreadable: &Unreadable,
@@ -63,7 +63,7 @@ where
     listen(store.clone(), changes(store, events))
 }
 
-/// Begins to watch instances, as [`watch`] does. The index has each change before its listeners do.
+/// Watches instances like [`watch`]. The index has each change before the listeners.
 pub(crate) fn watch_instances<const LISTENERS: usize>(
     client: Client,
     unreadable: &Unreadable,
@@ -78,7 +78,7 @@ pub(crate) fn watch_instances<const LISTENERS: usize>(
     (instances, listeners, drive)
 }
 
-/// Begins to watch Nodes with these labels, as [`watch`] does. Listeners get no change that no decision reads: a heartbeat triggers nothing. The
+/// Watches Nodes with these labels like [`watch`]. Listeners get only changes that a decision depends on, so that heartbeats trigger nothing. The
 /// cache has the newest resource version of each Node.
 pub(crate) fn watch_nodes<const LISTENERS: usize>(
     client: Client,
@@ -90,7 +90,7 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
-/// Returns the changes that differ from what listeners have seen, and objects that are gone. `differs` gets the seen object and the current one.
+/// Returns the changes that differ from what listeners have seen, and deleted objects. `differs` gets the seen object and the current one.
 pub(crate) fn news<K>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
@@ -103,7 +103,7 @@ where
     changes.filter(move |object| future::ready(is_news(&mut seen, &store, object, differs))).boxed()
 }
 
-/// Reports whether listeners have not seen an object of the cluster in its current state.
+/// Reports whether the current state of an object is new to listeners.
 fn is_news<K>(
     seen: &mut HashMap<String, Arc<K>>,
     store: &Store<K>,
@@ -118,7 +118,7 @@ where
         seen.remove(&name);
         return true;
     };
-    // What the cache has, so that none is in memory twice.
+    // The cache's own object is kept, so that no object is in memory twice.
     let before = seen.insert(name, kept.clone());
     before.is_none_or(|before| differs(&before, &kept))
 }
@@ -139,7 +139,7 @@ where
     });
     let drive = changes.for_each(move |object: Arc<K>| {
         for sender in &senders {
-            // A listener that has ended wants nothing more.
+            // Fails only if the listener has ended.
             let _ = sender.unbounded_send(object.clone());
         }
         future::ready(())
@@ -147,11 +147,11 @@ where
     (store, listeners, drive)
 }
 
-/// Caches the objects of a kind that `is_wanted`, each as `adjust` leaves it. Returns the cache, and the events by which it changes, each after the
-/// cache has it. An object that is no longer wanted is gone for both. `config` says which objects are watched, and how. Managed fields are not kept,
-/// because they are never read.
+/// Caches the objects of a kind for which `is_wanted` is true, after `adjust` has changed them. Returns the cache and its events, each after the
+/// cache has applied it. An object that is no longer wanted counts as deleted. `config` selects the objects and the type of watch. Managed fields are
+/// dropped, because nothing reads them.
 ///
-/// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
+/// An object that cannot be read is logged, recorded in `unreadable` and left out, so that it does not end the watch for all others.
 pub(crate) fn readable<K>(
     client: Client,
     config: watcher::Config,
@@ -167,8 +167,8 @@ where
     fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
 
-/// Caches the objects that `api` shows, each as `adjust` leaves it, and otherwise like [`readable`]. For kinds whose fields that are read are always
-/// readable.
+/// Caches the objects of `api` after `adjust` has changed them, and otherwise works like [`readable`]. For kinds whose required fields can always be
+/// read.
 pub(crate) fn cache<K>(
     api: Api<K>,
     kind: K::DynamicType,
@@ -187,7 +187,7 @@ where
     fill(api, watcher::Config::default(), kind, adjusted)
 }
 
-/// Fills a cache with what `read` makes of each event, as long as the returned stream is polled.
+/// Fills a cache with the result of `read` for each event, as long as the returned stream is polled.
 fn fill<W, K>(
     api: Api<W>,
     config: watcher::Config,
@@ -210,7 +210,7 @@ where
     (store, reflector::reflector(writer, events).filter_map(logged))
 }
 
-/// Streams the objects that came, changed or went, also those that went while the watch was away.
+/// Streams the objects that were added, changed or deleted, including deletions while the watch was interrupted.
 pub(crate) fn changes<K>(store: Store<K>, events: impl Stream<Item = Event<K>>) -> impl Stream<Item = Arc<K>>
 where
     K: Resource + Clone + 'static,
@@ -223,7 +223,7 @@ where
     events.flat_map(move |event| {
         stream::iter(match event {
             Event::Apply(object) | Event::Delete(object) => vec![Arc::new(object)],
-            // Until the list is complete, the cache has what was there before.
+            // Until the list is complete, the cache has the previous objects.
             Event::Init => {
                 before = store.state();
                 Vec::new()
@@ -240,7 +240,7 @@ where
     })
 }
 
-/// Watches one object: its current state and each change; `None` while there is none. After a failure the watch restarts.
+/// Watches one object: its current state and each change, or `None` while it does not exist. After a failure, the watch restarts.
 pub(crate) fn object<K>(api: Api<K>, name: &str) -> impl Stream<Item = Result<Option<K>, WatchError>> + Send + use<K>
 where
     K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
@@ -249,8 +249,8 @@ where
     restarting(anew(move || watcher::watch_object(api.clone(), &name).boxed())).map_err(WatchError)
 }
 
-/// Begins a watch again after each refusal: whoever heard of the refusal must hear of the object, and a watch that resumes reports only changes.
-/// The pauses of [`restarting`] end with each list that succeeds, which may be followed by a refusal at once, so that refusals have their own here.
+/// Starts a watch again after each refusal, because consumers that saw the refusal need the object, and a resumed watch reports only changes. The
+/// pauses of [`restarting`] end with each successful list, even if a refusal follows at once, so refusals have separate pauses here.
 fn anew<T: Send + 'static>(
     begin: impl Fn() -> BoxStream<'static, watcher::Result<T>>,
 ) -> impl Stream<Item = watcher::Result<T>> {
@@ -267,16 +267,16 @@ fn anew<T: Send + 'static>(
     })
 }
 
-/// Returns the pause before a watch begins anew that was refused after it had `lasted`, the pause before it included.
+/// Returns the pause before a refused watch restarts. `lasted` is the duration of the watch, including the pause `before` it.
 fn pause_after_refusal(before: Duration, lasted: Duration) -> Duration {
     let is_soon = lasted < before + LONGEST_PAUSE;
     if is_soon { (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { FIRST_PAUSE }
 }
 
-/// Restarts a watch that fails, after pauses that grow.
+/// Restarts a watch that fails, with backoff.
 ///
-/// A version that is too old is no failure, and often the first answer after failures: the watch begins again with a list, and not only after the
-/// pause that is due by then, for which nothing would be seen.
+/// An expired resource version is not a failure, and often the first answer after failures. The watch then restarts with a list after a short pause,
+/// not after the long pause that is due by then.
 pub(crate) fn restarting<T: Send>(
     events: impl Stream<Item = watcher::Result<T>> + Send,
 ) -> impl Stream<Item = watcher::Result<T>> + Send {
@@ -296,17 +296,17 @@ pub(crate) fn restarting<T: Send>(
 pub(crate) struct WatchError(watcher::Error);
 
 impl WatchError {
-    /// Reports whether the cluster has no such kind.
+    /// Reports whether the cluster does not serve the kind.
     pub(crate) fn is_unknown_kind(&self) -> bool {
         matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// Returns the API server's refusal, if it will be repeated. A connection that broke says nothing about the object.
+    /// Returns the API server's refusal if a retry would repeat it. A broken connection is not a refusal.
     pub(crate) fn refusal(&self) -> Option<String> {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
         match &self.0 {
             InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
-                kube::Error::Api(status) if matches!(status.code, 403 | 404) => Some(said(error)),
+                kube::Error::Api(status) if matches!(status.code, 403 | 404) => Some(api_message(error)),
                 kube::Error::SerdeError(_) => Some(error.to_string()),
                 _ => None,
             },
@@ -317,7 +317,7 @@ impl WatchError {
     }
 }
 
-/// Fills a cache once with the current objects.
+/// Lists the current objects into a cache that is not updated.
 pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
@@ -372,7 +372,7 @@ where
     })
 }
 
-/// Converts an event for a cache that has wanted objects only.
+/// Converts an event for a cache of wanted objects only: an object that is not wanted counts as deleted.
 fn only<K>(event: Event<K>, is_wanted: impl Fn(&K) -> bool) -> Option<Event<K>> {
     match event {
         Event::Apply(object) if !is_wanted(&object) => Some(Event::Delete(object)),
@@ -405,7 +405,7 @@ mod tests {
             Event::Apply(map("a", "2")),
             Event::Delete(map("b", "1")),
             Event::Apply(map("c", "1")),
-            // The watch begins again.
+            // The watch restarts.
             Event::Init,
             Event::InitApply(map("a", "3")),
             Event::InitDone,
@@ -465,7 +465,7 @@ mod tests {
         }
     }
 
-    /// A failure that is passed on is followed by the pause that is due.
+    /// Failures that are passed on cause the pause that is due.
     #[tokio::test]
     async fn a_version_that_is_too_old_is_no_failure() {
         let status = |code| Box::new(Status::failure("no", "Any").with_code(code));

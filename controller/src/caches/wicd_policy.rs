@@ -1,8 +1,8 @@
-//! Check that the admission policies are in force as they ship with this binary.
+//! Check that the cluster's admission policies match those of this release.
 //!
-//! Policies that bound wicd decide over its rights. One role for all hosts lets every wicd patch every Node. What keeps each to its own Node are the
-//! `ValidatingAdmissionPolicies` of `deploy/base/policies.yaml`, so that role is bound only while the API server has exactly these, with bindings
-//! that deny.
+//! The rights of wicd depend on the policies that restrict it. One role for all hosts lets every wicd patch every Node. Only the
+//! `ValidatingAdmissionPolicies` of `deploy/base/policies.yaml` limit each wicd to its own Node, so that role is bound only while the API server has
+//! exactly these policies, with bindings that deny.
 
 use api::names::{COMPONENT, DEFAULT_NAMESPACE};
 use k8s_openapi::{
@@ -22,9 +22,9 @@ macro_rules! policy {
     };
 }
 
-/// Policies that hold wicd.
+/// Policies that restrict wicd.
 const OF_WICD: &str = policy!("policies/wicd");
-/// Policies that limit the operator and other clients.
+/// Policies that restrict the operator and other clients.
 const OTHERS: [&str; 6] = [
     policy!("policies/instances"),
     policy!("policies/services"),
@@ -33,11 +33,11 @@ const OTHERS: [&str; 6] = [
     policy!("policies/operator-nodes"),
     policy!("policies/operator-approvals"),
 ];
-/// Remedy that brings the policies of this release back, for messages.
+/// Remedy that restores the policies of this release, for messages.
 pub(crate) const REMEDY: &str = "install this release again with the tool that installed it, or under OLM apply its policies: \
                                  kubectl apply --server-side --force-conflicts -f deploy/base/policies.yaml";
 
-/// State of an object at the API server.
+/// Observed state of an object at the API server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Observed<K> {
     /// The API server has not answered yet.
@@ -52,7 +52,7 @@ pub enum Observed<K> {
 }
 
 impl<K> Observed<K> {
-    /// Object, if it is there.
+    /// Returns the object if it exists.
     pub fn object(&self) -> Option<&K> {
         match self {
             Self::There(object) => Some(object),
@@ -61,7 +61,7 @@ impl<K> Observed<K> {
     }
 }
 
-/// Policy and its binding, which have one name.
+/// Policy and its binding, which have the same name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guard<P, B> {
     /// Name of the policy and the binding.
@@ -72,12 +72,12 @@ pub struct Guard<P, B> {
     pub binding: B,
 }
 
-/// Guard as it ships.
+/// Guard that this release ships.
 pub type Shipped = Guard<ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding>;
-/// Guard as the API server shows it.
-pub type Seen = Guard<Observed<ValidatingAdmissionPolicy>, Observed<ValidatingAdmissionPolicyBinding>>;
+/// Guard that the API server has.
+pub type ObservedGuard = Guard<Observed<ValidatingAdmissionPolicy>, Observed<ValidatingAdmissionPolicyBinding>>;
 
-/// Fault of a policy that is not in force as it ships.
+/// Fault of a policy that does not match this release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyFault {
     /// The object is missing.
@@ -106,7 +106,7 @@ pub enum PolicyFault {
         /// Field that differs.
         what: &'static str,
     },
-    /// The API server does not show the object.
+    /// The object cannot be read.
     #[error("the {kind} {name} cannot be read: {why}")]
     Unreadable {
         /// Kind of the object.
@@ -118,23 +118,23 @@ pub enum PolicyFault {
     },
 }
 
-/// Texts of all policies.
+/// Returns the manifests of all policies.
 pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
     [OF_WICD].into_iter().chain(OTHERS)
 }
 
-/// Returns the user of an operator in a namespace, unless its ServiceAccount has another name.
+/// Returns the user name of an operator with the default ServiceAccount in this namespace.
 pub fn default_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{COMPONENT}")
 }
 
-/// Returns the policies that hold wicd, as they ship with this binary for an operator in this namespace, sorted by name.
+/// Returns the policies that restrict wicd, as this release ships them for an operator in this namespace, sorted by name.
 pub fn shipped(namespace: &str) -> Vec<Shipped> {
-    // They do not know the operator.
+    // These policies do not name the operator.
     parse(OF_WICD, namespace, "")
 }
 
-/// Returns the policies that limit the operator, which is this user, and other clients, sorted by name.
+/// Returns the policies that restrict the operator, which has this user name, and other clients, sorted by name.
 pub fn others(namespace: &str, user: &str) -> Vec<Shipped> {
     let mut guards: Vec<Shipped> = OTHERS.iter().flat_map(|text| parse(text, namespace, user)).collect();
     guards.sort_by(|a, b| a.name.cmp(&b.name));
@@ -142,7 +142,7 @@ pub fn others(namespace: &str, user: &str) -> Vec<Shipped> {
 }
 
 fn parse(text: &str, namespace: &str, user: &str) -> Vec<Shipped> {
-    // As the Helm chart does: the manifests name the default namespace and ServiceAccount.
+    // Replaces the default namespace and ServiceAccount of the manifests, as the Helm chart does.
     let text = text.replace(DEFAULT_NAMESPACE, namespace);
     let text = text.replace(&format!("\"{}\"", default_user(namespace)), &format!("\"{user}\""));
     let documents: Vec<Value> =
@@ -166,16 +166,16 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
     of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
 }
 
-/// Returns the first difference from the release; `None` if all policies of the release are in force. If nothing is shipped, nothing is in force.
-pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
+/// Returns the first difference from the release, or `None` if all its policies are in force. Without shipped policies, nothing is in force.
+pub fn fault(shipped: &[Shipped], seen: &[ObservedGuard]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));
     }
     shipped.iter().find_map(|guard| fault_of(guard, seen))
 }
 
-/// Returns the first difference of one policy, or of its binding, from the release.
-pub fn fault_of(guard: &Shipped, seen: &[Seen]) -> Option<PolicyFault> {
+/// Returns the first difference of one policy or its binding from the release.
+pub fn fault_of(guard: &Shipped, seen: &[ObservedGuard]) -> Option<PolicyFault> {
     let name = guard.policy.name_any();
     let Some(seen) = seen.iter().find(|s| s.name == guard.name) else {
         return Some(missing::<ValidatingAdmissionPolicy>(&name));
@@ -212,7 +212,7 @@ fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPo
     };
     let shipped = canonical(shipped.spec.clone().unwrap_or_default());
     let seen = canonical(seen.spec.clone().unwrap_or_default());
-    // Those first that a user would change.
+    // Fields that a user is likely to change come first.
     for (what, same) in [
         ("spec.failurePolicy", shipped.failure_policy == seen.failure_policy),
         ("spec.matchConditions", shipped.match_conditions == seen.match_conditions),
@@ -228,8 +228,8 @@ fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPo
     Ok(())
 }
 
-/// Converts a policy to a form in which equal policies are equal: with the API server's defaults, and without line breaks, which tools that read and
-/// write YAML (kustomize, Helm) put elsewhere. No expression that ships depends on them.
+/// Converts a policy to a canonical form for comparison: with the API server's defaults, and without line breaks, which tools that rewrite YAML
+/// (kustomize, Helm) may move. No shipped expression depends on line breaks.
 fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicySpec {
     spec.failure_policy.get_or_insert_with(|| "Fail".into());
     if let Some(constraints) = &mut spec.match_constraints {
@@ -250,7 +250,7 @@ fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPoli
     spec
 }
 
-/// Checks that a binding denies, everywhere. A binding that does more than deny (`Audit`) weakens nothing.
+/// Checks that a binding denies everywhere. Further actions (`Audit`) do not weaken it.
 fn same_binding(
     shipped: &ValidatingAdmissionPolicyBinding,
     seen: &ValidatingAdmissionPolicyBinding,

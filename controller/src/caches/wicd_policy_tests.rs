@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Index of the tried policy for Nodes. `REQUESTS` is the index of the other tried policy.
+/// Index of the policy for Nodes. `REQUESTS` is the index of the policy for certificate requests.
 const NODES: usize = 1;
 const REQUESTS: usize = 2;
 
@@ -12,12 +12,12 @@ fn shipped() -> Vec<Shipped> {
     super::shipped(DEFAULT_NAMESPACE)
 }
 
-fn seen() -> Vec<Seen> {
+fn seen() -> Vec<ObservedGuard> {
     seen_in(DEFAULT_NAMESPACE)
 }
 
-/// Returns the policies as they are installed for an operator in a namespace.
-fn seen_in(namespace: &str) -> Vec<Seen> {
+/// Returns the policies as installed for an operator in a namespace.
+fn seen_in(namespace: &str) -> Vec<ObservedGuard> {
     let there = |guard: Shipped| Guard {
         name: guard.name,
         policy: Observed::There(Box::new(guard.policy)),
@@ -36,13 +36,13 @@ fn patched<K: serde::Serialize + DeserializeOwned>(object: &K, pointer: &str, va
     serde_json::from_value(json).unwrap()
 }
 
-fn with_policy(pointer: &str, value: Value) -> Vec<Seen> {
+fn with_policy(pointer: &str, value: Value) -> Vec<ObservedGuard> {
     let mut seen = seen();
     seen[NODES].policy = Observed::There(Box::new(patched(seen[NODES].policy.object().unwrap(), pointer, value)));
     seen
 }
 
-fn with_binding(value: Value) -> Vec<Seen> {
+fn with_binding(value: Value) -> Vec<ObservedGuard> {
     let mut seen = seen();
     seen[REQUESTS].binding =
         Observed::There(Box::new(patched(seen[REQUESTS].binding.object().unwrap(), "/spec", value)));
@@ -72,7 +72,7 @@ fn what_the_api_server_writes_in_does_not_count() {
         with_policy("/spec/matchConstraints/resourceRules/0/operations", json!(["CREATE", "UPDATE", "DELETE"]));
     let policy = as_stored[NODES].policy.object().unwrap().clone();
     let mut spec = canonical(policy.spec.clone().unwrap());
-    // As kustomize writes it.
+    // Expression as kustomize writes it.
     let expression = &mut spec.validations.as_mut().unwrap()[2].expression;
     *expression = expression.replace(" ||", " ||\n\n ");
     as_stored[NODES].policy = Observed::There(Box::new(ValidatingAdmissionPolicy { spec: Some(spec), ..policy }));

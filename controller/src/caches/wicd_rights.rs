@@ -1,13 +1,13 @@
-//! Rights and certificates of the hosts' daemons (wicd): whether they may have them now. [`wicd_binding`](crate::rights::wicd_binding) finds it out.
+//! Rights of the hosts' daemons (wicd), which also decide over their certificates. [`wicd_binding`](crate::rights::wicd_binding) sets them.
 
 use api::Reason;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use wnp_core::status::policies::Policies;
 
-use crate::{caches::wicd_policy, cluster::wicd_rbac, runtime::errors::said};
+use crate::{caches::wicd_policy, cluster::wicd_rbac, runtime::errors::api_message};
 
-/// Reason for which the hosts' daemons have no rights.
+/// Reason why the hosts' daemons have no rights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct RightsProblem {
@@ -16,7 +16,7 @@ pub(crate) struct RightsProblem {
 }
 
 impl RightsProblem {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub(crate) fn reason(&self) -> Reason {
         self.reason
     }
@@ -31,45 +31,46 @@ impl RightsProblem {
     }
 
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
-        let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
+        let message =
+            format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, api_message(error));
         Self { reason: Reason::PolicyMissing, message }
     }
 }
 
 /// State of the rights of the hosts' daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum RightsState {
     NotRead,
     Given,
     Withheld(RightsProblem),
 }
 
-/// Rights of the hosts' daemons.
+/// Rights of the hosts' daemons, and the fault of other policies.
 #[derive(Debug)]
 pub(crate) struct WicdRights {
-    standing: watch::Sender<Standing>,
-    /// Fault of policies that do not hold wicd.
+    standing: watch::Sender<RightsState>,
+    /// Fault of policies that do not restrict wicd.
     others: Mutex<Option<String>>,
 }
 
 impl Default for WicdRights {
-    /// Returns rights in which no fault is known, for commands that issue nothing.
+    /// Returns rights without a known fault, for commands that issue no certificates.
     fn default() -> Self {
-        Self::new(Standing::Given)
+        Self::new(RightsState::Given)
     }
 }
 
 impl WicdRights {
-    fn new(standing: Standing) -> Self {
+    fn new(standing: RightsState) -> Self {
         Self { standing: watch::channel(standing).0, others: Mutex::default() }
     }
 
-    /// Returns the rights before they are known: nothing is issued.
+    /// Returns rights before the first check, with which nothing is issued.
     pub(crate) fn unknown() -> Self {
-        Self::new(Standing::NotRead)
+        Self::new(RightsState::NotRead)
     }
 
-    /// State of all policies, for the pools.
+    /// Returns the state of all policies for the pools.
     pub(crate) fn policies(&self) -> Policies {
         match (self.problem(), self.others.lock().clone()) {
             (Some(problem), _) => Policies::Withheld(problem.reason, problem.message),
@@ -78,17 +79,17 @@ impl WicdRights {
         }
     }
 
-    /// Records the fault of policies that do not hold wicd. Returns whether it is new.
+    /// Records the fault of policies that do not restrict wicd. Reports whether it changed.
     pub(crate) fn set_others(&self, others: Option<String>) -> bool {
         std::mem::replace(&mut *self.others.lock(), others.clone()) != others
     }
 
-    /// Problem for which no certificate of a wicd is to be issued now; `None` if it may be.
+    /// Returns the problem because of which no wicd may get a certificate now, or `None`.
     pub(crate) fn problem(&self) -> Option<RightsProblem> {
         match &*self.standing.borrow() {
-            Standing::Given => None,
-            Standing::Withheld(problem) => Some(problem.clone()),
-            Standing::NotRead => Some(RightsProblem {
+            RightsState::Given => None,
+            RightsState::Withheld(problem) => Some(problem.clone()),
+            RightsState::NotRead => Some(RightsProblem {
                 reason: Reason::PolicyMissing,
                 message: "the admission policies have not been read yet".into(),
             }),
@@ -97,11 +98,11 @@ impl WicdRights {
 
     /// Waits until the API server has answered once.
     pub(crate) async fn known(&self) {
-        // The sender lives as long as this.
-        let _ = self.standing.subscribe().wait_for(|standing| *standing != Standing::NotRead).await;
+        // The sender lives as long as `self`.
+        let _ = self.standing.subscribe().wait_for(|standing| *standing != RightsState::NotRead).await;
     }
 
-    pub(crate) fn set(&self, standing: Standing) -> bool {
+    pub(crate) fn set(&self, standing: RightsState) -> bool {
         self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing)
     }
 }

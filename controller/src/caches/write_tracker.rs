@@ -1,4 +1,4 @@
-//! Check that a cached object is new enough to be acted upon. Pure, but for its memory.
+//! Check that a cached object is new enough to act on.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,43 +10,43 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 
-/// Newest version of each instance that this process has written. The cached instance may be older for a moment, and acting on that would repeat the
-/// last step. By name: a recreated instance has a newer version than the old one.
+/// Newest resource version of each instance that this process has written, by name. The cached instance may be older for a moment, and acting on it
+/// would repeat the last step. A recreated instance has a newer version than the deleted one.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracker(Mutex<HashMap<String, u64>>);
 
 impl WriteTracker {
-    /// Records the API server's answer to a write of an instance.
+    /// Records the API server's response to a write of an instance.
     pub(crate) fn note(&self, instance: &WindowsInstance) {
         let mut newest = self.0.lock();
         let version = newest.entry(instance.name_any()).or_default();
         *version = (*version).max(version_of(instance));
     }
 
-    /// Forgets deleted instances.
+    /// Forgets instances that are not in `names`.
     pub(crate) fn keep(&self, names: &BTreeSet<String>) {
         self.0.lock().retain(|name, _| names.contains(name));
     }
 
-    /// Reports whether the instance is at least as new as the last write. If not, the watch is about to bring a newer one.
+    /// Reports whether the instance is at least as new as the last write. If not, the watch is about to deliver a newer one.
     pub(crate) fn is_caught_up(&self, instance: &WindowsInstance) -> bool {
         let newest = self.0.lock();
         newest.get(&instance.name_any()).is_none_or(|written| version_of(instance) >= *written)
     }
 }
 
-/// Nodes that this process has written and that the cache has only in an older version. kubelet and others write a new Node many times in its first
-/// moments: each of these writes brings a reconcile, which would write again what the cache does not have yet.
+/// Nodes that this process has written and whose cached version is older. kubelet and others write a new Node many times, and each write triggers a
+/// reconcile, which would repeat writes that the cache does not have yet.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenNodes(Mutex<HashMap<String, Arc<Node>>>);
 
 impl WrittenNodes {
-    /// Records the API server's answer to a write of a Node.
+    /// Records the API server's response to a write of a Node.
     pub(crate) fn note(&self, written: Node) {
         self.0.lock().insert(written.name_any(), Arc::new(written));
     }
 
-    /// Returns the written Node, if `cached` is older. Forgets it otherwise.
+    /// Returns the written Node if `cached` is older. Otherwise forgets it.
     pub(crate) fn newer_than(&self, cached: &Node) -> Option<Arc<Node>> {
         let mut nodes = self.0.lock();
         let written = nodes.get(&cached.name_any())?;
@@ -57,14 +57,14 @@ impl WrittenNodes {
         None
     }
 
-    /// Forgets Nodes of deleted instances.
+    /// Forgets Nodes that are not in `names`.
     pub(crate) fn keep(&self, names: &BTreeSet<String>) {
         self.0.lock().retain(|name, _| names.contains(name));
     }
 }
 
-/// Returns the resource version as a number. Resource versions of one kind can be compared as numbers since Kubernetes 1.35, and could before in
-/// every API server that keeps its objects in etcd.
+/// Returns the resource version as a number. Versions of one kind can be compared as numbers since Kubernetes 1.35, and before with every API server
+/// that stores its objects in etcd.
 fn version_of(object: &impl Resource) -> u64 {
     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Connection to the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and registries:
-//! kube has no use for it, and does not read `NO_PROXY`.
+//! Connection to the API server, by a kubeconfig or from a pod. Proxies of the environment are not used: they are for Git servers and registries, and
+//! kube does not read `NO_PROXY`.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use kube::{
 
 use crate::args::Cluster;
 
-/// Proxy in a kubeconfig where kube would otherwise read variables. Nothing connects to it.
+/// Placeholder for the proxy in a kubeconfig, without which kube would read environment variables. Nothing connects to it.
 const NO_PROXY: &str = "http://none.invalid";
 
-/// Chosen cluster.
+/// Cluster that a command uses.
 pub struct Chosen {
     /// Configuration for a client.
     pub config: Config,
-    /// Title by which a user recognises the cluster.
+    /// Title by which users recognise the cluster.
     pub title: String,
 }
 
-/// Returns the configuration for a client of the named cluster, otherwise of the current context, or of the cluster of the pod.
+/// Returns the named cluster, otherwise that of the current context or of the pod.
 ///
 /// # Errors
 /// Fails when there is neither a kubeconfig nor a service account, the kubeconfig cannot be read or used, or it has no such context.
@@ -48,7 +48,7 @@ async fn find(cluster: &Cluster) -> anyhow::Result<Chosen> {
             Err(unusable(&error)).context("--context needs a kubeconfig: name one with --kubeconfig, or set KUBECONFIG")
         }
         Err(error) => {
-            // Why this is no pod is of no interest to who runs it on a laptop.
+            // The error of the in-cluster configuration does not help users outside of a pod.
             let Ok(config) = Config::incluster() else {
                 bail!("{}. Name a kubeconfig with --kubeconfig, set KUBECONFIG, or run in a pod", unusable(&error));
             };
@@ -58,7 +58,7 @@ async fn find(cluster: &Cluster) -> anyhow::Result<Chosen> {
     }
 }
 
-/// Returns the fault of a kubeconfig in words of its own: those of kube quote the path twice.
+/// Returns an error about a kubeconfig that names its path once: the message of kube has it twice.
 fn unusable(error: &KubeconfigError) -> anyhow::Error {
     match error {
         KubeconfigError::ReadConfig(error, path) => {
@@ -68,7 +68,7 @@ fn unusable(error: &KubeconfigError) -> anyhow::Error {
     }
 }
 
-/// Returns the configuration for callers that need not name the cluster.
+/// Returns the configuration for callers that do not need the title of the cluster.
 ///
 /// # Errors
 /// Fails as [`choose`] does.
@@ -76,25 +76,25 @@ pub(crate) async fn config(cluster: &Cluster) -> anyhow::Result<Config> {
     Ok(choose(cluster).await?.config)
 }
 
-/// Returns the configuration for a command that a user waits for: each request ends in time.
+/// Returns the configuration for an interactive command, with a timeout for each request.
 ///
 /// # Errors
-/// Fails as [`choose`] does, and when the API server does not answer in time: a command must not begin what it cannot end.
+/// Fails as [`choose`] does, and when the API server does not answer in time, so that no command begins a change that it cannot finish.
 pub(crate) async fn bounded_config(cluster: &Cluster) -> anyhow::Result<Config> {
     bounded(config(cluster).await?, cluster.request_timeout).await
 }
 
-/// Returns a configuration with which each request ends in time, once the API server has answered one.
+/// Returns a configuration with a timeout for each request, after the API server has answered one.
 ///
 /// # Errors
-/// Fails when it does not answer in time.
+/// Fails when the API server does not answer in time.
 pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Result<Config> {
     if limit.is_zero() {
         return Ok(config);
     }
     let url = config.cluster_url.clone();
     let client = Client::try_from(config.clone()).context("cannot make a client for the API server")?;
-    // Any answer is one, also that the version is secret.
+    // Any answer counts, also a refusal.
     if tokio::time::timeout(limit, client.apiserver_version()).await.is_err() {
         let seconds = limit.as_secs_f64();
         bail!(
@@ -107,7 +107,7 @@ pub(crate) async fn bounded(mut config: Config, limit: Duration) -> anyhow::Resu
     Ok(config)
 }
 
-/// Returns a client for a command that a user waits for.
+/// Returns a client for an interactive command.
 ///
 /// # Errors
 /// Fails as [`bounded_config`] does.
@@ -115,7 +115,7 @@ pub(crate) async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
     Client::try_from(bounded_config(cluster).await?).context("cannot make a client for the API server")
 }
 
-/// Reads the configuration of a kubeconfig. A proxy that it names itself stays, so that making a client refuses it.
+/// Returns the cluster of a kubeconfig. A proxy in the kubeconfig itself is kept, so that the client, which supports none, refuses it.
 async fn of_kubeconfig(mut kubeconfig: Kubeconfig, context: Option<&str>) -> anyhow::Result<Chosen> {
     let names: Vec<&str> = kubeconfig.contexts.iter().map(|named| named.name.as_str()).collect();
     if let Some(context) = context.filter(|context| !names.contains(context)) {
@@ -189,7 +189,7 @@ mod tests {
         assert!(format!("{error:#}").ends_with("it has no context x; it has: t, p"), "{error:#}");
     }
 
-    /// Such an API server is stopped, or a firewall drops what it says: the connection is accepted, and nothing follows.
+    /// As with a stopped API server, or a firewall that drops its answers, the connection is accepted, and nothing follows.
     #[tokio::test]
     async fn an_api_server_that_does_not_answer_is_told_in_time() {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -218,7 +218,7 @@ mod tests {
         assert!(!error.contains('"') && error.contains("cannot be read"), "{error}");
     }
 
-    /// Runs in a process of its own, because variables belong to the whole process.
+    /// Runs in its own process, because environment variables belong to the whole process.
     #[test]
     fn a_proxy_of_the_environment_does_not_count() {
         for proxy in ["http://user:hunter2@proxy.example.com:3128", "no URL"] {

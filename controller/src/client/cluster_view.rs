@@ -1,7 +1,6 @@
-//! View of the cluster that this process has: its watches, its writes of status, and its clock compared with the API server's.
+//! View of the cluster from this process: its watches, its status writes, and its clock compared with the API server's.
 //!
-//! Every answer passes through the client, so that it is observed there. What a watch showed last is no state of the cluster once the watch does not
-//! begin again: nothing new begins on it.
+//! A layer of the client observes every answer. While a watch fails and does not restart, its cache is stale, and no new operation begins.
 
 use api::Reason;
 use std::{
@@ -22,18 +21,18 @@ use tower::{Layer, Service};
 
 use crate::{client::write_count::resource_of, runtime::clock};
 
-/// Time for which requests must have failed before they count: a watch that ends begins again within seconds.
+/// Time for which requests must have failed before they count: a watch that ends restarts within seconds.
 const LASTING: Duration = Duration::from_mins(1);
-/// Time within which another failure follows if the request is still repeated: the longest wait for an answer, and the longest backoff.
+/// Time within which a request that is still repeated fails again: the longest wait for an answer, and the longest backoff.
 const REPEATED: Duration = Duration::from_mins(2);
 /// Difference from the clock of the API server that counts as a wrong clock.
 const MAX_SKEW: SignedDuration = SignedDuration::from_mins(1);
-/// Difference within which the operator's own clock is left alone: answers take their time, and dates have whole seconds.
+/// Difference up to which the operator's own clock is not corrected: answers take time, and dates have whole seconds.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
-/// Answers whose times must all differ: one API server of several may have a wrong clock of its own.
+/// Number of answers whose times must all differ, because one of several API servers may itself have a wrong clock.
 const CLOCKS: usize = 5;
 
-/// Ability without which the operator cannot act on its knowledge.
+/// Access to the API server that the operator needs for its decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
     /// Watch of this resource.
@@ -43,7 +42,7 @@ enum Need {
 }
 
 impl Need {
-    /// Returns the need that a request serves.
+    /// Returns the need that a request serves, if any.
     fn of<B>(request: &Request<B>) -> Option<Self> {
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "watch=&"));
@@ -58,30 +57,30 @@ impl Need {
     }
 }
 
-/// Requests that fail again and again.
+/// Repeated failures of requests.
 #[derive(Debug)]
 struct Failing {
     since: Instant,
     last: Instant,
     times: u32,
-    /// Paths of two of the objects that were to be written.
+    /// Paths of the requests, at most two.
     paths: BTreeSet<String>,
     answer: String,
 }
 
 impl Failing {
-    /// Time from which the failures count. `None` if the request is no longer repeated.
+    /// Returns the time from which the failures count. `None` if the request is no longer repeated.
     fn counts_from(&self, now: Instant) -> Option<Instant> {
         (self.times > 1 && now < self.last + REPEATED).then_some(self.since + LASTING)
     }
 }
 
-/// Reason for which nothing new may begin.
+/// Reason why no new operation may begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Blindness {
-    /// The watch of a resource fails, so that the knowledge of it is old.
+pub(crate) enum ApiProblem {
+    /// The watch of a resource fails, so its cache is stale.
     #[error(
-        "the watch of {resource} has failed for a minute or longer, so what the operator knows of them is old, and nothing new begins: {answer}. Check the \
+        "the watch of {resource} has failed for a minute or longer, so the operator's data is stale and no new operation starts: {answer}. Check the \
          operator's ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and what is between the operator and the API server"
     )]
     Watch {
@@ -103,8 +102,8 @@ pub(crate) enum Blindness {
     },
 }
 
-impl Blindness {
-    /// Reason of conditions and of the metric.
+impl ApiProblem {
+    /// Returns the reason for conditions and for the metric.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Watch { .. } | Self::Write { .. } => Reason::ApiError,
@@ -124,7 +123,7 @@ impl Skews {
         }
     }
 
-    /// Returns the difference, if all answers say that it is more than this.
+    /// Returns the smallest difference, if that of every answer is more than `more_than`.
     fn agreed(&self, more_than: SignedDuration) -> Option<SignedDuration> {
         let differ = self.0.len() == CLOCKS && self.0.iter().all(|ahead| ahead.abs() > more_than);
         self.0.iter().min_by_key(|ahead| ahead.abs()).copied().filter(|_| differ)
@@ -133,16 +132,16 @@ impl Skews {
 
 /// Observations of the answers of the API server.
 #[derive(Debug, Default)]
-pub(crate) struct Sight {
+pub(crate) struct ApiHealth {
     failing: Mutex<BTreeMap<Need, Failing>>,
     /// Clock of the machine, compared with the API server's.
     machine: Mutex<Skews>,
-    /// Clock by which the operator decides.
+    /// Clock of the operator with its corrections, compared with the API server's.
     own: Mutex<Skews>,
     changed: Notify,
 }
 
-impl Sight {
+impl ApiHealth {
     fn succeeded(&self, need: Need) {
         if self.failing.lock().remove(&need).is_some() {
             self.changed.notify_one();
@@ -179,30 +178,30 @@ impl Sight {
         let ahead = self.machine.lock().agreed(MAX_SKEW)?;
         let direction = if ahead.is_positive() { "ahead" } else { "behind" };
         let message = format!(
-            "the clock of the operator's node is {} s {direction} of that of the API server, by which the operator decides meanwhile: correct the time \
+            "the clock of the operator's node is {} s {direction} of that of the API server, the operator uses the API server's time meanwhile: correct the time \
              service of that node, or of the API server",
             ahead.as_secs().unsigned_abs()
         );
         Some((Reason::ClockSkew, message))
     }
 
-    /// Reason for which nothing new may begin now.
-    pub(crate) fn problem(&self) -> Option<Blindness> {
+    /// Returns the reason why no new operation may begin now.
+    pub(crate) fn problem(&self) -> Option<ApiProblem> {
         self.problem_at(Instant::now())
     }
 
-    fn problem_at(&self, now: Instant) -> Option<Blindness> {
+    fn problem_at(&self, now: Instant) -> Option<ApiProblem> {
         let failing = self.failing.lock();
         let counts = |failing: &&Failing| failing.counts_from(now).is_some_and(|from| from <= now);
         let failing: Vec<_> = failing.iter().filter(|(_, failing)| counts(failing)).collect();
-        // A webhook may refuse one object, which is no lack of a right and must not stop the others.
+        // A webhook may refuse a single object, which must not stop the others.
         let writes = failing.iter().filter(|(need, _)| matches!(need, Need::WriteStatus(_)));
         let written: usize = writes.map(|(_, failing)| failing.paths.len()).sum();
         let (need, failing) = failing.into_iter().find(|(need, _)| matches!(need, Need::Watch(_)) || written > 1)?;
         let answer = failing.answer.clone();
         Some(match *need {
-            Need::Watch(resource) => Blindness::Watch { resource, answer },
-            Need::WriteStatus(resource) => Blindness::Write { resource, answer },
+            Need::Watch(resource) => ApiProblem::Watch { resource, answer },
+            Need::WriteStatus(resource) => ApiProblem::Write { resource, answer },
         })
     }
 
@@ -213,7 +212,7 @@ impl Sight {
         times.filter(|at| *at > now).min()
     }
 
-    /// Waits until another problem, or none, may be there.
+    /// Waits until the problem may have changed.
     pub(crate) async fn changed(&self) {
         let at = self.changes_at(Instant::now());
         let passed = async {
@@ -234,9 +233,9 @@ impl Sight {
     }
 }
 
-/// Layer of [`Sight::layer`].
+/// Layer of a client that observes each answer for a [`ApiHealth`].
 #[derive(Clone)]
-pub(crate) struct Observe(Arc<Sight>);
+pub(crate) struct Observe(Arc<ApiHealth>);
 
 impl<S> Layer<S> for Observe {
     type Service = Observed<S>;
@@ -250,7 +249,7 @@ impl<S> Layer<S> for Observe {
 #[derive(Clone)]
 pub(crate) struct Observed<S> {
     inner: S,
-    sight: Arc<Sight>,
+    sight: Arc<ApiHealth>,
 }
 
 impl<S, A> Service<Request<Body>> for Observed<S>
@@ -282,7 +281,7 @@ where
             }
             let (Some(need), Some((method, path))) = (need, of) else { return answer };
             match &answer {
-                // What concerns one object, or is tried again with a newer version, is no lack of a right.
+                // A refusal of a single object, or a conflict that is retried, does not count as a failure.
                 Ok(answer) if answer.status().is_success() || is_of_one_object(answer.status()) => {
                     sight.succeeded(need);
                 }
@@ -302,7 +301,7 @@ fn is_of_one_object(status: StatusCode) -> bool {
         StatusCode::NOT_FOUND,
         StatusCode::CONFLICT,
         StatusCode::GONE,
-        // An object that is refused must not stop the others.
+        // A refused object must not stop the others.
         StatusCode::BAD_REQUEST,
         StatusCode::PAYLOAD_TOO_LARGE,
         StatusCode::UNPROCESSABLE_ENTITY,
@@ -353,7 +352,7 @@ mod tests {
             ("not repeated", &[0, 100], 220, false),
             ("a second run", &[0, 10, 500, 510], 540, false),
         ] {
-            let sight = Sight::default();
+            let sight = ApiHealth::default();
             for failure in failures {
                 sight.failed(need, "nodes", "403 Forbidden".into(), at(*failure));
             }
@@ -371,7 +370,7 @@ mod tests {
             ("two objects", &[(instance, "a"), (instance, "b")], true),
             ("the only pool and its only host", &[(pool, "p"), (instance, "a")], true),
         ] {
-            let (sight, begin) = (Sight::default(), Instant::now());
+            let (sight, begin) = (ApiHealth::default(), Instant::now());
             for seconds in [0, 30, 60] {
                 for (need, path) in refused {
                     sight.failed(*need, path, "403 Forbidden".into(), begin + Duration::from_secs(seconds));
@@ -396,7 +395,7 @@ mod tests {
             ("one API server of two is wrong", &[600, 0, 600, 600, 600], None, None),
             ("right again", &[600, 600, 600, 600, 600, 0], None, Some(-600)),
         ] {
-            let sight = Sight::default();
+            let sight = ApiHealth::default();
             let noted = answers.iter().map(|ahead| sight.dated(now - SignedDuration::from_secs(*ahead), now, now));
             let by: Vec<_> = noted.flatten().map(|by| by.as_secs()).collect();
             assert_eq!(by, corrected.into_iter().collect::<Vec<i64>>(), "{about}");

@@ -1,4 +1,4 @@
-//! Command line of users: its help in groups, and its completion by kubectl, which starts the program under the name
+//! Command line of the client: its grouped help, and its completion by kubectl, which starts the program under the name
 //! `kubectl_complete-windows_node_pools`.
 
 pub mod api_server;
@@ -27,17 +27,17 @@ pub const PROGRAM: &str = "kubectl-windows_node_pools";
 /// Name under which kubectl asks the program for completions.
 pub const COMPLETION: &str = "kubectl_complete-windows_node_pools";
 
-/// Groups of the help.
+/// Groups of commands in the help.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("See", &["status", "ui", "explain", "plan"]),
     ("Act", &["approve", "pause", "resume", "retry", "trust-host-key", "abandon"]),
     ("Check", &["check", "gather"]),
     ("Other", &["machineset", "version"]),
 ];
-/// Time that a user who has pressed the tabulator may wait for names.
+/// Timeout of a completion that needs names from the cluster.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns the commands, as kubectl shows them.
+/// Returns the command line, with grouped help and completion of names.
 pub fn command() -> Command {
     let command = args::client().mut_subcommands(|command| command.mut_args(with_names));
     let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}", groups(&command));
@@ -57,7 +57,7 @@ fn groups(command: &Command) -> String {
     text
 }
 
-/// Completes names of pools and of hosts by those of the cluster.
+/// Adds completion with the cluster's names to an argument for pools or hosts.
 fn with_names(arg: Arg) -> Arg {
     let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     match value.unwrap_or_else(|| arg.get_id().as_str().to_uppercase()).as_str() {
@@ -67,7 +67,7 @@ fn with_names(arg: Arg) -> Arg {
     }
 }
 
-/// Lists the names of objects in the cluster that the command line names so far. An API server that does not answer has none.
+/// Lists the names of objects in the cluster that the command line selects. The list is empty if the API server does not answer.
 fn names<K>() -> Vec<CompletionCandidate>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
@@ -83,7 +83,7 @@ where
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
         runtime.block_on(async { tokio::time::timeout(PATIENCE, list()).await.ok()?.ok() })
     };
-    // A thread of its own, because the engine asks without waiting.
+    // In its own thread, because the completion engine is not asynchronous.
     let found = std::thread::scope(|scope| scope.spawn(found).join()).ok().flatten();
     found.into_iter().flatten().map(CompletionCandidate::new).collect()
 }
@@ -96,7 +96,7 @@ pub fn is_completion(program: Option<&OsStr>) -> bool {
 /// Prints the completions of the last word, as kubectl expects them.
 ///
 /// # Errors
-/// Fails when it cannot be printed.
+/// Fails when the completions cannot be printed.
 pub fn complete(words: impl Iterator<Item = OsString>) -> std::io::Result<()> {
     let words: Vec<OsString> = words.collect();
     output::print(&candidates(&words))
@@ -118,7 +118,7 @@ fn candidates(words: &[OsString]) -> String {
         let about = about.lines().next().and_then(|line| line.split(". ").next()).unwrap_or_default();
         lines.insert(format!("{}\t{about}", value.display()).trim_end().to_owned());
     }
-    // kubectl is to complete no names of files by itself, and to add no space to a folder.
+    // The last line keeps kubectl from completing file names itself, and from adding a space after a folder.
     let is_folder = lines.iter().any(|line| line.ends_with('/'));
     lines.into_iter().chain([if is_folder { ":6" } else { ":4" }.to_owned()]).map(|line| line + "\n").collect()
 }
@@ -158,7 +158,7 @@ mod tests {
         assert!(help(&["--version"]).starts_with(PLUGIN));
     }
 
-    /// Names are missing without a cluster.
+    /// There is no cluster, so names are not completed.
     #[test]
     fn what_follows_is_completed() {
         for (line, expected) in [

@@ -1,4 +1,4 @@
-//! Count of the writes to the API server where all of them pass: in the client.
+//! Count of the writes to the API server, by a layer of the client through which all of them pass.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tower::util::MapRequestLayer;
 
 use crate::runtime::metrics::Metrics;
 
-/// API groups whose objects are questions: a `POST` of one stores nothing.
+/// API groups of reviews: a `POST` of a review stores nothing.
 const REVIEWS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
 
 /// Returns a layer of the client that counts each write in the metrics, also one that the API server refuses.
@@ -44,7 +44,7 @@ pub(crate) fn resource_of(path: &str) -> Option<(&str, Option<&str>)> {
         "apis" => drop(parts.next()?),
         _ => return None,
     }
-    // The version.
+    // Skips the version.
     parts.next()?;
     let mut resource = parts.next()?;
     if resource == "namespaces" {
@@ -54,7 +54,7 @@ pub(crate) fn resource_of(path: &str) -> Option<(&str, Option<&str>)> {
             None => return namespace.map(|_| (resource, None)),
         }
     }
-    // The name.
+    // Skips the name.
     parts.next();
     Some((resource, parts.next()))
 }

@@ -1,6 +1,6 @@
-//! Certificate of the API server: proof of a CA that a ConfigMap holds, and names that no host may have.
+//! Certificate of the API server: proof of a CA from a ConfigMap, and names that no host may have.
 //!
-//! Clients that may write ConfigMaps in the operator's namespace are not those that decide whom all nodes trust.
+//! Clients that may write ConfigMaps in the operator's namespace must not decide which CA all nodes trust.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -16,9 +16,9 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::ClusterError;
 
-/// Time after which an API server that does not answer is asked again later.
+/// Time limit for an answer of the API server.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Maximum names of a certificate, more than any of an API server has.
+/// Maximum number of names that are read from a certificate. API servers have fewer.
 const MOST: usize = 200;
 
 /// Fault of a connection to the API server.
@@ -28,16 +28,16 @@ enum Fault {
     Silent,
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("no certificate that can be read is there to check it with")]
+    #[error("there is no readable CA certificate to verify it")]
     NoCertificate,
     #[error("{0}")]
     Tls(#[from] rustls::Error),
-    #[error("its URL has no name")]
+    #[error("its URL has no host name")]
     NoName,
 }
 
 impl Fault {
-    /// Reports whether the certificates do not prove the API server. Otherwise the API server may answer later.
+    /// Reports whether the certificates do not prove the API server. Other faults may be temporary.
     fn is_of_certificates(&self) -> bool {
         match self {
             Self::NoCertificate | Self::Tls(_) => true,
@@ -47,8 +47,8 @@ impl Fault {
     }
 }
 
-/// Returns the names and addresses of the API server's certificate, which the operator checks as for all its requests. They are empty if it reaches
-/// the API server without TLS, without roots of its own, or through a proxy.
+/// Returns the names and addresses in the API server's certificate, verified as for all requests of the operator. Returns none if the operator
+/// reaches the API server without TLS, without its own root certificates, or through a proxy.
 pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterError> {
     let roots = config.root_cert.iter().flatten().cloned().map(CertificateDer::from).collect::<Vec<_>>();
     if roots.is_empty() || config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
@@ -57,7 +57,7 @@ pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterEr
     shown(config, roots).await.map_err(|fault| no_answer(config, &fault))
 }
 
-/// Proves that these PEM certificates are those of the API server that answers the operator.
+/// Proves that `ca` has the PEM certificates of the API server that answers the operator.
 pub(super) async fn prove(config: &Config, ca: &str) -> Result<(), ClusterError> {
     let roots = CertificateDer::pem_slice_iter(ca.as_bytes()).flatten().collect();
     match shown(config, roots).await {
@@ -73,7 +73,7 @@ fn no_answer(config: &Config, fault: &Fault) -> ClusterError {
     ClusterError::NoAnswer { url: config.cluster_url.to_string(), problem: fault.to_string() }
 }
 
-/// Connects to the API server, trusting these certificates alone, and returns the names of its certificate.
+/// Connects to the API server, trusting only these certificates, and returns the names in its certificate.
 async fn shown(config: &Config, roots: Vec<CertificateDer<'_>>) -> Result<BTreeSet<String>, Fault> {
     tokio::time::timeout(LIMIT, connect(config, roots)).await.unwrap_or(Err(Fault::Silent))
 }
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts an API server at a port of its own, with a certificate of its own.
+    /// Starts an API server with its own port and certificate.
     async fn api_server() -> (Config, String) {
         let key = KeyPair::generate().unwrap();
         let names = ["127.0.0.1".to_owned(), "api.example.com".to_owned(), "Kubernetes".to_owned()];
@@ -148,13 +148,15 @@ mod tests {
     #[tokio::test]
     async fn a_ca_counts_only_if_the_api_server_that_answers_proves_it() {
         let ((mut config, own), (_, other)) = tokio::join!(api_server(), api_server());
-        // While a CA is rotated there are two.
+        // During a rotation, there are two CAs.
         for ca in [own.clone(), format!("{other}{own}")] {
             prove(&config, &ca).await.unwrap();
         }
-        for (ca, words) in
-            [(other.as_str(), "invalid peer certificate"), ("", "no certificate"), ("x", "no certificate")]
-        {
+        for (ca, words) in [
+            (other.as_str(), "invalid peer certificate"),
+            ("", "no readable CA certificate"),
+            ("x", "no readable CA certificate"),
+        ] {
             let error = prove(&config, ca).await.unwrap_err();
             assert!(matches!(error, ClusterError::Unproven { .. }) && error.to_string().contains(words), "{error}");
         }
@@ -162,7 +164,7 @@ mod tests {
         config.root_cert = Some(CertificateDer::pem_slice_iter(own.as_bytes()).flatten().map(|c| c.to_vec()).collect());
         let known = names(&config).await.unwrap();
         assert_eq!(known, ["127.0.0.1", "api.example.com", "kubernetes"].map(str::to_owned).into());
-        // An API server that is away proves nothing against a CA.
+        // An API server that does not answer proves nothing against a CA.
         config.cluster_url = "https://127.0.0.1:1".parse().unwrap();
         for error in [prove(&config, &own).await.unwrap_err(), names(&config).await.unwrap_err()] {
             assert!(matches!(error, ClusterError::NoAnswer { .. }), "{error}");

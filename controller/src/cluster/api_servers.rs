@@ -1,4 +1,4 @@
-//! Versions of all API servers: kubelet must not be newer than the oldest of them, and while a control plane is upgraded they differ.
+//! Versions of all API servers, which differ during an upgrade of the control plane. kubelet must not be newer than the oldest one.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,29 +8,29 @@ use kube::{Api, Client, Config};
 
 use super::{ClusterError, failed, number};
 
-/// Name that the certificate of each API server has, whatever its address is.
+/// Name in the certificate of every API server, whatever its address is.
 const NAME: &str = "kubernetes.default.svc";
-/// Maximum number of API servers, more than any cluster has.
+/// Maximum number of API servers that are queried. Clusters have fewer.
 const MOST: usize = 16;
-/// Time after which an API server that does not answer is silent.
+/// Time limit for the answer of an API server.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Versions of the API servers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// Oldest minor version of those that answer.
+    /// Oldest minor version of the API servers that answer.
     pub oldest: Option<u32>,
-    /// Addresses at which none answers: that API server may be older, and restart.
+    /// Addresses of API servers that do not answer. They may be restarting, with an older version.
     pub silent: Vec<String>,
 }
 
-/// Asks the API server that the operator uses, and each one that is listed.
+/// Queries the API server that the operator uses, and all others that the cluster lists.
 pub(super) async fn versions(client: &Client, config: &Config) -> Result<Versions, ClusterError> {
     let answers = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let slice = slices.get_opt("kubernetes").await.map_err(failed("the addresses of the API servers"))?;
     let urls = slice.as_ref().map(urls).unwrap_or_default();
-    // The only one has answered.
+    // A single API server has already answered.
     let others = if urls.len() > 1 { urls } else { Vec::new() };
     let asked = others.into_iter().map(|url| async {
         let address = url.authority().map(ToString::to_string).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(super) async fn versions(client: &Client, config: &Config) -> Result<Version
     Ok(summary(&answers, join_all(asked).await))
 }
 
-/// Returns the versions in all answers. `found` has an address each.
+/// Combines all answers. `found` has the address and the version of each listed API server.
 fn summary(answers: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
     let mut versions = Versions { oldest: minor(answers), silent: Vec::new() };
     for (address, version) in found {
@@ -51,8 +51,7 @@ fn summary(answers: &Info, found: Vec<(String, Option<Info>)>) -> Versions {
     versions
 }
 
-/// Queries the version of an API server. The server at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent
-/// anything.
+/// Queries the version of an API server. Before any request, the server must present a certificate of the cluster's CA for [`NAME`].
 async fn version(config: &Config, url: http::Uri) -> Option<Info> {
     let mut config = config.clone();
     config.cluster_url = url;

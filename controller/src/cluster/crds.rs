@@ -1,5 +1,4 @@
-//! CRDs that the API server has, compared with those of this release. Fields that an older one lacks, the API server drops from what is written, or
-//! refuses.
+//! Comparison of the API server's CRDs with those of this release. The API server drops or refuses fields that an older CRD lacks.
 
 use api::Reason;
 use std::collections::BTreeSet;
@@ -14,10 +13,10 @@ pub(crate) enum CrdFault {
     /// Missing CRD.
     #[error("the CustomResourceDefinition {0} is missing")]
     Missing(String),
-    /// CRD of another origin.
+    /// CRD of another product with the same name.
     #[error("the CustomResourceDefinition {0} has another scope or kind, so it does not belong to this operator")]
     Conflict(String),
-    /// CRD whose objects are stored in a version of another release.
+    /// CRD whose objects are stored in an unknown version.
     #[error(
         "the CustomResourceDefinition {name}: objects are stored in the version {version}, which this release does not know"
     )]
@@ -27,7 +26,7 @@ pub(crate) enum CrdFault {
         /// Unknown version.
         version: String,
     },
-    /// CRD of an earlier release, which lacks a version, or a property of one.
+    /// CRD of an earlier release, which lacks a version or a property.
     #[error("the CustomResourceDefinition {name} is of an earlier release: it lacks {lacks}")]
     Outdated {
         /// Name of the CRD.
@@ -38,13 +37,13 @@ pub(crate) enum CrdFault {
 }
 
 impl CrdFault {
-    /// Reason of conditions and checks.
+    /// Returns the reason for conditions and checks.
     #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
         Reason::CrdInvalid
     }
 
-    /// Remedy of the fault.
+    /// Returns the remedy of the fault.
     pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Missing(_) => "install the operator again; its CRDs are in crds/".into(),
@@ -62,7 +61,7 @@ impl CrdFault {
     }
 }
 
-/// Returns a fault that keeps this release from working with the CRDs of the API server. Without the right to read one, it is taken to be right.
+/// Returns the first fault of the API server's CRDs that prevents this release from working. A CRD that the operator may not read counts as valid.
 pub(crate) async fn fault(client: &Client) -> kube::Result<Option<CrdFault>> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for shipped in api::crds() {
@@ -80,7 +79,7 @@ pub(crate) async fn fault(client: &Client) -> kube::Result<Option<CrdFault>> {
     Ok(None)
 }
 
-/// Returns the fault that keeps an existing CRD from becoming that of this release.
+/// Returns the fault that prevents an update of an existing CRD to this release.
 pub(crate) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<CrdFault> {
     let names = |crd: &CustomResourceDefinition| {
         (crd.spec.scope.clone(), crd.spec.names.kind.clone(), crd.spec.names.plural.clone())
@@ -94,7 +93,7 @@ pub(crate) fn conflict(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::VersionUnknown { name: crd.name_any(), version: version.clone() })
 }
 
-/// Returns the missing part of the API server's CRD: a version of this release, or a property of one.
+/// Returns a fault if the API server's CRD lacks a version of this release, or a property of one.
 pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceDefinition) -> Option<CrdFault> {
     let lacks = shipped.spec.versions.iter().filter(|version| version.served).find_map(|version| {
         let name = &version.name;
@@ -107,7 +106,7 @@ pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::Outdated { name: crd.name_any(), lacks })
 }
 
-/// Returns the properties of a value that a schema has. Server-side apply refuses a value that has others.
+/// Returns the properties of a value that the schema has. Server-side apply refuses a value with other properties.
 pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     match (value, schema["properties"].as_object()) {
         (Value::Object(map), Some(properties)) => {
@@ -119,8 +118,8 @@ pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     }
 }
 
-/// Returns the path of the first property that `shipped` has and `served` lacks: the API server drops it from what is written, without an error that
-/// a tool would report. Properties that only `served` has are of a newer release, which accepts all that this one writes.
+/// Returns the path of the first property that `shipped` has and `served` lacks. The API server drops such a property without an error that a tool
+/// would report. Properties that only `served` has are of a newer release, which accepts everything that this release writes.
 fn lacking(shipped: &Value, served: &Value) -> Option<String> {
     lacking_below(shipped.get("openAPIV3Schema")?, &served["openAPIV3Schema"], "")
 }
@@ -134,7 +133,7 @@ fn lacking_below(shipped: &Value, served: &Value, path: &str) -> Option<String> 
         }
     });
     let inner = || {
-        // Of a list and of a map.
+        // Items of a list, and values of a map.
         [("items", "[]"), ("additionalProperties", ".*")].into_iter().find_map(|(field, mark)| {
             let schema = shipped.get(field).filter(|schema| schema.is_object())?;
             lacking_below(schema, &served[field], &format!("{path}{mark}"))

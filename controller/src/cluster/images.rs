@@ -1,4 +1,4 @@
-//! Image settings of hosts: mirrors, logins, and the certificates of registries.
+//! Image settings of hosts: registry mirrors, registry logins, and the certificates of registries.
 
 use std::collections::BTreeMap;
 
@@ -19,27 +19,27 @@ use wnp_core::{
 use super::{ClusterError, failed};
 use crate::cluster::texts;
 
-/// ConfigMap with mirrors in the operator's namespace: the only ones on plain Kubernetes.
+/// ConfigMap with mirrors in the operator's namespace, the only source of mirrors on plain Kubernetes.
 const MIRRORS: &str = "image-mirrors";
 const MIRRORS_KEY: &str = "mirrors.yaml";
-/// Secret with logins, in the operator's namespace and in [`OPENSHIFT_CONFIG`].
+/// Secret with registry logins, in the operator's namespace and in [`OPENSHIFT_CONFIG`].
 const PULL_SECRET: &str = "pull-secret";
 const OPENSHIFT_CONFIG: &str = "openshift-config";
 
-/// Image settings that were found, and sentences on those that cannot be used.
+/// Image settings of the cluster, and messages about settings that cannot be used.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Images {
     pub mirrors: Vec<MirrorRule>,
     pub pull_secret: PullSecret,
     /// PEM certificates of registries.
     pub trusted: String,
-    /// Parts of the settings that are left out.
+    /// Messages about parts of the settings that are left out.
     pub left_out: Vec<String>,
     /// Settings that cannot be used as a whole.
     pub unusable: Vec<Unusable>,
 }
 
-/// Finds all image settings.
+/// Reads all image settings of the cluster.
 pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: bool) -> Result<Images, ClusterError> {
     let mut images = Images::default();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -48,7 +48,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
     }
     let own = secret(client, namespace).await?;
     if is_openshift {
-        // Tags last: a digest is found in whatever mirror has it.
+        // Tag mirrors come last, because a digest can be served by any mirror that has it.
         for (group, version, kind) in [
             ("config.openshift.io", "v1", "ImageDigestMirrorSet"),
             ("operator.openshift.io", "v1alpha1", "ImageContentSourcePolicy"),
@@ -66,7 +66,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
     };
     match found {
         Some((secret, namespace)) => images.add_pull_secret(&secret, namespace),
-        // Every OpenShift cluster has one. Elsewhere to delete it is the way to take the logins away.
+        // Every OpenShift cluster has a pull secret. Elsewhere, users delete the Secret to remove the logins.
         None if is_openshift => images.unusable.push(Unusable {
             fact: Fact::PullSecret,
             problem: format!(
@@ -106,7 +106,7 @@ pub(super) fn problem_of_logins(secret: &Secret) -> Option<String> {
 }
 
 pub(super) fn mirror_lists(text: &str) -> Result<MirrorLists, String> {
-    // An empty text would be read as empty lists.
+    // Empty text would count as empty lists.
     if text.trim().is_empty() {
         return Err("it is missing or empty".to_owned());
     }
@@ -178,7 +178,7 @@ impl Images {
         }
     }
 
-    /// Returns the certificates of a `ControllerConfig` that can be read.
+    /// Returns the certificates of a `ControllerConfig` that are readable.
     fn certificates(&mut self, config: &Value) -> String {
         let mut trusted = String::new();
         for field in ["imageRegistryBundleUserData", "imageRegistryBundleData"] {
@@ -188,7 +188,7 @@ impl Images {
                     trusted.push_str(&pem);
                     continue;
                 }
-                // A file is named after its registry, with two dots for a colon.
+                // Each file is named after its registry, with two dots for a colon.
                 let name = entry["file"].as_str().unwrap_or_default().replace("..", ":");
                 self.left_out.push(format!(
                     "ControllerConfig/{CONTROLLER_CONFIG}: the certificates of the registry {name:?} are damaged and left out"
@@ -201,8 +201,8 @@ impl Images {
 
 const CONTROLLER_CONFIG: &str = "machine-config-controller";
 
-/// Reads the certificates that Linux nodes trust for registries: `Image/cluster` and the cluster's own registry, as the machine config
-/// operator has put them together.
+/// Reads the certificates that Linux nodes trust for registries: those of `Image/cluster` and of the cluster's own registry, as collected by the
+/// machine config operator.
 async fn controller_config(client: &Client) -> Result<Value, ClusterError> {
     let kind = GroupVersionKind::gvk("machineconfiguration.openshift.io", "v1", "ControllerConfig");
     let api: Api<DynamicObject> =
@@ -219,7 +219,7 @@ async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, Clus
     api.get_opt(PULL_SECRET).await.map_err(failed("the pull secret"))
 }
 
-/// Lists all objects of a kind, by name. Old clusters lack some kinds, and new ones have dropped some.
+/// Lists all objects of a kind, sorted by name. Some versions of OpenShift lack some kinds.
 async fn list(client: &Client, group: &str, version: &str, kind: &str) -> Result<Vec<DynamicObject>, ClusterError> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -315,7 +315,7 @@ mod tests {
             let problem = unusable.problem;
             assert!(problem.contains("Secret ns/pull-secret") && !problem.contains("hunter2"), "{problem}");
         }
-        // No login and no mirror, on purpose.
+        // No logins and no mirrors, on purpose.
         let mut images = Images::default();
         images.add_config_map(Ok(Some("{}".into())), "ns");
         images.add_pull_secret(&secret(r#"{"auths": {}}"#), "ns");

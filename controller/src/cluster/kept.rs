@@ -1,4 +1,4 @@
-//! Fact values that were in force, in a Secret: the next operator needs them for facts that it cannot use as it finds them.
+//! Cluster facts in force, stored in a Secret for the next operator, which uses them in place of unusable facts.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use super::{ClusterError, failed, number};
 
 const KEY: &str = "facts.json";
 
-/// Loads what the last operator has stored. If it has stored nothing, the nodes say which version of Kubernetes they follow.
+/// Loads the facts that the last operator stored. If there are none, the version of Kubernetes comes from the nodes.
 pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept>, ClusterError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match api.get_opt(KEPT_FACTS).await {
         Ok(secret) => secret,
-        // The Role is of an older release, or a user's.
+        // The Role is from an older release, or was changed by a user.
         Err(kube::Error::Api(status)) if status.code == 403 => None,
         Err(error) => return Err(failed("the facts that were in force")(error)),
     };
@@ -35,7 +35,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
     Ok(minor_of_nodes(client).await?.map(Kept::of_nodes))
 }
 
-/// Returns the newest minor version of Kubernetes that a node of a pool has.
+/// Returns the newest minor version of Kubernetes among the nodes of pools.
 async fn minor_of_nodes(client: &Client) -> Result<Option<u32>, ClusterError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = ListParams::default().labels(key::POOL);
@@ -68,7 +68,7 @@ pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, s
     match api.patch(KEPT_FACTS, &params, &Patch::Apply(&secret)).await {
         Ok(_) => *stored = text,
         Err(error) => tracing::warn!(
-            error = crate::runtime::errors::said(&error),
+            error = crate::runtime::errors::api_message(&error),
             "failed to store the facts in force as the Secret {namespace}/{KEPT_FACTS}; the operator retries"
         ),
     }

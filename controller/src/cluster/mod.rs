@@ -1,7 +1,7 @@
-//! Facts about the cluster that the operator detects, so that users need not configure them.
+//! Cluster facts that the operator detects, so that users need not configure them.
 //!
-//! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
-//! address is the one that the operator uses itself, unless another is configured.
+//! On OpenShift, all facts are detected. Elsewhere, the service network comes from the ServiceCIDR object, and the API server's address is the one
+//! that the operator uses, unless another is configured.
 
 pub(crate) mod crds;
 pub(crate) mod release;
@@ -33,11 +33,11 @@ use wnp_core::{
     render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
 };
 
-/// Error of facts that the operator cannot find out.
+/// Error of cluster facts that cannot be detected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    /// The API server did not answer.
-    #[error("failed to get {what}: {}", crate::runtime::errors::said(.source))]
+    /// A request to the API server failed.
+    #[error("failed to get {what}: {}", crate::runtime::errors::api_message(.source))]
     Api {
         /// Requested fact.
         what: &'static str,
@@ -45,7 +45,7 @@ pub(crate) enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// A value must be set.
+    /// A value cannot be detected and must be set.
     #[error("{what} cannot be detected in this cluster; set it with {env}, or with {flag}")]
     Unknown {
         /// Name of the value.
@@ -63,10 +63,10 @@ pub(crate) enum ClusterError {
         /// Fault of the connection.
         problem: String,
     },
-    /// The CA of the cluster is not that of the API server.
+    /// The CA of the cluster does not prove the API server.
     #[error(
         "the CA in the ConfigMap kube-root-ca.crt of the operator's namespace does not prove the API server at {url}: {problem}. Nodes keep the CA that they \
-         have. See who has written the ConfigMap, which kube-controller-manager keeps"
+         have. Find out who changed the ConfigMap, which kube-controller-manager maintains"
     )]
     Unproven {
         /// URL of the API server.
@@ -74,7 +74,7 @@ pub(crate) enum ClusterError {
         /// Fault of the connection.
         problem: String,
     },
-    /// A value cannot be used.
+    /// A value is not valid.
     #[error("{what} {value:?} cannot be used: {problem}")]
     Invalid {
         /// Name of the value.
@@ -87,7 +87,7 @@ pub(crate) enum ClusterError {
 }
 
 impl ClusterError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
         Reason::ClusterUnknown
@@ -98,12 +98,12 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
     move |source| ClusterError::Api { what, source: Box::new(source) }
 }
 
-/// Path of the hybrid overlay in the `Network` of the network operator.
+/// JSON pointer to the hybrid overlay in the `Network` of the network operator.
 const HYBRID_OVERLAY: &str = "/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig";
 
-/// Oldest minor version of Kubernetes that the operator does not warn of.
+/// Oldest minor version of Kubernetes that the operator accepts without a warning.
 pub const OLDEST_MINOR: u32 = 33;
-/// Oldest minor version that has `ValidatingAdmissionPolicy` in version v1.
+/// Oldest minor version that serves `ValidatingAdmissionPolicy` v1.
 const FIRST_WITH_POLICIES: u32 = 30;
 /// Reason for an API server that is too old.
 pub(crate) const TOO_OLD: Reason = Reason::ApiServerTooOld;
@@ -119,7 +119,7 @@ pub(crate) fn lacks_policies(major: &str, minor: &str) -> Option<String> {
     })
 }
 
-/// Returns a warning if the API server is older than what is tested. The operator works on.
+/// Returns a warning if the API server is older than the tested versions, or its version is unreadable. The operator continues.
 pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, String)> {
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
@@ -138,12 +138,12 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(Reason, Strin
     }
 }
 
-/// Reads a part of a version, as 36 of `36+`.
+/// Parses a part of a version, for example `36+` as 36.
 fn number(text: &str) -> Option<u32> {
     text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
 }
 
-/// Reports whether hosts get their pod network from OVN-Kubernetes, which gives it to Windows through its hybrid overlay alone.
+/// Reports whether OVN-Kubernetes provides the pod network of hosts, which it does on Windows only through its hybrid overlay.
 fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, ClusterError> {
     match network_type {
         Some("OVNKubernetes") if !is_hybrid => Err(ClusterError::Invalid {
@@ -162,8 +162,8 @@ fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, Clus
     }
 }
 
-/// Reports whether hosts get their pod network from OVN-Kubernetes, by the `Network` of the cluster and that of its network operator, unless it is
-/// chosen.
+/// Reports whether OVN-Kubernetes provides the pod network of hosts, by `choice` or else by the `Network` objects of the cluster and of its network
+/// operator.
 fn overlay(
     choice: Option<NetworkArg>,
     network: Option<&DynamicObject>,
@@ -176,14 +176,14 @@ fn overlay(
     has_overlay(network_type, operator.is_some_and(|o| is_hybrid(&o.data)))
 }
 
-/// Reports whether the `Network` of the network operator has a hybrid overlay: an overlay without a network for its nodes is none. The defaults of
-/// the network operator fill in a list that is left out, and not an empty one.
+/// Reports whether the `Network` of the network operator has a hybrid overlay. An overlay with an empty list of node networks does not count; the
+/// network operator sets a default only for a missing list.
 fn is_hybrid(operator: &Value) -> bool {
     let config = operator.pointer(HYBRID_OVERLAY).filter(|config| config.is_object());
     config.is_some_and(|c| !c["hybridClusterNetwork"].as_array().is_some_and(Vec::is_empty))
 }
 
-/// Returns the provider of the pod network, with its settings.
+/// Returns the provider of the pod network with its settings.
 fn pod_network(
     args: &Run,
     network: Option<&DynamicObject>,
@@ -204,7 +204,7 @@ fn pod_network(
     }
 }
 
-/// Returns the fault of the pod network, before anything is installed.
+/// Returns the fault of the pod network, for a check before the installation.
 pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -> Option<ClusterError> {
     let (network, operator) = match networks(client).await {
         Ok(both) => both,
@@ -213,23 +213,23 @@ pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -
     overlay(choice, network.as_ref(), operator.as_ref()).err()
 }
 
-/// Reports whether the cluster is OpenShift, as far as it can be read.
+/// Reports whether the cluster is OpenShift. An error counts as no.
 pub(crate) async fn is_openshift(client: &Client) -> bool {
     infrastructure(client).await.is_ok_and(|found| found.is_some())
 }
 
-/// Reads the platform of OpenShift, if the cluster is OpenShift.
+/// Reads the `Infrastructure` object, if the cluster is OpenShift.
 async fn infrastructure(client: &Client) -> Result<Option<DynamicObject>, ClusterError> {
     openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await
 }
 
-/// Reads the `Network` of the cluster, and that of its network operator.
+/// Reads the `Network` objects of the cluster and of its network operator.
 async fn networks(client: &Client) -> Result<(Option<DynamicObject>, Option<DynamicObject>), ClusterError> {
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
     Ok((network, openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?))
 }
 
-/// Reads the id of the cluster: UID of the Namespace `kube-system`.
+/// Reads the id of the cluster, which is the UID of the Namespace `kube-system`.
 pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     const WHAT: &str = "the id of the cluster (UID of the Namespace kube-system)";
     let namespace = Api::<Namespace>::all(client.clone()).get("kube-system").await.map_err(failed(WHAT))?;
@@ -237,7 +237,7 @@ pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     uid.ok_or_else(|| ClusterError::Invalid { what: WHAT, value: String::new(), problem: "it is empty" })
 }
 
-/// Addresses of the cluster's own parts.
+/// Addresses of the API server, the service network and the cluster DNS.
 struct Addresses {
     api_server: String,
     service_cidr: String,
@@ -270,7 +270,7 @@ fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
     object.and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
 }
 
-/// Finds the names that no host may have in a certificate: all that a verdict on one needs of the facts.
+/// Detects the names that no host may have in a certificate, the only facts that the review of a certificate request needs.
 pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
     let infrastructure = infrastructure(client).await?;
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
@@ -282,12 +282,12 @@ pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Re
     Ok(Reserved::of(&cluster, args.loopback_hosts))
 }
 
-/// Finds the names and addresses of the API server, and the domain of the ingress: no host may have a serving certificate for them.
+/// Returns the names and addresses of the API server, and the domain of the ingress. No host may have a serving certificate for them.
 async fn own_names(config: &Config, infrastructure: Option<&DynamicObject>) -> Result<Vec<String>, ClusterError> {
     let mut names = api_certificate::names(config).await?;
     for path in ["/status/apiServerURL", "/status/apiServerInternalURI"] {
         let host = text(infrastructure, path).and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
-        // OpenShift names the ingress after the same domain: `api.<domain>` and `*.apps.<domain>`.
+        // OpenShift derives both names from one domain: `api.<domain>` and `*.apps.<domain>`.
         let ingress = host.as_ref().and_then(|host| Some(format!("*.apps.{}", host.split_once('.')?.1)));
         names.extend(host.into_iter().chain(ingress).map(|name| name.to_ascii_lowercase()));
     }
@@ -302,7 +302,7 @@ fn usable<T: Default>(found: Result<T, Unusable>, unusable: &mut Vec<Unusable>) 
     })
 }
 
-/// Finds all facts that are needed.
+/// Detects all cluster facts.
 pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Found, ClusterError> {
     let namespace = &args.namespace;
     let infrastructure = infrastructure(client).await?;
@@ -336,7 +336,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     left_out.extend(missing);
     let api_ca =
         config_map_key(client, namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await?;
-    // From outside, as with the kubeconfig of a user, the API server may have a certificate of another CA.
+    // Outside the cluster, as with the kubeconfig of a user, the API server's certificate may be from another CA.
     if is_inside(&config.cluster_url, &service_cidr) {
         api_certificate::prove(config, &api_ca).await?;
     }
@@ -378,7 +378,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     Ok(Found { cluster, unusable })
 }
 
-/// Reports whether OpenShift's control plane is being upgraded: until it is done, not all of it has the new version, and it may be taken back.
+/// Reports whether an upgrade of OpenShift's control plane is in progress. Until it is done, versions differ, and it may be rolled back.
 async fn is_upgrading(client: &Client) -> Result<bool, ClusterError> {
     let kind = GroupVersionKind::gvk("config.openshift.io", "v1", "ClusterVersion");
     let api: Api<DynamicObject> =
@@ -395,8 +395,8 @@ fn is_progressing(cluster_version: &Value) -> bool {
     conditions.into_iter().any(|c| c["type"] == "Progressing" && c["status"] == "True")
 }
 
-/// Reports whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
-/// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> decides it for kubelet on Linux.
+/// Reports whether a cloud controller manager initialises the nodes of an OpenShift cluster, by its `Infrastructure`, with the rules of
+/// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> for kubelet on Linux.
 fn has_cloud_controller(infrastructure: &Value) -> bool {
     const CLOUDS: [&str; 10] =
         ["AlibabaCloud", "AWS", "Azure", "GCP", "IBMCloud", "KubeVirt", "Nutanix", "OpenStack", "PowerVS", "VSphere"];
@@ -407,7 +407,7 @@ fn has_cloud_controller(infrastructure: &Value) -> bool {
     }
 }
 
-/// Reports whether a URL is that of a Service, as in a pod.
+/// Reports whether a URL has the address of a Service, as in a pod.
 fn is_inside(url: &Uri, service_cidr: &str) -> bool {
     let host = url.host().unwrap_or_default();
     match host.trim_matches(['[', ']']).parse() {
@@ -416,8 +416,8 @@ fn is_inside(url: &Uri, service_cidr: &str) -> bool {
     }
 }
 
-/// Returns the API server address that the operator itself uses, if hosts can use it, too. In a pod it is that of a Service, by its name or in the
-/// service network: hosts know no names of Services, and reach their addresses only once kube-proxy runs, which needs the API server.
+/// Returns the API server's address that the operator uses, if hosts can use it as well. In a pod, it is the name or the address of a Service: hosts
+/// cannot resolve the name, and reach the address only once kube-proxy runs, which needs the API server.
 fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterError> {
     if is_inside(url, service_cidr) {
         return Err(ClusterError::Unknown {
@@ -441,9 +441,9 @@ async fn openshift(
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     match api.get("cluster").await {
         Ok(object) => Ok(Some(object)),
-        // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
+        // If the whole API group is missing, the response is a bare 404, which the client does not report as NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(failed("the kind of the cluster")(error)),
+        Err(error) => Err(failed("the OpenShift configuration")(error)),
     }
 }
 
@@ -472,12 +472,12 @@ async fn config_map_key(
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
 }
 
-/// Returns the missing prerequisite of the cloud-node-managers of hosts on Azure.
+/// Returns the missing prerequisite of the cloud-node-managers of hosts on Azure, if any.
 async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let is_there = match api.get_opt(user::NODE_MANAGER).await {
         Ok(found) => found.is_some(),
-        // The Role is of an older release, and so is all the rest.
+        // The Role is from an older release, and so is everything else.
         Err(kube::Error::Api(status)) if status.code == 403 => false,
         Err(error) => return Err(failed("the ServiceAccount of cloud-node-managers")(error)),
     };
@@ -489,7 +489,7 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
     }))
 }
 
-/// Returns the tenth address of a network: the cluster's DNS, by an old agreement.
+/// Returns the tenth address of a network, by convention that of the cluster DNS.
 fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
     let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
     let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;
@@ -511,7 +511,7 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 #[path = "tests.rs"]
 mod tests;
 
-/// Readers of texts that users write, for the tests of all of them.
+/// Readers of texts that users write, for tests.
 #[cfg(test)]
 pub(crate) mod readers {
     use k8s_openapi::api::core::v1::{ConfigMap, Secret};

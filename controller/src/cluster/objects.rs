@@ -1,4 +1,4 @@
-//! Facts that are one object each, and keep their earlier value while the object cannot be used.
+//! Cluster facts that are read from one object each, and keep their earlier value while the object cannot be used.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, api::DynamicObject};
@@ -8,17 +8,17 @@ use wnp_core::render::{Fact, Proxy, TlsPair, Unusable, certificates, proxy_probl
 use super::{ClusterError, failed};
 use crate::{args::Run, cluster::texts};
 
-/// ConfigMap with certificates to trust. The name is WMCO's.
+/// ConfigMap with certificates to trust. WMCO uses the same name.
 const TRUSTED_CA: &str = "trusted-ca";
 
-/// Returns the proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
+/// Returns the proxy in an OpenShift cluster's `Proxy`, as checked and completed by its network operator, or `None` if it has none.
 fn of_cluster(object: &Value) -> Option<Proxy> {
     let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
     (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
 }
 
-/// Returns the proxy of the cluster, or the operator's own, if hosts can have it.
+/// Returns the proxy of the cluster, or else that of the operator, if hosts can use it.
 pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy, Unusable> {
     let of_args = || {
         let own = Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() };
@@ -36,7 +36,7 @@ pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy
     }
 }
 
-/// Reads the certificates that hosts must trust machine-wide, if there is such a ConfigMap. OpenShift fills the one that has its label.
+/// Reads the certificates that hosts must trust machine-wide, if the ConfigMap exists. OpenShift fills a ConfigMap that has its label.
 pub(super) async fn trusted_ca(client: &Client, namespace: &str) -> Result<Result<String, Unusable>, ClusterError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
@@ -58,7 +58,7 @@ pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable
     }
 }
 
-/// Reads the certificate that OpenShift's service CA has made for windows_exporter, if it has. An empty Secret says that there must be none.
+/// Reads the certificate that OpenShift's service CA made for windows_exporter. An empty Secret means that there must be none.
 pub(super) async fn exporter_tls(
     client: &Client,
     namespace: &str,

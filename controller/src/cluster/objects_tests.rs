@@ -1,4 +1,4 @@
-//! Tests of an operator that finds objects broken, or no longer finds them, when it starts.
+//! Tests of an operator that finds broken or missing objects when it starts.
 
 use clap::Parser as _;
 use kube::{Config, api::DeleteParams};
@@ -20,11 +20,11 @@ struct World {
 }
 
 impl World {
-    /// Returns an OpenShift cluster, or another, with a value of each fact.
+    /// Returns a cluster, OpenShift or not, with a value of each fact.
     fn new(is_openshift: bool) -> Self {
         let args =
             ["run", "--namespace", NAMESPACE, "--api-server", "https://api:6443", "--service-cidr", "172.30.0.0/16"];
-        // Nothing from the environment of the test.
+        // No settings from the environment of the test.
         let args = Run { http_proxy: None, https_proxy: None, no_proxy: None, ..Run::parse_from(args) };
         let world = Self { api: FakeApi::with_objects(), args };
         world.version("34");
@@ -32,7 +32,7 @@ impl World {
         world.put("configmaps", NAMESPACE, "kube-root-ca.crt", json!({"data": {"ca.crt": ca}}));
         let authentication = "extension-apiserver-authentication";
         world.put("configmaps", "kube-system", authentication, json!({"data": {"client-ca-file": ca}}));
-        // The fake API server applies to what is there.
+        // The fake API server applies only to existing objects.
         world.put("secrets", NAMESPACE, api::names::KEPT_FACTS, json!({}));
         world.trust(&certificate("registry").0);
         world.exporter(Some(certificate("exporter")));
@@ -100,7 +100,7 @@ impl World {
         Box::pin(discover(&self.api.client(), &config, &self.args)).await
     }
 
-    /// Returns the facts that are in force when an operator has started, which knows nothing but what the last one has stored.
+    /// Starts an operator, which knows only what the last one stored, and returns the facts in force.
     async fn start(&self) -> Cluster {
         let before = kept::load(&self.api.client(), NAMESPACE).await.unwrap();
         let cluster = settled(before.as_ref(), self.found().await.unwrap());
@@ -156,7 +156,7 @@ async fn an_operator_that_starts_with_a_broken_fact_goes_on_with_the_one_before(
                 );
             }
         }
-        // However often it starts.
+        // The result is the same at each start.
         for _ in 0..2 {
             let now = world.start().await;
             assert_eq!(Kept::of(&now), Kept::of(&good), "{about}");
@@ -184,7 +184,7 @@ async fn what_is_taken_away_on_purpose_and_what_is_new_is_followed() {
     let now = world.start().await;
     let nothing = Cluster { kubernetes_minor: Some(34), ..Cluster::default() };
     assert_eq!((Kept::of(&now), &now.held), (Kept::of(&nothing), &Vec::new()));
-    // An empty pull secret on OpenShift says the same.
+    // An empty pull secret on OpenShift has the same meaning.
     let world = World::new(true);
     world.start().await;
     world.logins("openshift-config", r#"{"auths": {}}"#);
@@ -194,7 +194,7 @@ async fn what_is_taken_away_on_purpose_and_what_is_new_is_followed() {
     assert_eq!(world.start().await.held, [""; 0], "there was none");
 }
 
-/// Hosts would otherwise continue without TLS, or without logins, for as long as the API server has a fault.
+/// Hosts must not continue without TLS or logins because the API server has a fault.
 #[tokio::test]
 async fn a_read_that_fails_is_no_answer() {
     for name in [api::names::EXPORTER_CERTIFICATE, "pull-secret", api::names::KEPT_FACTS] {
@@ -207,7 +207,7 @@ async fn a_read_that_fails_is_no_answer() {
                 api::names::KEPT_FACTS => kept::load(&world.api.client(), NAMESPACE).await.is_err(),
                 _ => world.found().await.is_err(),
             };
-            // A Role of an older release has no right to what is stored.
+            // The Role of an older release has no permission to read the stored facts.
             assert_eq!(failed, name != api::names::KEPT_FACTS || code != 403, "{name} {code}");
         }
     }
@@ -228,7 +228,7 @@ async fn an_operator_that_starts_in_the_middle_of_an_upgrade_waits_for_its_end()
         if has_stored {
             world.start().await;
         } else {
-            // As after a change of the operator from a release that stored nothing.
+            // As after an upgrade from a release of the operator that stored nothing.
             world.api.objects(|objects| objects.put("nodes", node.clone()));
         }
         world.put("clusterversions", "", "version", progressing("True"));
@@ -243,7 +243,7 @@ async fn an_operator_that_starts_in_the_middle_of_an_upgrade_waits_for_its_end()
     }
 }
 
-/// Addresses at which nothing listens stand for a control-plane node that restarts.
+/// Addresses on which nothing listens represent a control-plane node that restarts.
 #[tokio::test]
 async fn a_silent_api_server_keeps_nodes_from_a_newer_version() {
     let world = World::new(false);
@@ -277,7 +277,7 @@ async fn platform_and_vxlan_port_can_be_said() {
     let error = world.found().await.unwrap_err().to_string();
     assert!(error.contains("9898") && error.contains("--network ovn-hybrid"), "{error}");
     assert!(Run::try_parse_from(["run", "--vxlan-port", "0"]).is_err());
-    // What is said wins over what is detected.
+    // A configured value takes precedence over a detected one.
     let mut world = World::new(true);
     world.args.platform = platform;
     assert_eq!(world.start().await.platform, Platform::Gcp);
@@ -299,7 +299,7 @@ fn the_proxy_of_openshift() {
         ),
     ] {
         assert_eq!(of_cluster(&json!({"status": status})), expected, "{about}");
-        // What a user has asked for is not what the cluster has.
+        // The spec has the request of a user, not the state of the cluster.
         assert_eq!(of_cluster(&json!({"spec": status})), None, "{about}");
     }
 }

@@ -1,4 +1,4 @@
-//! Release for hosts of this operator: the payload, wicd, and what the services are rendered from.
+//! Release for the hosts of this operator: the payload, wicd, and the data from which services are rendered.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -15,7 +15,7 @@ use wnp_core::{
     rollout::release_file::ReleaseFile,
 };
 
-/// Error of an operator that has nothing to give to hosts.
+/// Error of an operator without a usable release for hosts.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReleaseError {
     /// The payload is not valid.
@@ -27,7 +27,7 @@ pub(crate) enum ReleaseError {
     /// The log settings are not valid.
     #[error("{0}")]
     Logs(#[from] LogSettingsError),
-    /// The facts of the cluster cannot be found out.
+    /// The facts of the cluster cannot be detected.
     #[error("{0}")]
     Cluster(#[from] ClusterError),
     /// A file named on the command line cannot be used.
@@ -41,7 +41,7 @@ pub(crate) enum ReleaseError {
 }
 
 impl ReleaseError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Payload(_) => Reason::PayloadInvalid,
@@ -53,7 +53,7 @@ impl ReleaseError {
     }
 }
 
-/// Release for hosts of this operator. The settings of pools come on top, see [`Release::render`].
+/// Release for the hosts of this operator. [`Release::render`] adds the settings of a pool.
 pub(crate) struct Release {
     /// Facts of the cluster.
     pub cluster: Cluster,
@@ -65,14 +65,14 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Returns the release with facts as they were found. `kept` are the facts that were in force last.
+    /// Returns the release for the detected facts. `kept` are the facts that were last in force.
     ///
     /// # Errors
-    /// Fails as [`Self::load`] does.
+    /// Fails when [`Self::load`] fails.
     pub(crate) fn begin(kept: Option<&Kept>, found: Found, args: &Run) -> Result<Self, ReleaseError> {
         let cluster = settled(kept, found);
         match (Self::load(cluster.clone(), args), cluster.next_minor) {
-            // This release has no payload for the version that nodes have. All API servers have the next one.
+            // This release has no payload for the version of the nodes, and all API servers have the next version.
             (Err(ReleaseError::Render(RenderError::Skew { .. })), Some(next))
                 if cluster.silent_api_servers.is_empty() =>
             {
@@ -82,12 +82,12 @@ impl Release {
         }
     }
 
-    /// Rotation and level of the logs of services on hosts, unless a pool has its own.
+    /// Returns the rotation and the level of the logs of services on hosts, which a pool can override.
     pub(crate) fn logs(&self) -> &LogSettings {
         &self.settings.logs
     }
 
-    /// Opens the payload, and checks that it can be rendered.
+    /// Opens the payload, and checks that the services can be rendered.
     pub(crate) fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
         let payload = Payload::open(&args.payload)?;
@@ -97,7 +97,7 @@ impl Release {
         Ok(release)
     }
 
-    /// Returns another release, from its manifests alone.
+    /// Returns a release that has only its manifests.
     ///
     /// # Errors
     /// Fails when the services of hosts cannot be rendered with them.
@@ -108,7 +108,7 @@ impl Release {
         Ok(release)
     }
 
-    /// Returns the release in a cluster whose facts have changed, if it can be rendered.
+    /// Returns this release with changed facts of the cluster, if it can be rendered.
     fn with(&self, cluster: Cluster) -> Result<Self, RenderError> {
         let Self { cluster: _, payload, wicd, settings } = self;
         let release = Self { cluster, payload: payload.clone(), wicd: wicd.clone(), settings: settings.clone() };
@@ -121,19 +121,19 @@ impl Release {
         render::render(&self.cluster, self.manifest(), &self.settings, template)
     }
 
-    /// Manifest of the payload that fits the API server.
+    /// Returns the manifest of the payload that fits the API server.
     pub(crate) fn manifest(&self) -> &Manifest {
         static NOTHING: Manifest = Manifest { schema: 1, files: Vec::new() };
         self.payload.manifest(self.cluster.kubernetes_minor).unwrap_or(&NOTHING)
     }
 
-    /// Reports whether hosts that have nothing can be sent these files.
+    /// Reports whether the payload has all these files.
     pub(crate) fn has(&self, files: &[File]) -> bool {
         files.iter().all(|f| self.payload.has(&f.sha256))
     }
 }
 
-/// Maximum problems that are shown, for a message of a condition is read in a terminal.
+/// Maximum number of problems in a condition's message, which is read in a terminal.
 const SHOWN_PROBLEMS: usize = 5;
 
 /// Reason and message that every pool reports.
@@ -146,24 +146,24 @@ pub(crate) struct CurrentRelease {
 }
 
 impl CurrentRelease {
-    /// Begins with this release.
+    /// Puts a release in force.
     pub(crate) fn new(release: Release) -> Self {
         log_problems(&release.cluster);
         Self { release: RwLock::new(Arc::new(release)), fault: RwLock::default() }
     }
 
-    /// Release in force.
+    /// Returns the release in force.
     pub(crate) fn get(&self) -> Arc<Release> {
         self.release.read().clone()
     }
 
-    /// Reason for which facts that were read last are not in force.
+    /// Returns the reason why the facts that were read last are not in force.
     pub(crate) fn fault(&self) -> Option<Warning> {
         let of_all = self.fault.read().clone();
         of_all.or_else(|| warning(Reason::ClusterFactsInvalid, &self.get().cluster.held))
     }
 
-    /// Reason for which nodes do not follow the version of the API servers yet.
+    /// Returns the reason why nodes do not follow the version of the API servers yet.
     pub(crate) fn waits(&self) -> Option<Warning> {
         let cluster = &self.get().cluster;
         let (now, next) = cluster.kubernetes_minor.zip(cluster.next_minor)?;
@@ -182,13 +182,13 @@ impl CurrentRelease {
         Some((Reason::ApiServerSilent, message))
     }
 
-    /// Problems of the facts in force, which do not reach hosts as they are meant.
+    /// Returns the problems of the facts in force that keep hosts from getting them as configured.
     pub(crate) fn problems(&self) -> Option<Warning> {
         warning(Reason::ClusterFactsInvalid, &self.get().cluster.problems())
     }
 
-    /// Takes over facts that were read again. Facts that cannot be used leave the earlier ones in force, so that nodes keep what they have. Returns
-    /// whether pools must be reconciled.
+    /// Puts facts in force that were read again. Unusable facts leave the earlier ones in force, so that nodes keep what they have. Reports whether
+    /// pools must be reconciled.
     pub(crate) fn follow(&self, found: Result<Found, ClusterError>) -> bool {
         let before = self.get();
         let next = found.map_err(ReleaseError::from).and_then(|found| {
@@ -224,7 +224,7 @@ impl CurrentRelease {
     }
 }
 
-/// Returns the warning of every pool, if there is a problem.
+/// Returns the warning for every pool, if there is a problem.
 fn warning(reason: Reason, problems: &[String]) -> Option<Warning> {
     let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
     let more = problems.len().saturating_sub(SHOWN_PROBLEMS);

@@ -13,7 +13,7 @@ fn proxy(url: &str) -> Cluster {
     cluster
 }
 
-/// Payloads of two minor versions each have a kubelet of their own.
+/// Payloads of two minor versions have different kubelets.
 #[tokio::test]
 async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,13 +69,13 @@ async fn a_start_in_the_middle_of_an_upgrade() {
     let bed = Bed::new().await;
     let args = bed.cx.process.args.clone();
     let kept = Kept::of_nodes(34);
-    // The payload, what is in the way of the new version; the version that nodes follow, and the reason that is said.
+    // Payload and obstacles to the new version, followed by the version that nodes follow and the reported reason.
     for (payload, is_upgrading, is_silent, follows, reason) in [
         ("both", false, false, Ok(36), None),
         ("both", true, false, Ok(34), Some("ControlPlaneUpgrading")),
         ("both", false, true, Ok(34), Some("ApiServerSilent")),
         ("only-34", true, false, Ok(34), Some("ControlPlaneUpgrading")),
-        // There is nothing for the old version, and all API servers have the new one.
+        // No payload fits the old version, and all API servers have the new one.
         ("only-36", true, false, Ok(36), None),
         ("only-36", true, true, Err("KubeletVersionSkew"), None),
     ] {
@@ -124,7 +124,7 @@ async fn facts_that_cannot_be_used_leave_the_earlier_ones_in_force() {
     let (good, other) = (|| proxy("http://proxy:3128"), || proxy("http://other:3128"));
     let fault = || release.fault().map(|(reason, _)| reason.as_str());
     let hidden = || proxy("http://user:hunter2@proxy:3128");
-    // What is read, whether pools are reconciled, the proxy in force, and the fault that is reported.
+    // Facts that are read, whether pools are reconciled, the proxy in force, and the reported fault.
     for (about, found, changed, in_force, reported) in [
         ("the same", Ok(fixtures::cluster()), false, None, None),
         ("a change", Ok(good()), true, Some("http://proxy:3128"), None),

@@ -1,4 +1,4 @@
-//! Private keys and known hosts, from Secrets of the operator's namespace.
+//! Private keys and known hosts from Secrets in the operator's namespace.
 
 use std::{
     collections::HashMap,
@@ -15,11 +15,11 @@ use zeroize::Zeroizing;
 use gitops::known_hosts::Known;
 use remote::ssh::{HostKey, Identity, KeyError};
 
-/// Time for which a Secret is remembered. A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
-/// seen within seconds.
+/// Time for which a Secret is cached. A hundred hosts that join at once must not fetch the same Secret a hundred times, but a changed Secret must
+/// take effect within seconds.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
-/// Error of a Secret that does not give what it should.
+/// Error of a Secret that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     /// The Secret does not exist.
@@ -42,10 +42,10 @@ pub(crate) enum SecretError {
         /// Keys that the Secret has.
         has: String,
     },
-    /// The Secret holds no usable private key.
+    /// The Secret has no usable private key.
     #[error("{0}")]
     Key(KeyError),
-    /// The Secret holds no list of known hosts.
+    /// The Secret has no usable list of known hosts.
     #[error("the known hosts in the Secret {name} cannot be used: {problem}")]
     KnownHosts {
         /// Name of the Secret.
@@ -54,7 +54,7 @@ pub(crate) enum SecretError {
         problem: String,
     },
     /// The API server did not return the Secret.
-    #[error("the Secret {name} could not be read: {}", crate::runtime::errors::said(.source))]
+    #[error("the Secret {name} could not be read: {}", crate::runtime::errors::api_message(.source))]
     Api {
         /// Name of the Secret.
         name: String,
@@ -65,14 +65,14 @@ pub(crate) enum SecretError {
 }
 
 impl SecretError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(crate) fn reason(&self) -> Reason {
         Reason::CredentialsUnavailable
     }
 }
 
-/// Private key and its text, which the legacy `username` annotation is encrypted with.
+/// Private key and its PEM text, with which the legacy `username` annotation is encrypted.
 pub(crate) struct Key {
     /// Key for SSH.
     pub identity: Arc<Identity>,
@@ -80,10 +80,10 @@ pub(crate) struct Key {
     pub pem: Zeroizing<Vec<u8>>,
 }
 
-/// Key, and the time when it was read.
+/// Time of the read, and the key.
 type Remembered = (Instant, Arc<Key>);
 
-/// Reader of Secrets.
+/// Reader of Secrets, with a cache of private keys.
 pub(crate) struct Secrets {
     api: Api<Secret>,
     namespace: String,
@@ -91,7 +91,7 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Returns a reader of Secrets of `namespace`.
+    /// Returns a reader of Secrets in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), seen: Mutex::default() }
     }
@@ -120,7 +120,7 @@ impl Secrets {
         self.key_not_older(from, REMEMBER_FOR).await
     }
 
-    /// Reads one private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
+    /// Reads one private key. A cached key is used if it is younger than `old` or [`REMEMBER_FOR`], whichever is longer.
     pub(crate) async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
         let id = (from.name.clone(), from.key().to_string());
         if let Some((at, key)) = self.seen.lock().get(&id)
@@ -136,8 +136,7 @@ impl Secrets {
         Ok(key)
     }
 
-    /// Reads the available private keys, in order. Errors of the others are returned as well, unless none is available: then the first problem is the
-    /// error.
+    /// Reads the available private keys in order, and returns the errors of the others as well. If no key is available, fails with the first error.
     pub(crate) async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
         let (mut keys, mut problems) = (Vec::new(), Vec::new());
         for reference in from {
@@ -158,7 +157,7 @@ impl Secrets {
         seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
     }
 
-    /// Returns the hashes of the public keys, in order. All or none.
+    /// Returns the hashes of all public keys in order. Fails if one cannot be read.
     pub(crate) async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
         let mut hashes = Vec::new();
         for reference in from {
@@ -167,7 +166,7 @@ impl Secrets {
         Ok(hashes)
     }
 
-    /// Reads the host keys that a known hosts Secret has for an address.
+    /// Reads the host keys for an address from a Secret with known hosts.
     pub(crate) async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
         let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
         let known = known_hosts(&text, address, port);
@@ -184,7 +183,7 @@ impl Secrets {
     }
 }
 
-/// Returns the host keys that a text of known hosts has for an address.
+/// Returns the host keys for an address from a text of known hosts.
 pub(crate) fn known_hosts(text: &[u8], address: &str, port: u16) -> Result<Known<HostKey>, String> {
     let text = api::text::decode(text).map_err(|error| error.to_string())?;
     let parse = |key: &str| HostKey::parse(key).ok();

@@ -32,7 +32,7 @@ fn a_service_name_is_no_address_for_hosts() {
     ] {
         assert_eq!(of(outside, "10.96.0.0/12,fd02::/112").unwrap(), outside.trim_end_matches('/'));
     }
-    // What a pod is given: KUBERNETES_SERVICE_HOST.
+    // Addresses that a pod gets in KUBERNETES_SERVICE_HOST.
     for (inside, cidr) in [
         ("https://kubernetes.default.svc/", "10.96.0.0/12"),
         ("https://kubernetes.default.svc:443", "10.96.0.0/12"),

@@ -1,4 +1,4 @@
-//! Texts of ConfigMaps and Secrets, which users may have written with any program of Windows.
+//! Texts in ConfigMaps and Secrets, which users may have written with any Windows program.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ pub(crate) fn entries(map: ConfigMap) -> BTreeMap<String, Vec<u8>> {
     texts.chain(others).collect()
 }
 
-/// Returns the text of an entry of a ConfigMap. `None` if there is no such entry.
+/// Returns the text of an entry of a ConfigMap, or `None` if there is no such entry.
 ///
 /// # Errors
-/// Fails when the entry is no text.
+/// Fails when the entry is not text.
 pub(crate) fn of_config_map(map: ConfigMap, key: &str) -> Result<Option<String>, NotText> {
     entries(map).remove(key).map(|bytes| api::text::decode(&bytes).map(Into::into)).transpose()
 }
 
-/// Returns the text of an entry of a Secret. `None` if there is no such entry.
+/// Returns the text of an entry of a Secret, or `None` if there is no such entry.
 ///
 /// # Errors
-/// Fails when the entry is no text.
+/// Fails when the entry is not text.
 pub(crate) fn of_secret(secret: &Secret, key: &str) -> Result<Option<String>, NotText> {
     let bytes = secret.data.as_ref().and_then(|data| data.get(key));
     bytes.map(|bytes| api::text::decode(&bytes.0).map(Into::into)).transpose()
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use crate::cluster::readers;
 
-    /// Makes a ConfigMap of a file as kubectl does.
+    /// Returns a ConfigMap of a file as kubectl creates it.
     fn map(key: &str, bytes: &[u8]) -> ConfigMap {
         let entry = |value| BTreeMap::from([(key.to_owned(), value)]);
         match str::from_utf8(bytes) {
@@ -51,7 +51,7 @@ mod tests {
 
     type Read = Box<dyn Fn(&[u8]) -> Result<(), String>>;
 
-    /// Returns every text that a user may have written, and its reader.
+    /// Returns every text that a user may have written, with its reader.
     fn sources() -> Vec<(&'static str, String, Read)> {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap().pem();

@@ -1,9 +1,9 @@
-//! Versions of what hosts get, as ConfigMaps `windows-services-<version>`: immutable, shared by all pools that render to the same, kept for as long
-//! as a pool or a host needs them.
+//! Versions of the services for hosts, as ConfigMaps `windows-services-<version>`. They are immutable, shared by all pools with the same rendered
+//! services, and kept for as long as a pool or a host needs them.
 //!
-//! Any client with a right to ConfigMaps may have written the stored data. It is used only if it matches the digest
-//! that its name carries ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of
-//! WMCO carry none: they are read to know what a node that it has made is like, and given to no host.
+//! Any client with rights for ConfigMaps may have written the stored data. It is used only if it matches the digest in
+//! its name ([`api::services_version`]); other content is deleted and stored again. ConfigMaps of WMCO have no digest:
+//! they show the state of a node that WMCO created, and are given to no host.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -35,16 +35,16 @@ use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
 /// Error of a version that cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VersionError {
-    /// The API server did not do the request.
-    #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
+    /// A request to the API server failed.
+    #[error("failed to {doing}: {}", crate::runtime::errors::api_message(.source))]
     Api {
-        /// Request.
+        /// Action that failed.
         doing: &'static str,
         /// Cause.
         #[source]
         source: Box<kube::Error>,
     },
-    /// Another client has created the ConfigMap.
+    /// The content of the ConfigMap cannot be read.
     #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
     Unreadable {
         /// Name of the ConfigMap.
@@ -52,7 +52,7 @@ pub(crate) enum VersionError {
         /// Fault of the ConfigMap.
         problem: StoredError,
     },
-    /// Other content is stored under the name, and stays.
+    /// Other content is stored under the name, and cannot be replaced.
     #[error("the ConfigMap {name} is not used: {problem}. It cannot be replaced; delete it")]
     Unverified {
         /// Name of the ConfigMap.
@@ -63,7 +63,7 @@ pub(crate) enum VersionError {
 }
 
 impl VersionError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Api { .. } => Reason::ApiError,
@@ -83,20 +83,20 @@ const ATTEMPTS: usize = 3;
 #[derive(Clone)]
 struct Known {
     stored: Arc<Stored>,
-    /// ConfigMap as it is stored, to store it again.
+    /// ConfigMap as it is stored, so that it can be restored.
     config_map: ConfigMap,
 }
 
-/// Stored versions.
+/// Versions that are stored as ConfigMaps.
 pub(crate) struct Versions {
     api: Api<ConfigMap>,
     roles: Api<Role>,
     namespace: String,
-    /// Reporter of replaced versions. A command that runs once has none, and replaces nothing.
+    /// Reporter of replaced versions. `None` in a command that runs once, which replaces nothing.
     events: Option<Events>,
-    /// Versions that were read. Content that fits its digest never changes, so it is read once.
+    /// Cache of versions that were read. Content that matches its digest never changes.
     known: Mutex<HashMap<String, Known>>,
-    /// Lock for one writer of the list of what wicd may read.
+    /// Lock that permits one writer of the Role with the versions that wicd may read.
     listing: tokio::sync::Mutex<()>,
 }
 
@@ -124,7 +124,7 @@ impl Versions {
         stored
     }
 
-    /// Returns the content of a version. `None` if it is not stored, or its content does not match the name; such a ConfigMap is deleted.
+    /// Returns the content of a version, or `None` if it is not stored, or does not match its name. Such a ConfigMap is deleted.
     pub(crate) async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));
@@ -146,7 +146,7 @@ impl Versions {
         Ok(Some(self.learn(version, stored, config_map)))
     }
 
-    /// Reads a version of WMCO. Content that its name does not vouch for is not the operator's, whatever it claims.
+    /// Reads a version of WMCO. Its annotations are ignored, because no digest in the name proves them.
     fn legacy(&self, version: &str, mut config_map: ConfigMap) -> Result<Arc<Stored>, VersionError> {
         config_map.metadata.annotations = None;
         let unreadable = |problem| VersionError::Unreadable { name: name(version), problem };
@@ -154,7 +154,7 @@ impl Versions {
         Ok(self.learn(version, stored, config_map))
     }
 
-    /// Stores a version, and lets the hosts' daemons read it.
+    /// Stores a version, and permits the hosts' daemons to read it.
     pub(crate) async fn publish(&self, version: &str, rendered: &Rendered) -> Result<(), VersionError> {
         if self.known(version).is_some() {
             return Ok(());
@@ -166,8 +166,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Deletes unused versions of the operator that are older than `age`: one that was stored a moment ago may not be referenced yet. Used versions
-    /// that another client has deleted or replaced are stored again.
+    /// Deletes unused versions of the operator that are older than `age`, because newer ones may not be referenced yet. Restores needed versions that
+    /// another client has deleted or replaced.
     pub(crate) async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
         let mut live = self.live().await?;
@@ -175,7 +175,7 @@ impl Versions {
         for version in needed {
             let Some(known) = self.known(version).filter(|k| matches!(*k.stored, Stored::Ours(_))) else { continue };
             let there = live.iter().find(|l| l.version == *version);
-            // What has the version of the object that was read is what was read.
+            // An unchanged resource version means unchanged content.
             if there.is_some_and(|l| l.resource_version == known.config_map.metadata.resource_version) {
                 continue;
             }
@@ -205,7 +205,7 @@ impl Versions {
         if changed { self.permit(&live).await } else { Ok(()) }
     }
 
-    /// Stores a ConfigMap, if it is not stored. Other content under its name is deleted first.
+    /// Creates a ConfigMap if it does not exist. Other content under its name is deleted first.
     async fn create(&self, version: &str, wanted: &ConfigMap) -> Result<ConfigMap, VersionError> {
         let unverified = |problem| VersionError::Unverified { name: name(version), problem };
         Rendered::verify(version, wanted).map_err(unverified)?;
@@ -231,9 +231,9 @@ impl Versions {
         Err(unverified(UnverifiedError::Differs))
     }
 
-    /// Deletes a ConfigMap whose content does not match its name, and reports it.
+    /// Deletes a ConfigMap whose content does not match its name, and reports an event.
     async fn discard(&self, config_map: &ConfigMap, problem: UnverifiedError) -> Result<(), VersionError> {
-        // A command that looks once leaves it to the operator.
+        // A command that runs once leaves this to the operator.
         let Some(events) = &self.events else { return Ok(()) };
         let note = format!(
             "the ConfigMap is not used: {problem}. The operator deletes it, and stores it again if it is needed"
@@ -263,7 +263,7 @@ impl Versions {
         Ok(all.items.iter().filter_map(live).collect())
     }
 
-    /// Allows the hosts' daemons to read only these versions. They follow none that carries no digest.
+    /// Permits the hosts' daemons to read only these versions, without those that have no digest.
     async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
         let followed = live.iter().filter(|l| services_version::carried(&l.version).is_some());
         let names = followed.map(|l| name(&l.version)).collect();
@@ -280,7 +280,7 @@ fn name(version: &str) -> String {
     format!("{SERVICES_CONFIG_MAP_PREFIX}{version}")
 }
 
-/// Version that is stored.
+/// Stored version.
 struct Live {
     version: String,
     ours: bool,

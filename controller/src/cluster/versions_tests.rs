@@ -1,4 +1,4 @@
-//! Tests of stored versions: read, replaced and collected.
+//! Tests of stored versions: how they are read, replaced and collected.
 
 use api::TemplateSpec;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ impl Bed {
         Self { api, versions, version, path, right, forged }
     }
 
-    /// Answers a list of ConfigMaps with this one.
+    /// Answers a list of ConfigMaps with this ConfigMap.
     fn listed(&self, config_map: &Value) -> &Self {
         let item = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": config_map["metadata"]});
         self.api.on("GET", MAPS, 200, list("PartialObjectMetadataList", "meta.k8s.io/v1", &[item], ""));
@@ -69,7 +69,7 @@ async fn what_somebody_else_has_written_is_not_used() {
     assert_eq!(bed.versions.get(&bed.version).await.unwrap(), None);
     assert_eq!(bed.deletes(), [json!("forged")]);
 
-    // Who only changes the annotation, which "immutable" allows, is not accepted either.
+    // A change of the annotation alone, which an immutable ConfigMap allows, is not accepted either.
     let bed = Bed::new();
     let mut other = bed.right.clone();
     other["metadata"]["annotations"][api::names::key::RENDERED] = json!("{}");
@@ -105,7 +105,7 @@ async fn what_is_published_replaces_what_somebody_else_has_put_there() {
     let permitted = bed.api.calls("PATCH", ROLE).pop().unwrap().body;
     assert_eq!(permitted["rules"][0]["resourceNames"], json!([format!("windows-services-{}", bed.version)]));
 
-    // Against a client that restores it repeatedly, the error names the remedy.
+    // If another client restores it repeatedly, the error names the remedy.
     let bed = Bed::new();
     bed.api
         .fail("POST", MAPS, 409, "AlreadyExists", "it exists", Value::Null)
@@ -153,7 +153,7 @@ async fn a_name_without_a_digest_vouches_for_nothing_but_wmcos_services() {
     bed.api.on("GET", &format!("{MAPS}/windows-services-10.18.0"), 200, legacy.clone());
     let stored = bed.versions.get("10.18.0").await.unwrap();
     assert_eq!(stored.as_deref(), Some(&Stored::Legacy(rendered().services)));
-    // No host of ours is let read it.
+    // The operator's hosts may not read it.
     bed.api.on("POST", MAPS, 201, bed.right.clone());
     bed.listed(&legacy).versions.publish(&bed.version, &rendered()).await.unwrap();
     assert_eq!(bed.api.calls("PATCH", ROLE).pop().unwrap().body["rules"], json!([]));

@@ -1,9 +1,9 @@
-//! Rights of a host's wicd in the cluster, as RBAC objects.
+//! Rights of hosts' daemons (wicd) in the cluster, as RBAC objects.
 //!
-//! wicd authenticates as user `system:wicd-node:<node>`, group `system:wicd-nodes`. The group's rights are fixed and ship with the
-//! operator (`deploy/base/wicd.yaml`). RBAC cannot say "your own object" and cannot look into one, so which Node a wicd may change, and
-//! what of it, is said by the `ValidatingAdmissionPolicy` [`OWNER_POLICY`]. What depends on the cluster is built here: the binding of the
-//! group's role, which is made only while that policy is in force ([`wicd_rights`](crate::caches::wicd_rights)), and the right to read the
+//! wicd authenticates as user `system:wicd-node:<node>` in the group `system:wicd-nodes`. The rights of the group are fixed and ship with the
+//! operator (`deploy/base/wicd.yaml`). RBAC cannot limit a user to its own objects or to parts of an object, so the `ValidatingAdmissionPolicy`
+//! [`OWNER_POLICY`] decides which Node a wicd may change, and which parts of it. Objects that depend on the cluster are built here: the binding of
+//! the group's role, which exists only while that policy is in force ([`wicd_rights`](crate::caches::wicd_rights)), and the right to read the
 //! services ConfigMaps that are in use.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,18 +17,18 @@ use k8s_openapi::{
 };
 use kube::{Resource as _, api::ObjectMeta};
 
-/// Name of the ClusterRole of all hosts' daemons, and of its binding. An admission policy holds the operator to exactly this pair.
+/// Name of the ClusterRole of all hosts' daemons, and of its binding. An admission policy allows the operator no other pair.
 pub const BINDING: &str = "windows-node-pools-wicd";
-/// Policy that keeps a wicd to its own Node. Its binding owns [`BINDING`].
+/// Policy that restricts a wicd to its own Node. Its binding owns [`BINDING`].
 pub const OWNER_POLICY: &str = "windows-node-pools-wicd-nodes";
-/// Name of the Role, and of the RoleBinding that ships with the operator, for the services ConfigMaps.
+/// Name of the Role for the services ConfigMaps, and of its RoleBinding, which ships with the operator.
 pub const SERVICES_ROLE: &str = "windows-node-pools-wicd-services";
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Returns the binding that gives all hosts' daemons their role.
+/// Returns the binding that grants the role to all hosts' daemons.
 ///
-/// `owner` is the binding of the policy that holds them: the garbage collector takes the rights away with it, also while no operator runs.
+/// `owner` is the binding of the policy that restricts them. The garbage collector revokes the rights with it, even while no operator runs.
 pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
     let owner = owner.owner_ref(&()).map(|o| OwnerReference { controller: None, ..o });
     ClusterRoleBinding {
@@ -48,9 +48,9 @@ pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
     }
 }
 
-/// Returns the right of every wicd to the services ConfigMaps called `live`, in the operator's `namespace`.
+/// Returns the role that lets every wicd read the services ConfigMaps `live` in the operator's `namespace`.
 pub fn services_role(namespace: &str, live: &BTreeSet<String>) -> Role {
-    // To RBAC an empty list of names means every name, so no ConfigMap in use must give no rule.
+    // For RBAC, an empty list of names means every name, so without a ConfigMap in use there must be no rule.
     let rules = (!live.is_empty()).then(|| PolicyRule {
         api_groups: Some(vec![String::new()]),
         resources: Some(vec!["configmaps".into()]),

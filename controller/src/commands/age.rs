@@ -1,10 +1,10 @@
-//! Ages as kubectl shows them: the one form in which commands show times that have passed.
+//! Ages in the format of kubectl, in which all commands show past times.
 
 use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Seconds of a unit, and its letter.
+/// Unit of time: its length in seconds and its letter.
 type Unit = (i64, char);
 
 const SECOND: Unit = (1, 's');
@@ -12,7 +12,7 @@ const MINUTE: Unit = (60, 'm');
 const HOUR: Unit = (3_600, 'h');
 const DAY: Unit = (86_400, 'd');
 const YEAR: Unit = (31_536_000, 'y');
-/// Ends of the ranges, in seconds, in which an age has these units: the larger one, and perhaps the smaller one. The page of `ui` has them, too.
+/// Ranges of ages: the exclusive end in seconds, the larger unit, and the smaller unit, if shown. The page of `ui` has the same ranges.
 const AGES: [(i64, Unit, Option<Unit>); 9] = [
     (120, SECOND, None),
     (600, MINUTE, Some(SECOND)),
@@ -25,7 +25,7 @@ const AGES: [(i64, Unit, Option<Unit>); 9] = [
     (i64::MAX, YEAR, None),
 ];
 
-/// Returns the age in the form of kubectl's columns, for example `90s`, `5m30s`, `3h12m` or `9d`. A time to come has no age: `0s`.
+/// Returns the age in the format of kubectl's columns, for example `90s`, `5m30s`, `3h12m` or `9d`. The age of a future time is `0s`.
 pub fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(since).max(SignedDuration::ZERO).as_secs();
     let units = AGES.iter().find(|(end, ..)| seconds < *end);
@@ -36,7 +36,7 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
 }
 
 /// Returns a message of the operator with ages in place of its times: `since TIME` becomes `for 5m`, and `next try TIME` becomes `next try in 5m`.
-/// Other times, for example of a maintenance window, stay.
+/// Other times, for example those of maintenance windows, are kept.
 pub fn with_ages(message: &str, now: Timestamp) -> String {
     let mut text = String::new();
     for word in message.split_inclusive(' ') {
@@ -66,7 +66,7 @@ mod tests {
         "2027-01-15T02:00:00Z".parse().unwrap()
     }
 
-    /// The cases of `HumanDuration` in k8s.io/apimachinery/pkg/util/duration.
+    /// Test cases of `HumanDuration` in k8s.io/apimachinery/pkg/util/duration.
     #[test]
     fn ages_are_those_of_kubectl() {
         for (seconds, expected) in [

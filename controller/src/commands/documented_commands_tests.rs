@@ -1,4 +1,4 @@
-//! Tests of the commands in the documentation: those of the programs are parsed by them, and the fields that kubectl is to print exist.
+//! Tests of the commands in the documentation: the programs must accept them, and the fields that kubectl commands print must exist.
 
 use std::{
     fs,
@@ -10,21 +10,21 @@ use serde_json::Value;
 
 use crate::{args::Operator, client};
 
-/// Name of the operator's program, as it is entered. The other program has its name as it is and as a plugin of kubectl.
+/// Name of the operator's program, and of the client as a plugin of kubectl.
 const OPERATOR: &str = "windows-node-pools";
-/// Words that follow a command in a line of a shell, or in prose.
+/// Words that end a command in a shell line or in prose.
 const ENDS: [&str; 8] = ["|", ">", "<", "&&", ";", "#", "\\", "…"];
 
-/// Place of a command.
+/// Kind of text that contains a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Block, from which a reader copies the command.
+    /// Shell block, from which a reader copies the command.
     Block,
-    /// Sentence, which may leave out arguments.
+    /// Code span in a sentence, which may leave out arguments.
     Prose,
 }
 
-/// Returns the blocks of commands, one line for each command, and spans of code.
+/// Returns the lines of shell blocks, with continued lines joined, and the code spans of the prose.
 fn texts(page: &str) -> Vec<(Place, String)> {
     let (mut texts, mut prose) = (Vec::new(), String::new());
     let mut lines = page.lines();
@@ -44,7 +44,7 @@ fn texts(page: &str) -> Vec<(Place, String)> {
     texts
 }
 
-/// Returns a command line of one of the programs in a text, if it starts one: as a plugin, by its name, or in the operator's Pod.
+/// Returns the program and the arguments if the text has a command line of one of the programs: by its name, as a plugin, or in the operator's Pod.
 fn arguments(text: &str) -> Option<(clap::Command, Vec<&str>)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.iter().enumerate().find_map(|(at, word)| {
@@ -73,7 +73,7 @@ fn fault(place: Place, (command, arguments): (clap::Command, Vec<&str>)) -> Opti
     (!is_fine).then(|| format!("{}: {error}", arguments.join(" ")))
 }
 
-/// Returns the fields of pools and instances that a command of kubectl prints, with the kind.
+/// Returns the fields of pools and instances that a kubectl command prints, each with the kind of its object.
 fn fields(line: &str) -> Vec<(&'static str, Vec<String>)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let kind = words.iter().find_map(|word| match *word {

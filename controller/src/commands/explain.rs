@@ -1,8 +1,8 @@
-//! Command `explain`: from a node back to the entry and the commit that list it.
+//! Command `explain`: traces a node back to the inventory entry and the commit that list it.
 
 use anyhow::{Context as _, bail};
 use api::{
-    InventoryStatus, Origin, Verdict, WindowsInstance, WindowsNodePool,
+    InventoryStatus, Origin, SignatureCheck, WindowsInstance, WindowsNodePool,
     conditions::{find, kind},
 };
 use k8s_openapi::api::core::v1::Node;
@@ -14,7 +14,7 @@ use crate::{
     client::api_server,
 };
 
-/// Prints the chain from a node to the commit.
+/// Prints the chain of facts from the node to the commit.
 ///
 /// # Errors
 /// Fails when there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a host of this name.
@@ -36,7 +36,7 @@ pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     Ok(output::print(&output::answer(args.output, &document(&chain), || text(&chain))?)?)
 }
 
-/// Link of the chain: its title and the known facts.
+/// Link of the chain: its title and its facts.
 type Link = (&'static str, String);
 
 fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Option<&Node>) -> Vec<Link> {
@@ -101,12 +101,12 @@ fn describe_origin(origin: &Origin, chain: &mut Vec<Link>) {
         chain.push(("author", format!("{}, {}", commit.author, commit.time)));
         chain.push(("subject", commit.subject.clone()));
     } else if let Some(commit) = origin.revision.as_deref().and_then(commit) {
-        // As for Flux: an artifact has no history.
+        // For example from Flux, whose artifacts have no history.
         chain.push(("commit", format!("{commit}, or an older one: the commit that changed the entry is not known")));
     }
 }
 
-/// Returns the commit in a revision, as in `main@sha1:…`.
+/// Returns the commit hash in a revision such as `main@sha1:…`.
 fn commit(revision: &str) -> Option<&str> {
     let (_, id) = revision.rsplit_once("sha1:")?;
     (id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
@@ -118,9 +118,11 @@ fn describe_list(list: &InventoryStatus, chain: &mut Vec<Link>) {
         chain.push(("list now", format!("{revision}{by}")));
     }
     match (list.verdict, &list.signer) {
-        (Verdict::Verified, Some(signer)) => chain.push(("signed by", signer.clone())),
-        (Verdict::NotAsked, _) => chain.push(("signed by", "not checked: the pool requires no signature".into())),
-        (Verdict::Verified, None) => {}
+        (SignatureCheck::Verified, Some(signer)) => chain.push(("signed by", signer.clone())),
+        (SignatureCheck::NotAsked, _) => {
+            chain.push(("signed by", "not checked: the pool requires no signature".into()));
+        }
+        (SignatureCheck::Verified, None) => {}
     }
     if let Some(refused) = &list.refused_revision {
         chain.push(("not used", format!("{refused}; see the pool's condition InventorySynced")));
@@ -169,7 +171,7 @@ mod tests {
             revision: Some("main@sha1:0b".into()),
             author: Some("Bob <bob@example.com>".into()),
             signer: Some("SSH SHA256:x".into()),
-            verdict: Verdict::Verified,
+            verdict: SignatureCheck::Verified,
             refused_revision: Some("main@sha1:0c".into()),
             ..InventoryStatus::default()
         };

@@ -1,5 +1,5 @@
-//! Command `machineset`: prints a MachineSet of OpenShift's Machine API for Windows, made from one of the cluster's Linux workers. Nothing is
-//! written.
+//! Command `machineset`: prints a Windows MachineSet for OpenShift's Machine API, made from a MachineSet of Linux workers. It changes nothing in
+//! the cluster.
 
 use std::process::ExitCode;
 
@@ -19,25 +19,25 @@ use crate::{
 
 /// Namespace of the Machine API.
 const NAMESPACE: &str = "openshift-machine-api";
-/// Label with the name of the infrastructure.
+/// Label with the infrastructure name of the cluster.
 const INFRASTRUCTURE: &str = "machine.openshift.io/cluster-api-cluster";
 /// Label with the name of the MachineSet.
 const SET: &str = "machine.openshift.io/cluster-api-machineset";
 /// Label with the role of the nodes.
 const ROLE: &str = "machine.openshift.io/cluster-api-machine-role";
-/// Annotations with the size of a node, which the autoscaler reads while there is none.
+/// Annotations with the node size, which the autoscaler reads while the MachineSet has no node.
 const SIZES: [&str; 3] = ["machine.openshift.io/vCPU", "machine.openshift.io/memoryMb", "machine.openshift.io/GPU"];
-/// Annotations with labels and taints of a node, which the autoscaler reads while there is none.
+/// Annotations with node labels and taints, which the autoscaler reads while the MachineSet has no node.
 const CAPACITY_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
 const CAPACITY_TAINTS: &str = "capacity.cluster-autoscaler.kubernetes.io/taints";
-/// Maximum length of a Windows host name, as NetBIOS has it.
+/// Maximum length of a Windows host name (NetBIOS).
 const NETBIOS: usize = 15;
-/// Characters that the Machine API adds to the name of a MachineSet for a Machine: a dash and five more.
+/// Length of the suffix that the Machine API adds to a MachineSet's name for each Machine: a dash and five characters.
 const SUFFIX: usize = 6;
-/// Maximum length of a MachineSet name whose Machine names are DNS labels.
+/// Maximum length of a MachineSet name, so that the names of its Machines are DNS labels.
 const DNS_LABEL: usize = 63 - SUFFIX;
 
-/// Reason for which no MachineSet can be made, with its remedy.
+/// Reason why no MachineSet can be made, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
     #[error(
@@ -62,10 +62,10 @@ enum Refusal {
     NotAName { name: String },
 }
 
-/// Prints the MachineSet.
+/// Prints the Windows MachineSet.
 ///
 /// # Errors
-/// Fails when there is nothing to begin with, the name does not fit the platform, or the API server refuses a request or does not answer.
+/// Fails when no MachineSet of Linux workers fits, the name does not fit the platform, or the API server refuses a request or does not answer.
 pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode> {
     let config = api_server::bounded_config(chosen).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
@@ -74,7 +74,7 @@ pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode>
     let sets = Api::<DynamicObject>::namespaced_with(client, NAMESPACE, &kind).list(&ListParams::default()).await;
     let sets = match sets {
         Ok(sets) => sets.items,
-        // A cluster without the Machine API.
+        // The cluster has no Machine API.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => anyhow::bail!("failed to list the MachineSets: {}", plain(&error)),
     };
@@ -87,7 +87,7 @@ pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the MachineSet of Linux workers of this name, otherwise the first by name.
+/// Returns the MachineSet of Linux workers with this name; without a name, the first in alphabetical order.
 fn chosen_worker<'a>(sets: &'a [DynamicObject], name: Option<&str>) -> Result<&'a DynamicObject, Refusal> {
     let mut workers: Vec<&DynamicObject> = sets.iter().filter(|set| is_of_linux_workers(set)).collect();
     workers.sort_by_key(|set| set.name_any());
@@ -103,7 +103,7 @@ fn is_of_linux_workers(set: &DynamicObject) -> bool {
     label(ROLE) == Some("worker") && label(key::MACHINE_OS) != Some("Windows")
 }
 
-/// Returns the MachineSet for Windows: that of Linux workers with another name, image and user data, and what marks Windows.
+/// Returns the Windows MachineSet: the Linux one with another name, image and user data, and with the labels and the taint of Windows nodes.
 fn windows_set(worker: &DynamicObject, args: &MachineSet) -> Result<Value, Refusal> {
     let template = &worker.data["spec"]["template"];
     let mut provider = template["spec"]["providerSpec"]["value"].clone();
@@ -171,11 +171,11 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> Result<Value, Refus
     }))
 }
 
-/// Returns the annotations with what a node will have, for the autoscaler as long as there is none.
+/// Returns the annotations that describe future nodes to the autoscaler while the MachineSet has none.
 fn capacity(worker: &DynamicObject) -> Map<String, Value> {
     let taint = default_taint();
     let taint = format!("{}={}:{:?}", taint.key, taint.value.unwrap_or_default(), taint.effect);
-    // The autoscaler takes a node for one with Linux otherwise.
+    // Without these labels, the autoscaler assumes Linux.
     let labels = "kubernetes.io/arch=amd64,kubernetes.io/os=windows".to_owned();
     let sizes = SIZES.into_iter().filter_map(|key| Some((key, worker.annotations().get(key)?.clone())));
     let all = sizes.chain([(CAPACITY_LABELS, labels), (CAPACITY_TAINTS, taint)]);

@@ -1,4 +1,4 @@
-//! Commands that users run, and what they share.
+//! Commands that users run, and the code that they share.
 
 pub mod act;
 pub mod age;

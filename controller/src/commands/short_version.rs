@@ -1,13 +1,13 @@
-//! Versions in the short form that a person can say, as git has it for commits.
+//! Short forms of versions, like the short commit hashes of git.
 
 use api::services_version::carried;
 
-/// Digits of the digest in a short version.
+/// Number of digest digits in a short version.
 const DIGITS: usize = 8;
-/// Fewest digits of the digest that name a version, as git prints them.
+/// Minimum number of digest digits that name a version, as in git.
 const FEWEST: usize = 7;
 
-/// Returns the release and the beginning of the digest.
+/// Returns the short form of a version: the release and the first digits of the digest.
 pub(super) fn short(version: &str) -> String {
     match version.rsplit_once('-') {
         Some((release, digest)) => format!("{release}-{}", digest.chars().take(DIGITS).collect::<String>()),
@@ -15,7 +15,7 @@ pub(super) fn short(version: &str) -> String {
     }
 }
 
-/// Reports whether a user means this version: by its whole name, or by the beginning of its digest, with or without the release before it.
+/// Reports whether `name` denotes the version: by its whole name, or by the beginning of its digest, with or without the release before it.
 pub(super) fn means(name: &str, version: &str) -> bool {
     let is_short = carried(version).is_some_and(|digest| {
         let release = version.strip_suffix(digest).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Host that a command logs in to, from its arguments.
+//! SSH target of a command, from its arguments.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,10 +7,10 @@ use remote::ssh::{HostKeyCheck, Identity, Target};
 
 use crate::args::Login;
 
-/// Returns a host and all that is needed to log in to it. `limit` is for log-in and for each answer.
+/// Returns a host with the credentials to log in to it. `limit` is the timeout of the connection and of each command.
 ///
 /// # Errors
-/// Fails when the key cannot be read, or the host key is none.
+/// Fails when the private key cannot be read, or the host key is invalid.
 pub fn new(address: &str, login: &Login, limit: Duration) -> anyhow::Result<Target> {
     let Login { identity, port, user, host_key } = login;
     let pem = std::fs::read(identity).with_context(|| format!("cannot read {}", identity.display()))?;

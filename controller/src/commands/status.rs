@@ -1,4 +1,4 @@
-//! Command `status`: pools and their hosts as a tree, the worst first.
+//! Command `status`: shows pools and their hosts as a tree, the worst first.
 
 use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 
@@ -29,21 +29,21 @@ use crate::{
 pub(in crate::commands) mod live;
 mod watch;
 
-/// Ready hosts of a pool that are shown one by one.
+/// Maximum number of Ready hosts of a pool that are listed one by one.
 const FEW: usize = 10;
-/// Time after which an attempt that was not made is overdue.
+/// Delay after which a scheduled attempt that was not made is overdue.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 
-/// Prints the tree.
+/// Prints the pools and their hosts, and returns the exit status.
 ///
 /// # Errors
-/// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
+/// Fails when there is no configuration for the API server, it refuses a request or does not answer, or a named pool does not exist.
 pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     if args.watch {
         if !matches!(args.output, StatusOutput::Table | StatusOutput::Wide) {
             bail!("--watch prints a tree: leave --output out, or set it to wide");
         }
-        // A watch is silent as long as nothing changes.
+        // A watch receives nothing as long as nothing changes, so it has no timeout.
         let unbounded = args::Cluster { request_timeout: Duration::ZERO, ..cluster.clone() };
         return Box::pin(watch::run(&args, &api_server::client(&unbounded).await?)).await;
     }
@@ -57,10 +57,10 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     pools.retain(|pool| args.selects(pool));
     let instances: Api<WindowsInstance> = Api::all(client.clone());
     let instances = instances.list(&all).await.context("failed to list the WindowsInstances")?.items;
-    let seen = Seen::of(&args, &client, &pools, &instances).await;
+    let seen = ClusterState::of(&args, &client, &pools, &instances).await;
     let machine = match args.output {
         StatusOutput::Table | StatusOutput::Wide => {
-            output::print(&seen.text(Look::of(&args)))?;
+            output::print(&seen.text(Layout::of(&args)))?;
             return Ok(seen.exit().into());
         }
         StatusOutput::Name => {
@@ -83,15 +83,15 @@ impl Status {
     }
 }
 
-/// Pools at a time, the worst first, and the state of the operator.
-pub(in crate::commands) struct Seen {
+/// Snapshot of the pools, the worst first, and of the operator's state.
+pub(in crate::commands) struct ClusterState {
     pub pools: Vec<Pool>,
     operator: Operator,
     /// Time of the API server.
     now: Timestamp,
 }
 
-impl Seen {
+impl ClusterState {
     async fn of(
         args: &Status,
         client: &Client,
@@ -102,8 +102,8 @@ impl Seen {
         Self { pools: summarize(pools, instances, now), operator, now }
     }
 
-    /// Returns the tree below the warning, if there is one.
-    fn text(&self, look: Look) -> String {
+    /// Returns the warning about the operator, if any, and the tree.
+    fn text(&self, look: Layout) -> String {
         let mut text = String::new();
         if let Some(warning) = self.operator.warning() {
             put(&mut text, "", "", warning, look.width);
@@ -115,30 +115,30 @@ impl Seen {
         exit(&self.pools, &self.operator)
     }
 
-    /// Returns the warning that all is old, if no operator works.
+    /// Returns the warning that no operator works, or that its state is unknown.
     pub(in crate::commands) fn warning(&self) -> Option<&str> {
         self.operator.warning()
     }
 }
 
-/// The operator, and the time of the API server.
+/// Returns the state of the operator and the time of the API server, or the local time if that is unknown.
 async fn operator_now(args: &Status, client: &Client) -> (Operator, Timestamp) {
     let now = server_time(client).await.unwrap_or_else(Timestamp::now);
     (operator(client, &args.namespace, now).await, now)
 }
 
-/// Look of a tree.
+/// Layout of a tree.
 #[derive(Clone, Copy)]
-struct Look {
-    /// True if each host has a line, with its address and version.
+struct Layout {
+    /// True if each host has its own line, with its address and version.
     wide: bool,
-    /// Columns at which lines are wrapped.
+    /// Number of columns at which lines wrap.
     width: usize,
     has_colours: bool,
 }
 
-impl Look {
-    /// Returns the look that the arguments and the terminal ask for. `NO_COLOR` is that of <https://no-color.org>.
+impl Layout {
+    /// Returns the layout for the arguments and the terminal. `NO_COLOR` is as defined in <https://no-color.org>.
     fn of(args: &Status) -> Self {
         let terminal = terminal();
         Self {
@@ -153,19 +153,19 @@ impl Look {
     }
 }
 
-/// Columns and lines of the terminal that is printed to; `None` if it is none.
+/// Returns the columns and lines of the terminal; `None` if standard output is no terminal.
 fn terminal() -> Option<(usize, usize)> {
     let (width, height) = terminal_size::terminal_size_of(std::io::stdout())?;
     Some((usize::from(width.0), usize::from(height.0))).filter(|(columns, _)| *columns > 0)
 }
 
-/// State of the operator: if none works, all that it has said is old.
+/// State of the operator. While none works, all statuses are outdated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Operator {
     Leads,
-    /// No operator leads, in a sentence with the remedy.
+    /// No operator leads: a sentence with the remedy.
     Missing(String),
-    /// The state cannot be known, in a sentence.
+    /// Unknown state: a sentence with the reason.
     Unknown(String),
 }
 
@@ -185,13 +185,13 @@ async fn operator(client: &Client, namespace: &str, now: Timestamp) -> Operator 
     judge(lease.as_ref().map(Option::as_ref).map_err(String::as_str), &home.name, &home.remedy(), now)
 }
 
-/// Judges the operator by its Lease in this namespace.
+/// Returns the state of the operator according to its Lease in the namespace.
 fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now: Timestamp) -> Operator {
     let place = format!("the Lease {LEASE} in the namespace {namespace}");
     match lease.map(|lease| leader(lease, now)) {
         Ok(Ok(_)) => Operator::Leads,
         Ok(Err(problem)) => Operator::Missing(format!(
-            "NO OPERATOR WORKS: {place} {problem}. Nothing is being done, and what follows is what was so before. To find the cause: {remedy}."
+            "NO OPERATOR WORKS: {place} {problem}. Nothing is being done, and the status below may be outdated. To find the cause: {remedy}."
         )),
         Err(error) => {
             Operator::Unknown(format!("Whether an operator works is not known: {place} cannot be read: {error}."))
@@ -199,7 +199,7 @@ fn judge(lease: Result<Option<&Lease>, &str>, namespace: &str, remedy: &str, now
     }
 }
 
-/// Pool and its report.
+/// Pool with its reported state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::commands) struct Pool {
@@ -209,20 +209,20 @@ pub(in crate::commands) struct Pool {
     stalled: bool,
     reason: String,
     message: String,
-    /// True if the operator has read the present spec of the pool.
+    /// True if the operator has observed the current generation of the pool.
     observed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired_version: Option<String>,
     pub hosts: Vec<Host>,
     refused: Vec<Refused>,
     asks: Vec<Ask>,
-    /// Reason for which hosts that do not follow the version wait.
+    /// Reason why outdated hosts wait for their update.
     #[serde(skip)]
     waits: String,
 }
 
 impl Pool {
-    /// Returns the number of the colour on a terminal.
+    /// Returns the number of the pool's colour on a terminal.
     fn colour(&self) -> u8 {
         match self.ready.as_str() {
             "False" => State::Failed.colour(),
@@ -259,12 +259,12 @@ pub(in crate::commands) struct Host {
 }
 
 impl Host {
-    /// Reports whether the host is a node that is to get another version.
+    /// Reports whether the host has a version, but not the desired one.
     pub(super) fn is_outdated(&self) -> bool {
         self.version.is_some() && !self.up_to_date
     }
 
-    /// Returns a host of this state. One with a version is to get another.
+    /// Returns a host in this state. With a version, it is outdated.
     #[cfg(test)]
     pub(super) fn example(phase: Option<Phase>, step: Option<Step>, next: Option<Time>, version: Option<&str>) -> Self {
         Self {
@@ -283,7 +283,7 @@ impl Host {
         }
     }
 
-    /// Returns the state by which a page counts the host, and a terminal colours it.
+    /// Returns the state under which the page of `ui` counts the host, and which decides its colour on a terminal.
     pub(super) fn state(&self) -> State {
         match self.phase {
             Some(Phase::Failed) => State::Failed,
@@ -296,7 +296,7 @@ impl Host {
         }
     }
 
-    /// Returns the news of the host; nothing for a node that works and is up to date.
+    /// Returns the message about the host; empty for a working node that is up to date.
     pub(super) fn news(&self, pool: &Pool) -> String {
         match (self.is_fine, self.is_outdated()) {
             (true, true) => format!("to be updated ({})", pool.waits),
@@ -306,7 +306,7 @@ impl Host {
     }
 }
 
-/// State of a host, in the words of the page.
+/// State of a host, as the page of `ui` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::commands) enum State {
@@ -340,7 +340,7 @@ struct Ask {
     command: Option<String>,
 }
 
-/// Entry that is no host of the pool.
+/// Inventory entry that the operator has refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Refused {
@@ -408,12 +408,12 @@ fn summarize(
     all
 }
 
-/// Returns the decisions that a pool waits for, each with its command.
+/// Returns the decisions that a pool waits for, each with its command. Without any, returns the message of a stalled pool.
 fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]) -> Vec<Ask> {
     let ask = |what: String, command: String| Ask { what, command: Some(format!("{PLUGIN} {command}")) };
     let mut asks = Vec::new();
     let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
-    // A person pastes the command into a shell: no version of the operator has other characters.
+    // Users paste the command into a shell. No version of the operator has other characters.
     let is_plain = |version: &&String| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
     if let Some(version) = status.desired_version.as_ref().filter(|_| waits).filter(is_plain) {
         let what = format!("version {} waits for an approval", short(version));
@@ -437,7 +437,7 @@ fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]
             asks.push(ask(what, format!("trust-host-key {name} {key}")));
         }
     }
-    // Another fault that no retry ends: its message has the remedy.
+    // Another fault that no retry can fix: its message has the remedy.
     if let Some(stalled) = find(&status.conditions, kind::STALLED).filter(|c| c.status == "True" && asks.is_empty()) {
         asks.push(Ask { what: text::line(&stalled.message, 1_000), command: None });
     }
@@ -454,7 +454,7 @@ fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) ->
             .filter(|c| c.status != "True")
             .map(|c| c.last_transition_time.0.into()),
     };
-    // What kubelet says of a node that works is no news; what the operator adds is.
+    // The kubelet's message about a working node is not shown, unless the operator has added to it.
     let is_fine = ready == "True" && status.failures.is_none() && status.operation.is_none() && !message.contains("; ");
     let next = status.failures.as_ref().and_then(|f| f.next_retry_time);
     if next.and_then(Time::known).is_some_and(|at| now.duration_since(at) > OVERDUE) {
@@ -476,7 +476,7 @@ fn host(instance: &WindowsInstance, desired: Option<&String>, now: Timestamp) ->
     }
 }
 
-/// Returns the rank of a host, the worst first.
+/// Returns the sort rank of a host: the worst has the lowest.
 fn rank(host: &Host) -> u8 {
     match host.phase {
         _ if host.is_fine => 5,
@@ -499,8 +499,8 @@ fn exit(pools: &[Pool], operator: &Operator) -> u8 {
     }
 }
 
-/// Returns the row of a host: its head and its text. Versions are shown if not all hosts have the same.
-fn row(host: &Host, pool: &Pool, now: Timestamp, column: usize, with_version: bool, look: Look) -> (String, String) {
+/// Returns the head and the text of a host's row.
+fn row(host: &Host, pool: &Pool, now: Timestamp, column: usize, with_version: bool, look: Layout) -> (String, String) {
     let phase = host.phase.map_or_else(|| "New".into(), |phase| format!("{phase:?}"));
     let version = match (with_version, &host.version) {
         (true, version) => format!("  {:14}", version.as_deref().map(short).unwrap_or_default()),
@@ -513,14 +513,14 @@ fn row(host: &Host, pool: &Pool, now: Timestamp, column: usize, with_version: bo
     (format!("{:column$}{address}  {phase}{version}", host.name), said)
 }
 
-fn tree(pools: &[Pool], now: Timestamp, look: Look) -> String {
-    let Look { wide, width, .. } = look;
+fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
+    let Layout { wide, width, .. } = look;
     if pools.is_empty() {
         return "There is no WindowsNodePool.\n".into();
     }
     let mut text = String::new();
     for pool in pools {
-        let old = if pool.observed { "" } else { "the operator has not read the pool as it is now; before: " };
+        let old = if pool.observed { "" } else { "the operator has not observed the latest change; previous status: " };
         put(
             &mut text,
             &format!("{}  ", look.paint(&pool.name, pool.colour())),
@@ -559,7 +559,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Look) -> String {
     text
 }
 
-/// Returns the columns that a text takes on a terminal, where colours take none.
+/// Returns the number of columns that a text takes on a terminal, without its colour codes.
 fn shown(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default();
@@ -567,7 +567,7 @@ fn shown(text: &str) -> usize {
     [first].into_iter().chain(rest).map(|text| text.chars().count()).sum()
 }
 
-/// Writes a text after its head, wrapped at the width, with its further lines below.
+/// Writes a text after its head, wrapped at `width`. Each further line begins with `below`.
 fn put(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
     let mut line = head.to_owned();
     let mut is_empty = true;

@@ -7,8 +7,8 @@ use super::*;
 
 const NO_HOSTS: &[WindowsInstance] = &[];
 
-const fn look(wide: bool, width: usize) -> Look {
-    Look { wide, width, has_colours: false }
+const fn look(wide: bool, width: usize) -> Layout {
+    Layout { wide, width, has_colours: false }
 }
 
 fn now() -> Timestamp {
@@ -100,7 +100,7 @@ fn the_exit_status_is_that_of_the_worst_pool() {
     );
 }
 
-/// Processes that are gone leave a status that is old.
+/// An operator that has stopped leaves an outdated status.
 #[test]
 fn that_no_operator_works_comes_first() {
     let lease = |holder: &str, seconds: i64| -> Lease {
@@ -131,7 +131,7 @@ fn that_no_operator_works_comes_first() {
     }
 }
 
-/// Approvers of a version want to see which hosts have it, and why the others wait.
+/// Users who approve a version need to see which hosts have it, and why the others wait.
 #[test]
 fn a_half_changed_pool_shows_the_version_of_each_host() {
     let (old, new) = (format!("0.1.0-{}", "a".repeat(32)), format!("0.1.0-{}", "b".repeat(32)));
@@ -163,18 +163,21 @@ demo  2 of 2 nodes Ready, 1 updated
     );
     assert_eq!(host["failures"], 0);
 
-    // Wide, each line has the address.
+    // In the wide layout, each line has the address.
     let text = tree(&summary, now(), look(true, 120));
     assert!(text.contains("├─ win-1  10.0.0.1         Ready      0.1.0-bbbbbbbb\n"), "{text}");
 
-    // Many of each are one line.
+    // Many Ready hosts are folded into one line for up-to-date and one for outdated hosts.
     hosts.extend((0..20).map(|n| of(&format!("more-{n:02}"), &old)));
     let text = tree(&summarize(&[changing.clone()], &hosts, now()), now(), look(false, 120));
     assert!(text.ends_with("├─ 1 is Ready\n└─ 21 more are Ready, to be updated (WaitingForApproval)\n"), "{text}");
 
     changing.metadata.generation = Some(2);
     let text = tree(&summarize(&[changing], &hosts, now()), now(), look(false, 120));
-    assert!(text.starts_with("demo  the operator has not read the pool as it is now; before: 2 of 2"), "{text}");
+    assert!(
+        text.starts_with("demo  the operator has not observed the latest change; previous status: 2 of 2"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn colours_take_no_columns() {
         now(),
     );
     let plain = tree(&pools, now(), look(false, 40));
-    let coloured = tree(&pools, now(), Look { has_colours: true, ..look(false, 40) });
+    let coloured = tree(&pools, now(), Layout { has_colours: true, ..look(false, 40) });
     assert!(coloured.starts_with("\x1b[31myard\x1b[0m  1 of 2"), "{coloured:?}");
     assert!(
         coloured.contains("gate-1  \x1b[31mFailed   \x1b[0m") && coloured.contains("\x1b[32mReady"),

@@ -1,4 +1,4 @@
-//! Command `version`: versions of this program and of the operator in the cluster.
+//! Command `version`: prints the versions of this program and of the operator in the cluster.
 
 use anyhow::Context as _;
 use api::names::COMPONENT;
@@ -12,10 +12,10 @@ use crate::{
     runtime::operator_namespace,
 };
 
-/// Label of the operator's Deployment with its version.
+/// Label with the version on the operator's Deployment.
 const LABEL: &str = "app.kubernetes.io/version";
 
-/// Versions of this program and the operator, under the names of `kubectl version`.
+/// Versions of this program and the operator, with the field names of `kubectl version`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {

@@ -32,7 +32,7 @@ use crate::{
         wicd_rights::WicdRights,
         write_tracker::{WriteTracker, WrittenNodes},
     },
-    client::{cluster_view::Sight, write_count},
+    client::{cluster_view::ApiHealth, write_count},
     cluster::{
         self, ClusterError,
         release::{CurrentRelease, Release, ReleaseError},
@@ -40,60 +40,60 @@ use crate::{
         versions::Versions,
     },
     context::wicd_reports::WicdReports,
-    csr::{Issuing, LeftToPeople, Renewals},
+    csr::{Issuing, ManualRequests, Renewals},
     drain::Drainer,
     runtime::{
         events::Events,
         metrics::Metrics,
         reconcile_trigger::ReconcileTrigger,
-        ssh_slots::{Places, Share},
+        ssh_slots::{Share, SshSlots},
     },
     wmco::{host_keys::WmcoHostKeys, lock::OtherOperator},
 };
 
-/// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
-/// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
+/// Maximum number of concurrent requests of one client. Each has its own TLS connection, because the client uses HTTP/1.1:
+/// without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
-/// Time from when a request is sent until its answer begins, with all repetitions: an API server that is gone must not hold all places forever.
+/// Timeout from the start of a request until its answer begins, including retries, so that an unreachable API server does not block all requests.
 const ANSWER: Duration = Duration::from_secs(75);
-/// Time until the next bytes of an answer. A watch, which may be silent, ends after 290 s.
+/// Timeout for the next bytes of an answer. It is longer than a watch, which may receive nothing until it ends after 290 s.
 const SILENCE: Duration = Duration::from_secs(295);
-/// Hosts that may be examined at once without a grant. None of them waits for a place among the connections of granted work.
+/// Maximum number of hosts that are examined at once without a grant. They do not take the SSH connections of granted operations.
 const LOOKS: usize = 16;
-/// Hosts of one pool that may be examined at once without a grant.
+/// Maximum number of hosts of one pool that are examined at once without a grant.
 const LOOKS_OF_ONE_POOL: usize = 4;
-/// Hosts of all pools that pull images at once.
+/// Maximum number of hosts of all pools that pull images at once.
 const PULLS: usize = 200;
-/// Share of one pool in the SSH connections of granted work: of 100 it takes 90 at most, however many of its hosts hang.
+/// Share of one pool in the SSH connections of granted operations: at most 90 of 100, however many of its hosts hang.
 const CONNECTIONS_OF_ONE_POOL: Share = Share::ForEachFree(9);
 /// Label selector of the Nodes that are watched.
 pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 /// Label selector of the Nodes that are not watched.
 pub(crate) const OTHER_NODES: &str = "kubernetes.io/os!=windows";
 
-/// The cluster, as this process reaches it.
+/// Connection of this process to a cluster.
 pub(crate) struct Cluster {
-    /// Configuration by which the API server is reached.
+    /// Configuration of the connection to the API server.
     pub config: Config,
-    /// Client for reads and for writes that may be repeated.
+    /// Client for reads, and for writes that may be retried.
     pub client: Client,
-    /// Client that repeats nothing by itself: for evictions, and for writes that must not be repeated.
+    /// Client without automatic retries, for evictions and for writes that must not be repeated.
     pub direct: Client,
-    /// Client for the watch of certificate requests: after a mass join their list has hundreds of pages, and none may wait behind all other requests.
+    /// Client for the watch of certificate requests. After a mass join, their list has hundreds of pages, which must not wait behind other requests.
     pub watch_requests: Client,
-    /// View that this process has of the cluster, by the answers of its API server.
-    pub sight: Arc<Sight>,
+    /// View of the cluster, from the answers of its API server.
+    pub sight: Arc<ApiHealth>,
 }
 
 impl Cluster {
-    /// Creates the cluster of a configuration. Writes to it are counted in the metrics.
+    /// Creates the clients for a configuration. Writes are counted in the metrics.
     ///
     /// # Errors
-    /// Fails if the configuration is of no use.
+    /// Fails if the configuration cannot be used.
     pub(crate) fn new(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Self> {
         let mut direct = config.clone();
         direct.default_retry = false;
-        let sight = Arc::<Sight>::default();
+        let sight = Arc::<ApiHealth>::default();
         Ok(Self {
             client: client(config.clone(), metrics, &sight)?,
             direct: client(direct, metrics, &sight)?,
@@ -103,15 +103,15 @@ impl Cluster {
         })
     }
 
-    /// Id of this cluster: UID of the Namespace `kube-system`, which lives as long as the cluster.
+    /// Returns the id of this cluster: the UID of the Namespace `kube-system`, which exists as long as the cluster.
     ///
     /// # Errors
-    /// Fails if the API server does not show the Namespace.
+    /// Fails if the Namespace cannot be read.
     pub(crate) async fn id(&self) -> Result<String, ReleaseError> {
         Ok(cluster::id(&self.client).await?)
     }
 
-    /// Creates a cluster that answers from a script.
+    /// Creates the connection to a fake API server.
     #[cfg(test)]
     pub(crate) fn fake(client: Client) -> Self {
         Self {
@@ -126,76 +126,76 @@ impl Cluster {
     /// Returns the release that hosts get from this operator in this cluster.
     ///
     /// # Errors
-    /// Fails if there is nothing to give, or the cluster cannot be identified.
+    /// Fails if the release cannot be rendered, or the facts of the cluster cannot be read.
     pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::begin(kept.as_ref(), found, args)
     }
 
-    /// Returns another release as hosts would get it in this cluster.
+    /// Returns another release, as hosts would get it in this cluster.
     ///
     /// # Errors
-    /// Fails if the release cannot be rendered, or the cluster cannot be identified.
+    /// Fails if the release cannot be rendered, or the facts of the cluster cannot be read.
     pub(crate) async fn announced(&self, args: &Run, file: &ReleaseFile) -> Result<Release, ReleaseError> {
         let (kept, found) = self.facts(args).await?;
         Release::announced(settled(kept.as_ref(), found), args, file)
     }
 
-    /// The facts that were in force last, and those of now.
+    /// Returns the facts of the cluster that were last in force, and the current ones.
     async fn facts(&self, args: &Run) -> Result<(Option<Kept>, Found), ClusterError> {
         let found = cluster::discover(&self.client, &self.config, args).await?;
         Ok((cluster::kept::load(&self.client, &args.namespace).await?, found))
     }
 }
 
-/// A client that waits for the API server as [`bounded`] says.
-fn client(mut config: Config, metrics: &Arc<Metrics>, sight: &Arc<Sight>) -> kube::Result<Client> {
+/// Returns a client with the limits of [`bounded`].
+fn client(mut config: Config, metrics: &Arc<Metrics>, sight: &Arc<ApiHealth>) -> kube::Result<Client> {
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true;
     let bounded = bounded(ClientBuilder::try_from(config)?, ANSWER);
     Ok(bounded.with_layer(&sight.layer()).with_layer(&write_count::layer(metrics.clone())).build())
 }
 
-/// Bounds a client to [`REQUESTS`] concurrent requests, those first that came first, each answered in time. Of a watch only its beginning counts.
+/// Limits a client to [`REQUESTS`] concurrent requests in the order of their arrival, each with a timeout. A watch counts until its answer begins.
 fn bounded<S>(builder: ClientBuilder<S>, answer: Duration) -> ClientBuilder<ConcurrencyLimit<Timeout<S>>> {
     builder.with_layer(&TimeoutLayer::new(answer)).with_layer(&ConcurrencyLimitLayer::new(REQUESTS))
 }
 
-/// Caches of what is watched in the cluster.
+/// Caches of the objects that are watched in the cluster.
 pub(crate) struct Caches {
-    /// Pools.
+    /// Cached WindowsNodePools.
     pub pools: Store<WindowsNodePool>,
-    /// Instances.
+    /// Cached WindowsInstances.
     pub instances: Instances,
-    /// Windows Nodes.
+    /// Cached Windows Nodes.
     pub nodes: Store<Node>,
-    /// Machines.
+    /// Cached Machines of the Machine APIs.
     pub machines: Machines,
     /// Objects that are in none of the caches because they cannot be read.
     pub unreadable: Unreadable,
 }
 
-/// Identity of this process.
+/// Settings and identity of this process.
 pub(crate) struct Process {
     /// Settings of the process.
     pub args: Run,
     /// Name of the process.
     pub identity: String,
-    /// Epoch of the Lease.
+    /// Epoch of the Lease, by which hosts refuse earlier leaders.
     pub epoch: i64,
-    /// Metrics.
+    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Token that ends everything.
+    /// Token that stops all tasks of the process.
     pub stop: CancellationToken,
-    /// True if the process is a command that looks once, and waits for sources that take a while.
-    pub looks_once: bool,
+    /// True if the process is a command that reads the state once, and waits for slow sources.
+    pub is_one_shot: bool,
 }
 
-/// The operator's own cluster, as controllers reach it.
+/// Cluster in which the operator runs.
 pub(crate) struct ThisCluster {
     /// Clients and configuration of the cluster.
     reached: Cluster,
-    /// Id of the cluster. A host that is on record as another cluster's is not touched.
+    /// Id of the cluster. A host that is recorded as another cluster's is not changed.
     pub id: String,
 }
 
@@ -209,66 +209,66 @@ impl Deref for ThisCluster {
 
 /// Resources for the work on hosts.
 pub(crate) struct Hosts {
-    /// Keys and known hosts.
+    /// Reader of the Secrets with private keys and known hosts.
     pub secrets: Secrets,
-    /// Host keys that the legacy operator has seen.
+    /// Host keys that the legacy operator has recorded.
     pub wmco_host_keys: WmcoHostKeys,
-    /// The operator, as hosts know it.
+    /// Identity of the operator and its files, for sessions with hosts.
     pub operator: Arc<Operator>,
     /// Release that hosts get.
     pub release: CurrentRelease,
-    /// Stored versions of the services of hosts.
+    /// Stored services versions.
     pub versions: Versions,
-    /// Drains.
+    /// Drainer of nodes.
     pub drainer: Drainer,
-    /// SSH connections that may be open at once.
-    pub connections: Places,
-    /// Hosts that may be examined at once without a grant.
-    pub looks: Places,
-    /// Hosts that may pull images at once. Such a connection takes minutes, and no granted work must wait for it.
-    pub pulls: Places,
+    /// Limit of open SSH connections for granted operations.
+    pub connections: SshSlots,
+    /// Limit of hosts that are examined at once without a grant.
+    pub looks: SshSlots,
+    /// Limit of hosts that pull images at once. A pull takes minutes, and no granted operation must wait for it.
+    pub pulls: SshSlots,
 }
 
-/// Record of what this process has written, so that no decision is made on older state.
+/// Record of this process's writes, so that no decision is based on older state.
 #[derive(Default)]
 pub(crate) struct Writes {
-    /// Statuses of instances.
+    /// Written statuses of instances.
     pub instances: WriteTracker,
-    /// Grants.
+    /// Written grants.
     pub grants: WriteTracker,
-    /// Metadata of Nodes.
+    /// Written metadata of Nodes.
     pub nodes: WrittenNodes,
 }
 
-/// Identities of the hosts' daemons.
+/// Rights, certificates and reports of wicd on the hosts.
 pub(crate) struct Wicd {
-    /// Decision whether the daemons may have rights and certificates.
+    /// Decision whether wicd may have rights and certificates.
     pub rights: WicdRights,
-    /// Certificates that the daemons have renewed.
+    /// Certificates that wicd has renewed.
     pub renewals: Renewals,
-    /// Last reports of the daemons.
+    /// Last reports of wicd.
     pub reports: WicdReports,
-    /// Requests for first certificates, of kubelet as well, that this process is issuing.
+    /// First certificates, also of kubelet, that this process is issuing.
     pub issuing: Issuing,
-    /// Notification of the certificate approver that other verdicts are possible.
+    /// Notification for the certificate approver to judge pending requests again.
     pub judge_again: Arc<Notify>,
-    /// Certificate requests of nodes that are left to users.
-    pub left_to_people: LeftToPeople,
+    /// Certificate requests of nodes on which users must decide.
+    pub manual_requests: ManualRequests,
 }
 
-/// Context that works without a release: what a certificate approver needs, and all that is watched.
+/// Context that needs no release: for the certificate approver and the watches.
 pub(crate) struct Base {
     /// Settings and identity of this process.
     pub process: Process,
-    /// Events.
+    /// Writer of events.
     pub events: Events,
-    /// The operator's own cluster.
+    /// Cluster in which the operator runs.
     pub cluster: ThisCluster,
-    /// Caches of what is watched in the cluster.
+    /// Caches of the objects that are watched in the cluster.
     pub caches: Caches,
-    /// Identities of the hosts' daemons.
+    /// Rights, certificates and reports of wicd on the hosts.
     pub wicd: Wicd,
-    /// The legacy operator, which must not work at the same time.
+    /// State of the legacy operator, which must not run at the same time.
     pub other_operator: OtherOperator,
     /// Trigger of reconciles of pools.
     pub wake: ReconcileTrigger,
@@ -278,8 +278,8 @@ impl Base {
     /// Creates the context from its parts.
     pub(crate) fn new(process: Process, cluster: Cluster, cluster_id: String, caches: Caches) -> Self {
         let events = Events::new(cluster.client.clone(), &process.identity);
-        // A command that looks once issues nothing, and begins nothing.
-        let (rights, other_operator) = if process.looks_once {
+        // A command that reads the state once issues no certificate, and begins no operation.
+        let (rights, other_operator) = if process.is_one_shot {
             (WicdRights::default(), OtherOperator::default())
         } else {
             (WicdRights::unknown(), OtherOperator::unknown())
@@ -295,26 +295,26 @@ impl Base {
                 reports: WicdReports::default(),
                 issuing: Issuing::default(),
                 judge_again: Arc::new(Notify::new()),
-                left_to_people: LeftToPeople::default(),
+                manual_requests: ManualRequests::default(),
             },
             other_operator,
             wake: ReconcileTrigger::default(),
         }
     }
 
-    /// Node of that name, as last seen.
+    /// Returns the Node with this name, as last seen.
     pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.caches.nodes.get(&ObjectRef::new(name))
     }
 }
 
-/// Context that all controllers share: [`Base`], which it gives access to as if it were its own, and the resources for the work on hosts.
+/// Context that all controllers share: [`Base`], to which it dereferences, and the resources for the work on hosts.
 pub(crate) struct Context {
-    /// Context that works without a release.
+    /// Context that needs no release.
     pub base: Arc<Base>,
     /// Resources for the work on hosts.
     pub hosts: Hosts,
-    /// Record of what this process has written.
+    /// Record of this process's writes.
     pub writes: Writes,
 }
 
@@ -335,8 +335,8 @@ impl Context {
         let hosts = Hosts {
             secrets: Secrets::new(client.clone(), namespace),
             wmco_host_keys: WmcoHostKeys::new(client.clone(), namespace),
-            // A command that looks once replaces nothing.
-            versions: Versions::new(client.clone(), namespace, (!process.looks_once).then(|| events.clone())),
+            // A command that reads the state once replaces no version, so it needs no events.
+            versions: Versions::new(client.clone(), namespace, (!process.is_one_shot).then(|| events.clone())),
             operator: Arc::new(Operator {
                 cluster_id: cluster.id.clone(),
                 epoch: process.epoch,
@@ -346,14 +346,14 @@ impl Context {
             }),
             release: CurrentRelease::new(release),
             drainer: Drainer::new(cluster.direct.clone()),
-            connections: Places::new(process.args.max_connections, CONNECTIONS_OF_ONE_POOL),
-            looks: Places::new(LOOKS, Share::AtMost(LOOKS_OF_ONE_POOL)),
-            pulls: Places::new(PULLS, Share::AtMost(MAX_PULLING as usize)),
+            connections: SshSlots::new(process.args.max_connections, CONNECTIONS_OF_ONE_POOL),
+            looks: SshSlots::new(LOOKS, Share::AtMost(LOOKS_OF_ONE_POOL)),
+            pulls: SshSlots::new(PULLS, Share::AtMost(MAX_PULLING as usize)),
         };
         Self { base, hosts, writes: Writes::default() }
     }
 
-    /// The pool of an instance.
+    /// Returns the pool of an instance.
     pub(crate) fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
         self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
     }
@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
 
-    /// The machine of an API server may be gone, and no packet says so.
+    /// The machine of an API server may vanish without closing its connections.
     #[tokio::test]
     async fn requests_that_are_never_answered_do_not_stop_all_others() {
         let served = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! Last reports of the hosts' daemons, by the clock of this process: a host may have any clock.
+//! Last reports of wicd on the hosts, by the clock of this process, because a host may have any clock.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 pub(crate) struct WicdReports(Mutex<HashMap<String, (String, Instant)>>);
 
 impl WicdReports {
-    /// Records the last report of a node, and returns for how long it has been the last one.
+    /// Records the last report of a node, and returns for how long it has not changed.
     pub(crate) fn unchanged(&self, node: &str, reported: &str, now: Instant) -> Duration {
         let mut seen = self.0.lock();
         let (last, since) = seen.entry(node.to_owned()).or_insert_with(|| (reported.to_owned(), now));

@@ -1,4 +1,4 @@
-//! Controller that approves and denies certificate requests, as the verdicts say.
+//! Controller that approves and denies certificate requests.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::{
-    Again, Claim, Clients, Hosts, Kind, LeftToPeople, Outstanding, Own, Verdict, index::Index, open::Kept, verdict,
+    Claim, Clients, Hosts, Kind, ManualRequests, Outstanding, OwnRequests, ReevaluationTriggers, Verdict, index::Index,
+    open::Kept, verdict,
 };
 use crate::{
     caches::{
@@ -37,42 +38,41 @@ use wnp_core::csr::{
 
 /// Reason of the `Approved` condition of requests that this operator has approved.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
-/// Time after which an open request is evaluated again, for changes without an event.
+/// Interval at which an open request is evaluated again, for changes without an event.
 const AGAIN: Duration = Duration::from_mins(1);
-/// Time after which a request is evaluated again that the API server could not answer for.
+/// Delay before a request is evaluated again after an error of the API server.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of requests that the controller handles at once: no limit. Beyond a limit, it would take them in no order, and one that is always
-/// passed over would wait until its host gives up.
+/// Maximum number of requests that the controller handles at once: no limit. With a limit, it would pick requests in no fixed order, and a host whose
+/// request is always passed over would time out.
 const UNLIMITED: u16 = 0;
-/// Requests that are decided at a time, in the order in which they came. Each takes two requests to the API server, and the client sends few at a
-/// time: more at once would only hold up everything else.
+/// Maximum number of requests that are decided at once, in order of arrival. Each decision takes two API calls, and the client limits its rate: more
+/// would only delay all other calls.
 const DECISIONS: usize = 128;
-/// Objects of a page of the list. They may have a megabyte each.
+/// Number of objects per page of the list. Each may have a megabyte.
 const PAGE: u32 = 50;
 
-/// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
+/// Watches all certificate requests, and approves or denies those of the operator's hosts until `shutdown`.
 ///
-/// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
+/// - `hosts` returns the claim of a host by node name. Start this function only when the caches behind it are filled.
 /// - `revise` returns the verdict to carry out: the circumstances may forbid an approval or a denial.
-/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
-///   for another cause.
-/// - `own` names the operator's own requests. Those that this process is issuing are approved where they are issued; those that a process left when
-///   it died are approved here.
-/// - `again` has requests judged again, for changes that no request shows.
+/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for another reason.
+/// - `own` identifies the operator's own requests. The issuer approves the requests of this process. The approver approves those that an earlier
+///   process left.
+/// - `again` triggers another evaluation of requests, for changes that no request shows.
 ///
-/// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
+/// One replica at a time should run this. Two would do no harm: each write is bound to the version that was evaluated.
 pub async fn run<H: Hosts>(
     clients: impl Into<Clients>,
     hosts: H,
     revise: impl Fn(Verdict) -> Verdict + Send + Sync + 'static,
     on_verdict: impl Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
-    own: Own,
-    again: Again,
+    own: OwnRequests,
+    again: ReevaluationTriggers,
     shutdown: CancellationToken,
 ) {
     let clients = clients.into();
     let kept = Arc::new(Mutex::new(Kept::default()));
-    // No pool waits for what cannot be read here: those who post a request choose its labels.
+    // Pools do not report unreadable requests: the client that posts a request chooses its labels.
     let (requests, events) = watch::readable(
         clients.watch,
         watcher::Config::default().page_size(PAGE),
@@ -99,7 +99,7 @@ pub async fn run<H: Hosts>(
     });
     let (observer, waiting) = (approver.clone(), approver.clone());
     let waiting = again.waiting.flat_map(move |()| stream::iter(waiting.index.lock().waiting()));
-    // The index has a change before the request is judged.
+    // The index is updated before the request is evaluated.
     let events = events.inspect(move |event| {
         match event {
             Event::Init => kept.lock().clear(),
@@ -128,18 +128,18 @@ type OnVerdict = dyn Fn(&Verdict, &CertificateSigningRequest) + Send + Sync;
 
 struct Approver<H> {
     api: Api<CertificateSigningRequest>,
-    /// Open requests.
+    /// Store of the open requests.
     requests: Store<CertificateSigningRequest>,
     hosts: H,
     revise: Box<Revise<'static>>,
     on_verdict: Box<OnVerdict>,
-    own: Own,
-    left: LeftToPeople,
+    own: OwnRequests,
+    left: ManualRequests,
     index: Mutex<Index>,
-    /// Permits for decisions that are made at a time.
+    /// Permits for concurrent decisions.
     decisions: Semaphore,
     stop: CancellationToken,
-    /// Sender for the names of requests that have become the first in their queues.
+    /// Sender for the names of requests that are now first in their queues.
     first: mpsc::UnboundedSender<String>,
 }
 
@@ -155,7 +155,7 @@ fn error_policy<T>(csr: Arc<CertificateSigningRequest>, error: &kube::Error, _: 
     let name = csr.name_any();
     match error {
         kube::Error::Api(status) if status.is_conflict() || status.is_not_found() => {
-            // The watch brings the version that was in the way, and has it judged.
+            // The watch delivers the conflicting version, which triggers another evaluation.
             debug!(name, "certificate request has changed, evaluating it again");
             Action::requeue(AGAIN)
         }
@@ -168,7 +168,7 @@ fn error_policy<T>(csr: Arc<CertificateSigningRequest>, error: &kube::Error, _: 
 }
 
 impl<H: Hosts> Approver<H> {
-    /// Adds an event of the watch to the index.
+    /// Adds a watch event to the index.
     fn observe(&self, event: &Event<CertificateSigningRequest>) {
         self.with_index(|index, claims| match event {
             Event::Init | Event::InitApply(_) => {}
@@ -178,7 +178,7 @@ impl<H: Hosts> Approver<H> {
         });
     }
 
-    /// Judges a request on what is known, confirms that with the API server, and writes the verdict.
+    /// Evaluates a request on cached state, confirms the verdict with the API server, and writes it.
     async fn carry_out(&self, csr: &CertificateSigningRequest) -> kube::Result<()> {
         let verdict = match self.judge(csr) {
             Verdict::Approve(_) if self.is_being_issued(csr) => return Ok(()),
@@ -204,8 +204,8 @@ impl<H: Hosts> Approver<H> {
         Ok(())
     }
 
-    /// Decides a request when it is its turn. Returns the verdict that was written, or another one that the API server's objects lead to; nothing if
-    /// the request is decided or has changed meanwhile, or its host has had too many approved.
+    /// Decides a request once a permit is free. Returns the verdict that the objects in the API server lead to, which was written if it decides the
+    /// request. Returns `None` if the request is decided or has changed, or its host has reached the limit of approvals.
     async fn decide_in_turn(&self, csr: &CertificateSigningRequest, judged: &Verdict) -> kube::Result<Option<Verdict>> {
         let Some(_place) = self.stop.run_until_cancelled(self.decisions.acquire()).await else { return Ok(None) };
         let request = {
@@ -220,7 +220,7 @@ impl<H: Hosts> Approver<H> {
             index.request(csr)
         };
         let revise = |verdict| match (self.revise)(verdict) {
-            // The other denials are counted already.
+            // Other denials are already counted.
             Verdict::Deny { .. } if matches!(judged, Verdict::Approve(_)) && !self.admits_denial(csr) => {
                 Verdict::NotOurs
             }
@@ -240,27 +240,27 @@ impl<H: Hosts> Approver<H> {
         self.index.lock().admits_denial(csr, Instant::now())
     }
 
-    /// Reports whether this process has posted the request, and is about to approve it itself.
+    /// Reports whether this process has posted the request and approves it in the issuer.
     fn is_being_issued(&self, csr: &CertificateSigningRequest) -> bool {
         csr.spec.username.as_ref() == Some(&self.own.user) && self.own.issuing.contains(&csr.name_any())
     }
 
-    /// Reports whether this process has decided the request, and the watch has not shown that yet.
+    /// Reports whether this process has decided the request, although the watch does not show that yet.
     fn has_decided(&self, csr: &CertificateSigningRequest) -> bool {
         csr.uid().is_some_and(|uid| self.own.issuing.has_decided(&uid, std::time::Instant::now()))
     }
 
-    /// Reports whether the cache has the request in this version. If so, the index forgets it only later.
+    /// Reports whether the cache holds this version of the request. If so, the index still has it.
     fn is_as_known(&self, csr: &CertificateSigningRequest) -> bool {
         let known = self.requests.get(&ObjectRef::from_obj(csr));
         known.is_some_and(|known| known.resource_version() == csr.resource_version())
     }
 
-    /// Judges a request on what is known, and on what may be written now.
+    /// Evaluates a request on cached state, rate limits and the current restrictions of the operator.
     fn judge(&self, csr: &CertificateSigningRequest) -> Verdict {
         let verdict = self.with_index(|index, claims| {
             if !self.is_as_known(csr) {
-                // The index knows more. The change has the request judged again.
+                // The index has a newer version. That change triggers another evaluation.
                 return Verdict::NotOurs;
             }
             index.judge(csr, || self.requests.state(), claims, Instant::now())
@@ -268,9 +268,9 @@ impl<H: Hosts> Approver<H> {
         (self.revise)(verdict)
     }
 
-    /// Reports the requests that are left to users, if they have changed.
+    /// Reports the requests that only users may approve, if they have changed.
     fn report_left(&self, index: &mut Index) {
-        if let Some(all) = index.left_to_people() {
+        if let Some(all) = index.manual_requests() {
             self.left.replace(all);
         }
     }
@@ -280,14 +280,14 @@ impl<H: Hosts> Approver<H> {
         let result = with(&mut index, &|node| self.hosts.lookup(node));
         self.report_left(&mut index);
         for name in index.firsts.drain(..) {
-            // At the end nothing listens.
+            // At shutdown, nothing listens.
             let _ = self.first.unbounded_send(name);
         }
         result
     }
 }
 
-/// Judges a request once more, with the API server asked for the Nodes of the hosts that the verdict depends on, and writes that verdict.
+/// Evaluates a request again with the Nodes of the involved hosts read from the API server, and writes that verdict.
 pub(super) async fn confirm_and_decide<H: Hosts>(
     api: &Api<CertificateSigningRequest>,
     hosts: &H,
@@ -303,13 +303,13 @@ pub(super) async fn confirm_and_decide<H: Hosts>(
         confirmed.insert(node, claim);
     }
     let claims = |node: &str| confirmed.get(node).cloned().unwrap_or_else(|| hosts.lookup(node));
-    // The first of several was chosen before.
+    // The order of several requests was decided before.
     let verdict = revise(verdict(csr, request, &claims, &Outstanding::default(), operator_user));
     decide(api, csr, &verdict).await.map(|_| verdict)
 }
 
-/// Removes from a request all that no decision reads. A requester can fill each of these fields with a megabyte. A `spec.request` that is too long is
-/// cut to a length that still shows that.
+/// Removes the fields of a request that no decision reads: a requester can fill each of them with a megabyte. Cuts an oversized `spec.request` to a
+/// length that still exceeds the limit.
 fn keep_essentials(csr: &mut CertificateSigningRequest) {
     let metadata = &mut csr.metadata;
     (metadata.annotations, metadata.labels, metadata.finalizers, metadata.owner_references) = (None, None, None, None);
@@ -318,9 +318,9 @@ fn keep_essentials(csr: &mut CertificateSigningRequest) {
     csr.spec.request.0.shrink_to_fit();
 }
 
-/// Writes a verdict to the `approval` subresource of exactly the version that was judged.
+/// Writes a verdict to the `approval` subresource, bound to the version that was evaluated.
 ///
-/// A verdict that decides nothing writes nothing.
+/// Writes nothing for a verdict that decides nothing.
 pub(super) async fn decide(
     api: &Api<CertificateSigningRequest>,
     csr: &CertificateSigningRequest,
@@ -328,7 +328,7 @@ pub(super) async fn decide(
 ) -> kube::Result<CertificateSigningRequest> {
     let (type_, reason, message) = match verdict {
         Verdict::Approve(_) => {
-            ("Approved", APPROVED_REASON, "valid in every check for a proven host of a WindowsNodePool")
+            ("Approved", APPROVED_REASON, "all checks passed for a verified host of a WindowsNodePool")
         }
         Verdict::Deny { reason, message } => ("Denied", reason.as_str(), message.as_str()),
         Verdict::NotOurs | Verdict::Wait { .. } | Verdict::Queue { .. } => return Ok(csr.clone()),

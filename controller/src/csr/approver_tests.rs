@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
-    csr::{Again, Claim, Issuing, forge::Forged},
+    csr::{Claim, Issuing, ReevaluationTriggers, forge::Forged},
     fake_api::{FakeApi, list},
 };
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 
-/// Returns a request of the kubelet of a host, as the API server shows it.
+/// Returns a request of a host's kubelet, as the API server returns it.
 fn request(name: &str, node: &str, organisation: &str, second: u32) -> Value {
     let user = format!("system:node:{node}");
     let pem = Forged::new(&user, &[organisation]).pem();
@@ -41,7 +41,7 @@ fn right(name: &str, node: &str, second: u32) -> Value {
     request(name, node, "system:nodes", second)
 }
 
-/// Returns a request once it is approved, and issued.
+/// Returns an approved request with its certificate.
 fn issued(request: &Value) -> Value {
     let mut issued = request.clone();
     issued["metadata"]["resourceVersion"] = json!("2");
@@ -49,7 +49,7 @@ fn issued(request: &Value) -> Value {
     issued
 }
 
-/// Three hosts, all proven. For `win-panic`, the operator has a fault.
+/// Three proven hosts. For `win-panic`, `confirm` panics.
 struct Known;
 
 impl Hosts for Known {
@@ -64,7 +64,7 @@ impl Hosts for Known {
     }
 }
 
-/// Answers a list of the requests.
+/// Makes the API server list these requests.
 fn listed(api: &FakeApi, requests: &[Value]) {
     let list = list("CertificateSigningRequestList", "certificates.k8s.io/v1", requests, "");
     api.on("GET", REQUESTS, 200, list);
@@ -76,15 +76,15 @@ fn approval(name: &str) -> String {
 
 type Reported = Arc<Mutex<Vec<(String, Verdict)>>>;
 
-/// Runs an approver until the condition holds. Returns what it reported.
+/// Runs an approver until the condition holds. Returns the verdicts that it reported.
 async fn run_until(api: &FakeApi, poke: Arc<Notify>, condition: impl Fn(&[(String, Verdict)]) -> bool) -> Reported {
     let (reported, stop) = (Reported::default(), CancellationToken::new());
     let (noted, on_stop) = (reported.clone(), stop.clone());
     let on_verdict = move |verdict: &Verdict, csr: &CertificateSigningRequest| {
         noted.lock().push((csr.name_any(), verdict.clone()));
     };
-    let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
-    let again = Again { all: poke, ..Again::default() };
+    let own = OwnRequests { user: OPERATOR.into(), issuing: Issuing::default() };
+    let again = ReevaluationTriggers { all: poke, ..ReevaluationTriggers::default() };
     let running = tokio::spawn(run(api.client(), Known, |verdict| verdict, on_verdict, own, again, on_stop));
     let holds = async {
         while !condition(&reported.lock()) {
@@ -138,7 +138,7 @@ async fn a_request_is_decided_once_while_the_watch_is_behind() {
     let (first, later) = (right("first", "win-1", 1), right("later", "win-2", 2));
     listed(&api, std::slice::from_ref(&first));
     let watch = format!("{REQUESTS}?watch=true");
-    // The watch never shows that the first is approved.
+    // The watch never shows that `first` is approved.
     let release = api.hold("GET", &watch, json!({"type": "ADDED", "object": later}));
     api.hang("GET", &watch);
     for (name, request) in [("first", &first), ("later", &later)] {
@@ -199,7 +199,7 @@ async fn a_requester_that_floods_is_denied_ten_times_and_a_poke_changes_nothing_
     assert_eq!(api.all_calls().iter().filter(|call| call.method == "PATCH").count(), 10);
 }
 
-/// Conflicting versions have come by the watch, or are still to come.
+/// The conflicting version arrives through the watch before or after the conflict.
 #[tokio::test]
 async fn after_a_conflict_a_request_is_judged_again() {
     let api = FakeApi::new();
@@ -209,7 +209,7 @@ async fn after_a_conflict_a_request_is_judged_again() {
     listed(&api, &[first]);
     let watch = format!("{REQUESTS}?watch=true");
     api.on("GET", &watch, 200, json!({"type": "MODIFIED", "object": touched.clone()})).hang("GET", &watch);
-    // Whichever of the two versions is judged at first.
+    // Either of the two versions may be evaluated first.
     api.fail("PATCH", &approval("csr-1"), 409, "Conflict", "it has changed", Value::Null);
     api.on("PATCH", &approval("csr-1"), 200, issued(&touched));
     let poke = Arc::new(Notify::new());
@@ -248,8 +248,8 @@ async fn what_waits_is_judged_again_when_its_host_is_proven() {
     let on_verdict = move |verdict: &Verdict, _: &CertificateSigningRequest| {
         reported.unbounded_send(is_approval(verdict)).unwrap();
     };
-    let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
-    let again = Again { waiting: waiting.boxed(), ..Again::default() };
+    let own = OwnRequests { user: OPERATOR.into(), issuing: Issuing::default() };
+    let again = ReevaluationTriggers { waiting: waiting.boxed(), ..ReevaluationTriggers::default() };
     let hosts = LateProof(is_proven.clone());
     let running = tokio::spawn(run(api.client(), hosts, |verdict| verdict, on_verdict, own, again, stop.clone()));
     assert_eq!(reports.next().await, Some(false), "it waits");
@@ -260,7 +260,7 @@ async fn what_waits_is_judged_again_when_its_host_is_proven() {
     running.await.unwrap();
 }
 
-/// Hosts that were taken over may post hundreds of requests of a megabyte each.
+/// Compromised hosts may post hundreds of requests of a megabyte each.
 #[test]
 fn of_a_large_request_no_more_is_kept_than_shows_that_it_is_one() {
     let large = "x".repeat(1 << 20);

@@ -1,4 +1,4 @@
-//! Open requests that the verdict on one request depends on. Pure.
+//! Index of the open requests that the verdict on a request depends on. No I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,7 +17,7 @@ use super::{
     verdict,
 };
 
-/// Function that returns what is known about the host of a node name.
+/// Function that returns the claim of a host by node name.
 type Claims<'a> = &'a dyn Fn(&str) -> Option<Claim>;
 
 /// Index of the open requests.
@@ -26,16 +26,16 @@ pub(super) struct Index {
     operator_user: String,
     open: OpenRequests,
     outstanding: Outstanding,
-    /// Parsed requests, by name and UID. To parse one costs the check of a signature.
+    /// Parsed requests, by name and UID. Parsing includes a signature check.
     read: HashMap<String, (Option<String>, Arc<Request>)>,
-    /// Names of requests that have become the first in their queues, to be judged again.
+    /// Names of requests that are now first in their queues and must be evaluated again.
     pub(super) firsts: Vec<String>,
-    /// Last reported cause of each waiting request, if there is one.
+    /// Last reported reason of each waiting request, if it was reported.
     waiting: BTreeMap<String, Option<Verdict>>,
-    /// True if the waiting requests have changed since they were reported.
+    /// True if the waiting requests have changed since the last report.
     is_unreported: bool,
-    /// Rate of denials. Like the approvals and waits below, each is a write or an event, which a requester, perhaps a host that was taken over, must
-    /// not have made without limit.
+    /// Rate limit of denials. Each denial, approval and wait causes a write or an event. A requester, which may be a compromised host, must not
+    /// cause these without limit.
     denials: Rate,
     approvals: Rate,
     waits: Rate,
@@ -73,7 +73,7 @@ impl Index {
         csrs: impl IntoIterator<Item = &'a CertificateSigningRequest> + Clone,
         claims: Claims<'_>,
     ) {
-        // Which of one host are due is known when all are.
+        // The due requests of one host depend on all its requests.
         for csr in csrs.clone() {
             self.open.observe(csr);
         }
@@ -93,7 +93,7 @@ impl Index {
         self.firsts.extend(first);
     }
 
-    /// Returns the parsed open request.
+    /// Returns the parsed request, which is parsed only once.
     pub(super) fn request(&mut self, csr: &CertificateSigningRequest) -> Arc<Request> {
         let (name, uid) = (csr.name_any(), csr.uid());
         match self.read.get(&name) {
@@ -106,7 +106,7 @@ impl Index {
         }
     }
 
-    /// Forgets a request that went or is finished.
+    /// Forgets a request that is deleted or finished.
     pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
         let name = csr.name_any();
         self.open.forget(csr);
@@ -115,7 +115,7 @@ impl Index {
         self.firsts.extend(self.outstanding.forget(&name));
     }
 
-    /// Judges a request as it was observed last. `all` lists the open requests.
+    /// Evaluates a request as last observed. `all` lists the open requests.
     pub(super) fn judge(
         &mut self,
         csr: &CertificateSigningRequest,
@@ -130,19 +130,19 @@ impl Index {
         let request = self.request(csr);
         let mut judged = verdict(csr, &request, claims, &self.outstanding, &self.operator_user);
         if matches!(judged, Verdict::Approve(_)) != self.outstanding.is_first(&csr.name_any()) {
-            // The first in a queue is approved and no other. Where that is not so, the claims have changed since it was observed:
-            // others may have become right, too, and be older.
+            // Only the first request in a queue is approved. If verdict and queue disagree, the claims have changed since the request was observed:
+            // older requests may have become valid, too.
             self.observe(all().iter().map(AsRef::as_ref), claims);
             judged = verdict(csr, &request, claims, &self.outstanding, &self.operator_user);
         }
         match judged {
-            // During a flood of wrong requests, the rest waits for the next minute.
+            // During a flood of invalid requests, the rest waits for the next minute.
             Verdict::Deny { .. } if !self.admits_denial(csr, now) => Verdict::NotOurs,
             judged => judged,
         }
     }
 
-    /// Reports whether one more request of the same host may be approved now. Other requesters ask for many hosts.
+    /// Reports whether one more request of the same host may be approved now. Requesters that act for many hosts have no limit.
     pub(super) fn allows_approval(&mut self, csr: &CertificateSigningRequest, now: Instant) -> bool {
         !is_of_one_host(csr) || self.approvals.allows(requester(csr), now)
     }
@@ -159,7 +159,7 @@ impl Index {
         self.denials.admit(requester(csr), now)
     }
 
-    /// Reports whether the verdict is to be reported: it is written, or is another cause to wait than before.
+    /// Reports whether the verdict must be reported: it is written, or waits for another reason than before.
     pub(super) fn is_news(&mut self, csr: &CertificateSigningRequest, verdict: &Verdict, now: Instant) -> bool {
         let name = csr.name_any();
         match verdict {
@@ -173,7 +173,7 @@ impl Index {
                 }
                 is_news
             }
-            // The cause is another request of the same host, of which a host can have any number.
+            // The reason is another request of the same host, and a host can post any number.
             Verdict::NotOurs | Verdict::Queue { .. } => {
                 self.is_unreported |= self.waiting.remove(&name).is_some();
                 false
@@ -185,8 +185,8 @@ impl Index {
         }
     }
 
-    /// Returns the requests that a user may approve, the last of each Node, if they have changed since the last call.
-    pub(super) fn left_to_people(&mut self) -> Option<Vec<Pending>> {
+    /// Returns the requests that users may approve, the last by name for each Node, if they have changed since the last call.
+    pub(super) fn manual_requests(&mut self) -> Option<Vec<Pending>> {
         if !std::mem::take(&mut self.is_unreported) {
             return None;
         }
@@ -204,7 +204,7 @@ impl Index {
         Some(of_nodes.into_iter().map(pending).collect())
     }
 
-    /// Names of the requests that wait for something else than their turn.
+    /// Returns the names of the requests that wait for anything but their turn.
     pub(super) fn waiting(&self) -> Vec<String> {
         self.waiting.keys().cloned().collect()
     }

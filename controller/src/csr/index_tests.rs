@@ -14,7 +14,7 @@ const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 
 type Request = Arc<CertificateSigningRequest>;
 
-/// Returns a request by which the kubelet of the host `win-1` renews its certificate.
+/// Returns a request of the kubelet on the host `win-1` to renew its certificate.
 fn renewal(name: &str, second: i64, pem: &str) -> Request {
     let kind = Kind::KubeletClient;
     let mut csr: CertificateSigningRequest = serde_json::from_value(json!({
@@ -30,7 +30,7 @@ fn renewal(name: &str, second: i64, pem: &str) -> Request {
     Arc::new(csr)
 }
 
-/// Returns an older request and a younger one.
+/// Returns an older and a younger request.
 fn two() -> [Request; 2] {
     let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
     [renewal("older", 1, &pem), renewal("younger", 2, &pem)]
@@ -54,7 +54,7 @@ fn unproven(node: &str) -> Option<Claim> {
     proven(node).map(|claim| Claim { proven: false, ..claim })
 }
 
-/// Returns the verdict in a word, and the requests that become the first in their queues.
+/// Returns the verdict as a word, and the requests that are now first in their queues.
 fn judge(index: &mut Index, csr: &Request, all: &[Request], claims: Claims<'_>) -> (&'static str, Vec<String>) {
     let verdict = index.judge(csr, || all.to_vec(), claims, Instant::now());
     let word = match verdict {
@@ -158,8 +158,9 @@ fn what_a_person_may_approve_is_reported_when_it_changes() {
     let left = |message: &str| Verdict::Wait { message: message.into(), node: Some("win-1".into()) };
     let mut index = index();
     index.replace(&[older.clone(), younger.clone()], &proven);
-    let reported =
-        |index: &mut Index| index.left_to_people().map(|all| all.into_iter().map(|p| (p.request, p.message)).collect());
+    let reported = |index: &mut Index| {
+        index.manual_requests().map(|all| all.into_iter().map(|p| (p.request, p.message)).collect())
+    };
     let pair = |name: &str, message: &str| Some(vec![(name.to_owned(), message.to_owned())]);
     let now = Instant::now();
     assert_eq!(reported(&mut index), Some(vec![]), "the list is new");

@@ -1,4 +1,4 @@
-//! Requests of the operator itself: the first certificates of a host that it has just proven over SSH.
+//! Certificate requests of the operator itself: the first certificates of a host that it has just proven over SSH.
 
 use crate::runtime::clock;
 use api::Reason;
@@ -23,18 +23,18 @@ use wnp_core::csr::{is_decided, request::Request};
 
 /// Time limit for a signer. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Delay from the approval to the first check for the certificate; doubled with each check, up to the last.
+/// Delay between the approval and the first check for the certificate. Doubles with each check, up to [`LAST_LOOK`].
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(2);
-/// Number of attempts to approve while another client changes the same object.
+/// Maximum number of attempts to approve an object that other clients change.
 const APPROVAL_ATTEMPTS: usize = 5;
-/// User name for the operator in the check before posting; the API server then writes the real one.
+/// User name of the operator in the check before posting. The API server then sets the real one.
 const OPERATOR: &str = "the operator";
 
-/// Error of a request for which there is no certificate.
+/// Error of a certificate request of the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
-    /// The host's request is wrong: the host, or a process on it, is not what was proven.
+    /// The host's request is invalid: the host, or a process on it, is not what was proven.
     #[error("the host's certificate request is refused: {message}")]
     Refused {
         /// Reason of the verdict.
@@ -53,13 +53,13 @@ pub enum CsrError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// An object of that name exists with other content.
+    /// An object with the name of the request exists with other content.
     #[error("certificate request {name} exists with other content: delete it")]
     NameTaken {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The object was replaced while it was waited for.
+    /// The object was replaced during its approval.
     #[error(
         "certificate request {name} was replaced by another during its approval: find the client that deletes and creates certificate requests"
     )]
@@ -67,7 +67,7 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The request was denied by a client, or failed by the signer.
+    /// A client denied the request, or the signer failed it.
     #[error("certificate request {name} has been denied or has failed: {message}")]
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
@@ -83,7 +83,7 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The signer issued another certificate than was requested.
+    /// The signer issued a certificate that does not match the request.
     #[error("the certificate issued for {name} {what}: check the signer of this cluster")]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
@@ -111,7 +111,7 @@ impl CsrError {
     }
 }
 
-/// Returns the user name that the API server knows the operator by.
+/// Returns the user name by which the API server knows the operator.
 ///
 /// # Errors
 /// [`CsrError::Identity`] when the API server does not answer, or returns no user name.
@@ -124,8 +124,8 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 
 /// Gets a certificate for the request that a host sent over SSH, and returns the certificate and its chain as PEM.
 ///
-/// The request is judged like any other before it is posted. While it is in `issuing`, the approver of this process leaves it alone. A repetition
-/// with the same request leads to the same object and certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
+/// The request is evaluated like any other before it is posted. The approver of this process skips requests in `issuing`. A repeated call with the
+/// same request finds the same object and certificate. Nothing is deleted: the cluster removes the object after an hour.
 ///
 /// # Errors
 /// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when
@@ -143,7 +143,7 @@ pub async fn request_and_sign(
 ) -> Result<String, CsrError> {
     let wanted = build(claim, kind, csr_pem, expiration)?;
     let name = wanted.metadata.name.clone().unwrap_or_default();
-    // Before the approver can see it.
+    // Before the approver can see the request.
     let _registered = issuing.begin(name.clone());
     let failed = |doing| {
         let name = name.clone();
@@ -172,10 +172,10 @@ pub async fn request_and_sign(
                 issuing.decided(approved.uid().unwrap_or_default(), std::time::Instant::now());
                 approved
             }
-            // A user, or the approver of this operator to whom it was an orphan, got there first.
+            // A user, or the approver of this operator, has changed the request first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
-                // What is approved is what was judged: another object of that name may ask for anything.
+                // Only the evaluated request may be approved: another object of that name may ask for anything.
                 if now.uid() != csr.uid() || !asks_the_same(&now.spec, &wanted.spec) {
                     return Err(CsrError::Replaced { name });
                 }
@@ -204,8 +204,8 @@ pub async fn request_and_sign(
     }
 }
 
-/// Waits for the request until it has been issued or refused; `None` if it is gone. Read again and again: a watch for each of many requests is a list
-/// and a connection more for each, and signers take milliseconds.
+/// Waits until the request is issued or refused; `None` if it is deleted. Polls, because a watch for each of many requests costs a list and a
+/// connection each, and signers take milliseconds.
 async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result<Option<CertificateSigningRequest>> {
     let mut pause = FIRST_LOOK;
     loop {
@@ -218,7 +218,7 @@ async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result
     }
 }
 
-/// Returns the object to post, if the verdict on it is an approval.
+/// Returns the object to post, if its verdict is an approval.
 fn build(
     claim: &Claim,
     kind: Kind,
@@ -257,8 +257,8 @@ fn build(
     }
 }
 
-/// Reports whether two requests ask for the same, read and not byte for byte: ECDSA signatures are random, so that a host that is asked again for the
-/// request of the same key gives another text.
+/// Reports whether two requests ask for the same, compared after parsing. ECDSA signatures are random: a host that repeats a request for the same key
+/// sends another text.
 fn asks_the_same(a: &CertificateSigningRequestSpec, b: &CertificateSigningRequestSpec) -> bool {
     (&a.signer_name, &a.usages, a.expiration_seconds) == (&b.signer_name, &b.usages, b.expiration_seconds)
         && Request::read(&a.request.0) == Request::read(&b.request.0)

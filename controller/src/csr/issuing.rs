@@ -1,4 +1,4 @@
-//! Requests that this process is issuing now, and those that it has just decided.
+//! Requests that this process is issuing, and those that it has just decided.
 
 use std::{
     collections::BTreeMap,
@@ -8,18 +8,18 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Time for which a decision is remembered. The watch shows it by then.
+/// Time for which a decision is remembered. By then, the watch shows it.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// Requests that the approver must not decide, although its cache has them as undecided: two decisions on the same request cost a write more, and one
-/// of them meets a conflict.
+/// Requests that the approver must skip, although its cache shows them as undecided: a second decision on the same request costs a write, and causes
+/// a conflict.
 #[derive(Clone, Debug, Default)]
 pub struct Issuing(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Names of the operator's own requests that [`super::request_and_sign`] approves at this moment, with a count. Requests that are no longer in
-    /// the map, or were another process's, are the approver's.
+    /// Names of the operator's own requests that [`super::request_and_sign`] is approving, with a count. Requests that are no longer in the map, or
+    /// that another process has posted, are left to the approver.
     names: BTreeMap<String, usize>,
     /// Times of this process's decisions, by UID of the request.
     decided: BTreeMap<String, Instant>,
@@ -32,7 +32,7 @@ impl Issuing {
         Registered { issuing: self.clone(), name }
     }
 
-    /// Reports whether the request of that name is being issued.
+    /// Reports whether the request with this name is being issued.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.0.lock().names.contains_key(name)
     }
@@ -50,7 +50,7 @@ impl Issuing {
     }
 }
 
-/// Registration of a request's name, until it is dropped.
+/// Registration of a request's name. It ends when the value is dropped.
 #[derive(Debug)]
 pub(super) struct Registered {
     issuing: Issuing,

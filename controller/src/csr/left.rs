@@ -1,22 +1,22 @@
-//! Requests that are left to users, as the approver has found them last.
+//! Requests that only users may approve, as the approver last found them.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use wnp_core::csr::pending::Pending;
 
-/// Requests that a user may approve: one for each Node, the newest. Shared by the approver and those who report them.
+/// Requests that users may approve, one for each Node. Shared by the approver and the pools, which report them.
 #[derive(Clone, Debug)]
-pub struct LeftToPeople(Arc<watch::Sender<Arc<Vec<Pending>>>>);
+pub struct ManualRequests(Arc<watch::Sender<Arc<Vec<Pending>>>>);
 
-impl Default for LeftToPeople {
+impl Default for ManualRequests {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(Arc::default())))
     }
 }
 
-impl LeftToPeople {
-    /// Requests that wait now.
+impl ManualRequests {
+    /// Returns the requests that wait for a user now.
     pub fn all(&self) -> Arc<Vec<Pending>> {
         self.0.borrow().clone()
     }

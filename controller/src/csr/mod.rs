@@ -1,4 +1,4 @@
-//! Certificates for Windows hosts: the approver, and the operator's own requests. [`wnp_core::csr`] decides.
+//! Certificates for Windows hosts: the approver, and the operator's own requests. The verdicts come from [`wnp_core::csr`].
 
 mod approver;
 mod index;
@@ -30,11 +30,11 @@ use tokio::sync::Notify;
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
 pub use issuing::Issuing;
-pub use left::LeftToPeople;
+pub use left::ManualRequests;
 pub use renewals::Renewals;
 pub use wnp_core::csr::{Claim, Kind, Outstanding, Verdict, verdict};
 
-/// Clients of the approver for the API server.
+/// API clients of the approver.
 pub struct Clients {
     /// Client for the watch.
     pub watch: Client,
@@ -50,37 +50,37 @@ impl From<Client> for Clients {
 
 /// Identity of the operator's own requests.
 #[derive(Clone, Debug)]
-pub struct Own {
-    /// User of the operator; see [`operator_user`].
+pub struct OwnRequests {
+    /// User name of the operator; see [`operator_user`].
     pub user: String,
-    /// Requests that are left to [`request_and_sign`] in this process.
+    /// Requests that [`request_and_sign`] approves in this process.
     pub issuing: Issuing,
 }
 
-/// Triggers by which the approver judges requests again, and its report of those that wait.
-pub struct Again {
-    /// Report of the requests that are left to users.
-    pub left: LeftToPeople,
-    /// Trigger by `notify_one` for all requests, because other verdicts are possible.
+/// Triggers of another evaluation of requests, and the report of the waiting ones.
+pub struct ReevaluationTriggers {
+    /// Report of the requests that only users may approve.
+    pub left: ManualRequests,
+    /// Trigger for all requests (by `notify_one`), when other verdicts have become possible.
     pub all: Arc<Notify>,
-    /// Trigger for waiting requests, because more may be proven of a host.
+    /// Trigger for waiting requests, when more may be proven about a host.
     pub waiting: BoxStream<'static, ()>,
 }
 
-impl Default for Again {
+impl Default for ReevaluationTriggers {
     fn default() -> Self {
-        Self { left: LeftToPeople::default(), all: Arc::default(), waiting: stream::pending().boxed() }
+        Self { left: ManualRequests::default(), all: Arc::default(), waiting: stream::pending().boxed() }
     }
 }
 
-/// Source from which the approver learns about hosts.
+/// Source of the claims of hosts.
 pub trait Hosts: Send + Sync + 'static {
-    /// Returns the claim of the host of a node name, from the caches. They must know every host of every pool from the first call: a host that they
-    /// do not know counts as foreign, and in wicd's name space as wrong.
+    /// Returns the claim of a host by node name, from the caches. They must know every host of every pool from the first call: the request of an
+    /// unknown host counts as foreign, and in wicd's name space as invalid.
     fn lookup(&self, node: &str) -> Option<Claim>;
 
-    /// Looks up the host after asking the API server for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
-    /// the Node does not belong to the host.
+    /// Returns the claim of a host after reading its Node from the API server, for a request to the signer of `kind`. `None` also if the Node does
+    /// not belong to the host.
     ///
     /// # Errors
     /// Fails when the API server refuses a request or does not answer.

@@ -1,30 +1,30 @@
-//! Limits of requests of one requester. Pure.
+//! Limits on the number of requests per requester. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::ResourceExt;
-use wnp_core::csr::{Place, is_decided, is_finished, place};
+use wnp_core::csr::{QueuePosition, is_decided, is_finished, place};
 
 use super::Kind;
 
-/// Maximum requests of one host for one kind of certificate that are judged at a time. A host that was taken over may make any number, and each costs
-/// the check of a signature. Each kind has its own limit: serving requests that wait for a user, which a kubelet repeats every quarter of an hour,
-/// must not hold up the renewal of the identity of the host.
+/// Maximum number of requests of one host for one kind of certificate that are evaluated at a time. A compromised host may post any number, and each
+/// costs a signature check. Each kind has its own limit: serving requests that wait for a user, which a kubelet repeats every quarter of an hour,
+/// must not block the renewal of the host's identity.
 const MAX_OF_ONE_HOST: usize = 20;
-/// Maximum requests of another requester that are judged at a time. It may ask for many hosts.
+/// Maximum number of requests of any other requester that are evaluated at a time. Such a requester may act for many hosts.
 const MAX_OF_OTHERS: usize = 1000;
 
-/// Maximum requests of one host for one kind of certificate that are kept in memory, finished ones aside. The requester of those beyond asks again
-/// when it gets no certificate.
+/// Maximum number of unfinished requests of one host for one kind of certificate that are kept in memory. The requester of a dropped request asks
+/// again when it gets no certificate.
 const MAX_KEPT_OF_ONE_HOST: usize = 100;
 
-/// Requester and purpose of a request. Signers that issue none of the operator's certificates count as one: a requester can invent any number.
+/// Requester and certificate kind of a request. Signers without a kind count as one: a requester can invent any number.
 type Source = (String, Option<Kind>);
 
-/// Undecided requests of each source, the oldest first.
+/// Undecided requests of each source, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct OpenRequests(BTreeMap<Source, BTreeSet<Place>>);
+pub(super) struct OpenRequests(BTreeMap<Source, BTreeSet<QueuePosition>>);
 
 impl OpenRequests {
     /// Adds the current state of a request to the index.
@@ -47,7 +47,7 @@ impl OpenRequests {
         }
     }
 
-    /// Reports whether a request is judged now. If a requester makes too many, only the newest are: it has given up on the others.
+    /// Reports whether a request is evaluated now. If a requester posts too many, only the newest are: it no longer waits for the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
         let most = if is_of_one_host(csr) { MAX_OF_ONE_HOST } else { MAX_OF_OTHERS };
         let Some(places) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };
@@ -56,12 +56,12 @@ impl OpenRequests {
     }
 }
 
-/// Requests of hosts that are kept, by the UIDs of each source. A host that was taken over may make any number, each with kilobytes.
+/// UIDs of the hosts' requests that are kept in memory, by source. A compromised host may post any number, each with kilobytes.
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<Source, BTreeSet<String>>);
 
 impl Kept {
-    /// Reports whether a request is kept, and counts it.
+    /// Reports whether a request is kept in memory, and counts it.
     pub(super) fn keeps(&mut self, csr: &CertificateSigningRequest) -> bool {
         if is_finished(csr) {
             self.forget(csr);
@@ -79,7 +79,7 @@ impl Kept {
         keeps
     }
 
-    /// Forgets a request that is gone.
+    /// Forgets a request that is deleted or finished.
     pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
         let source = source(csr);
         if let Some(uids) = self.0.get_mut(&source) {
@@ -90,13 +90,13 @@ impl Kept {
         }
     }
 
-    /// Forgets all requests, before a list.
+    /// Forgets all requests before a new list.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// Reports whether a host has made a request, with its own identity.
+/// Reports whether a host has posted the request with its own identity.
 pub(super) fn is_of_one_host(csr: &CertificateSigningRequest) -> bool {
     let user = csr.spec.username.as_deref().unwrap_or_default();
     [Kind::KubeletClient, Kind::WicdClient].iter().any(|kind| user.starts_with(kind.user_prefix()))
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!((due(&open).len(), due(&open)[0].as_str()), (MAX_OF_ONE_HOST, "a-980"), "the newest");
         assert!(of_others.iter().all(|csr| open.is_due(csr)));
 
-        // As they are decided or go, the others follow.
+        // As requests are decided or deleted, the others follow.
         let denied = json!({"conditions": [{"type": "Denied", "status": "True"}]});
         open.observe(&request("a-999", "system:wicd-node:a", 999, &denied));
         open.forget(&of_host[998]);
@@ -154,7 +154,7 @@ mod tests {
         assert!(kept.keeps(&made(host, 7, &open)), "it is kept already");
         assert!(kept.keeps(&made("system:node:b", 0, &open)));
         assert_eq!((0..1000).filter(|n| kept.keeps(&made("system:bootstrap:x", *n, &open))).count(), 1000);
-        // What is finished or gone makes room.
+        // Finished and deleted requests make room.
         assert!(!kept.keeps(&made(host, 8, &json!({"certificate": "eA=="}))));
         kept.forget(&made(host, 9, &open));
         assert_eq!((1000..2000).filter(|n| kept.keeps(&made(host, *n, &open))).count(), 2);
@@ -187,7 +187,7 @@ mod tests {
         assert!(open.is_due(&all[1999]));
     }
 
-    /// Kubelets at an address that nothing proves make one serving request after another, and each waits for a user.
+    /// A kubelet at an unproven address posts one serving request after another, and each waits for a user.
     #[test]
     fn serving_requests_that_wait_do_not_hold_up_the_identity_of_the_host() {
         let mut open = OpenRequests::default();

@@ -1,4 +1,4 @@
-//! Rate limit for each requester. Pure.
+//! Rate limit for each requester. No I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,9 +8,9 @@ use std::{
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Maximum count for one requester in each [`WINDOW`].
+/// Maximum count of one requester in each [`WINDOW`].
 pub(super) const LIMIT: u32 = 10;
-/// Interval after which the count begins again.
+/// Time after which the count starts again.
 pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
 /// Counts of each requester since `began`.
@@ -26,7 +26,7 @@ impl Rate {
         Self { began, counts: BTreeMap::new(), warned: BTreeSet::new() }
     }
 
-    /// Reports whether one more is allowed.
+    /// Reports whether the requester is below its limit.
     pub(super) fn allows(&mut self, requester: &str, now: Instant) -> bool {
         self.begin_again(now);
         let is_allowed = self.counts.get(requester).is_none_or(|count| *count < LIMIT);
@@ -36,7 +36,7 @@ impl Rate {
         is_allowed
     }
 
-    /// Counts one more, and reports whether it is allowed.
+    /// Counts one more action of the requester, and reports whether it is allowed.
     pub(super) fn admit(&mut self, requester: &str, now: Instant) -> bool {
         self.begin_again(now);
         let count = self.counts.entry(requester.to_owned()).or_default();
@@ -48,7 +48,7 @@ impl Rate {
         is_allowed
     }
 
-    /// Logs once in each window that more is held back.
+    /// Logs once in each window that the requester has exceeded its limit.
     fn warn(&mut self, requester: &str) {
         if self.warned.insert(requester.to_owned()) {
             warn!(requester, "too many certificate requests of one requester; the next are handled in a minute");

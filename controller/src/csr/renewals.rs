@@ -1,4 +1,4 @@
-//! Certificates that wicd has renewed by itself: noted when they are approved, until the instances store it.
+//! Certificates that wicd has renewed by itself: recorded at approval, until the instances store them.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-/// Requester of a renewal, without the name of the node.
+/// User name of the requester of a renewal, without the node name.
 const REQUESTER: &str = "system:wicd-node:";
 
-/// End times of the certificates that wicd was last given, by node.
+/// Expiry of the latest wicd certificate of each node.
 pub struct Renewals {
     ends: Mutex<HashMap<String, Timestamp>>,
     sender: mpsc::UnboundedSender<String>,
@@ -26,20 +26,20 @@ impl Default for Renewals {
 }
 
 impl Renewals {
-    /// Records an approved request of wicd, at the time of the approval.
+    /// Records an approved renewal request of wicd. `now` is the time of the approval.
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
         self.ends.lock().insert(node.clone(), end);
-        // Where nothing listens, there is nothing to store it in.
+        // Without a receiver, no instance can store it.
         let _ = self.sender.send(node);
     }
 
-    /// Returns the end time of the certificate that wicd of this node was last given, as far as this process knows.
+    /// Returns the expiry of the latest wicd certificate of this node, if this process has approved it.
     pub fn end(&self, node: &str) -> Option<Timestamp> {
         self.ends.lock().get(node).copied()
     }
 
-    /// Streams the names of nodes with new notes. The first caller gets them.
+    /// Streams the names of nodes with new records. Only the first caller gets them.
     pub fn nodes(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {
@@ -49,7 +49,7 @@ impl Renewals {
     }
 }
 
-/// Returns the node whose wicd certificate an approved request renews, and the end of that certificate.
+/// Returns the node whose wicd certificate a request renews, and the expiry of the new certificate.
 fn renewal(request: &CertificateSigningRequest, now: Timestamp) -> Option<(String, Timestamp)> {
     let node = request.spec.username.as_deref()?.strip_prefix(REQUESTER)?;
     let life = SignedDuration::from_secs(request.spec.expiration_seconds?.into());

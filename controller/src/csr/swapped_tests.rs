@@ -1,4 +1,4 @@
-//! Client that may create and delete requests, but not approve them, and replaces the one that is being approved with another.
+//! Tests against a client that may create and delete requests, but not approve them, and replaces one during its approval.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn pem() -> String {
     Forged::new("system:node:win-1", &["system:nodes"]).pem()
 }
 
-/// Returns a request as the API server shows it. Its name is that which the operator gives it.
+/// Returns a request as the API server returns it.
 fn object(name: &str, uid: &str, version: &str, pem: &str, signer: &str) -> Value {
     let request = k8s_openapi::ByteString(pem.as_bytes().to_vec());
     json!({
@@ -70,7 +70,7 @@ async fn name_of(pem: &str) -> String {
     name
 }
 
-/// Name under which the caches know a host, and the API server a Node of another owner.
+/// Host that the caches know, and whose Node in the API server belongs to another owner.
 struct Taken;
 
 impl Hosts for Taken {

@@ -1,4 +1,4 @@
-//! Tests of the approver and the issuer of one process, at the same requests.
+//! Tests of the approver and the issuer of one process on the same requests.
 
 use std::{
     sync::{
@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Again, Claim, CsrError, Hosts, Issuing, Kind, Own, forge::Forged, request_and_sign, run};
+use super::{
+    Claim, CsrError, Hosts, Issuing, Kind, OwnRequests, ReevaluationTriggers, forge::Forged, request_and_sign, run,
+};
 use crate::fake_api::{FakeApi, list};
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -23,7 +25,7 @@ fn claim(node: &str) -> Claim {
     Claim { node_name: node.into(), joined: true, proven: true, ..Claim::default() }
 }
 
-/// All hosts. For one that is slow the API server has another Node, and whenever that is found out, everything is judged again.
+/// All hosts. Those named `slow-…` have a foreign Node in the API server, and each check of them triggers another evaluation.
 struct All(Arc<Notify>);
 
 impl Hosts for All {
@@ -41,7 +43,7 @@ impl Hosts for All {
     }
 }
 
-/// First request of the kubelet of a host.
+/// First request of a host's kubelet.
 struct First {
     node: &'static str,
     pem: String,
@@ -59,7 +61,7 @@ impl First {
         Self { node, pem, name }
     }
 
-    /// Returns the request as the API server shows it.
+    /// Returns the request as the API server returns it.
     fn object(&self) -> Value {
         json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -93,7 +95,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok(), "{what}");
 }
 
-/// Requests: `mine` is being issued by this process, `orphan` was posted by an operator that died, and `renewal` by a host.
+/// Requests: `mine` is being issued by this process, `orphan` was posted by an operator that crashed, and `renewal` by a host.
 #[tokio::test]
 async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_does() {
     let api = FakeApi::new();
@@ -102,11 +104,11 @@ async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_
     by_host["spec"]["username"] = json!("system:node:renewal");
     by_host["spec"]["groups"] = json!(["system:nodes", "system:authenticated"]);
     let all = [mine.object(), orphan.object(), by_host.clone()];
-    // The watch is late: it shows none of the approvals.
+    // The watch is behind: it shows none of the approvals.
     api.on("GET", PATH, 200, list("CertificateSigningRequestList", "certificates.k8s.io/v1", &all, ""));
     api.hang("GET", &format!("{PATH}?watch=true"));
     api.on("POST", PATH, 201, mine.object());
-    // The API server is slow: the approval of the issuer is under way.
+    // The API server is slow: the approval by the issuer is in progress.
     api.hang("PATCH", &mine.approval());
     api.on("PATCH", &orphan.approval(), 200, approved(&orphan.object()));
     api.on("PATCH", &renewal.approval(), 200, approved(&by_host));
@@ -127,14 +129,14 @@ async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_
         counted.fetch_add(1, Ordering::Relaxed);
         verdict
     };
-    let own = Own { user: OPERATOR.into(), issuing: issuing.clone() };
-    let again = Again { all: poke.clone(), ..Again::default() };
+    let own = OwnRequests { user: OPERATOR.into(), issuing: issuing.clone() };
+    let again = ReevaluationTriggers { all: poke.clone(), ..ReevaluationTriggers::default() };
     let approver = tokio::spawn(run(api.client(), All(poke.clone()), revise, |_, _| (), own, again, stop.clone()));
     until("the approver does what a host asks, and what an operator that died has left", || {
         patches(&orphan) == 1 && patches(&renewal) == 1
     })
     .await;
-    // All are judged again and again, as the watch is late.
+    // All requests are evaluated repeatedly, because the watch is behind.
     for _ in 0..5 {
         let before = judged.load(Ordering::Relaxed);
         poke.notify_one();
@@ -142,7 +144,7 @@ async fn each_request_is_approved_once_and_what_no_issuer_finishes_the_approver_
     }
     assert_eq!([&mine, &orphan, &renewal].map(patches), [1, 1, 1]);
 
-    // Its operation is cut off, and it may be open.
+    // The operation of the issuer is aborted, and its request may still be open.
     issuer.abort();
     assert!(issuer.await.unwrap_err().is_cancelled());
     api.forget("PATCH", &mine.approval()).on("PATCH", &mine.approval(), 200, approved(&mine.object()));
@@ -173,8 +175,8 @@ async fn a_request_is_not_passed_over_while_hundreds_of_others_are_judged_again_
     api.on("PATCH", &one.approval(), 200, approved(&all[500]));
 
     let stop = CancellationToken::new();
-    let own = Own { user: OPERATOR.into(), issuing: Issuing::default() };
-    let again = Again::default();
+    let own = OwnRequests { user: OPERATOR.into(), issuing: Issuing::default() };
+    let again = ReevaluationTriggers::default();
     let hosts = All(again.all.clone());
     let approver = tokio::spawn(run(api.client(), hosts, |verdict| verdict, |_, _| (), own, again, stop.clone()));
     until("the one is approved", || api.calls("PATCH", &one.approval()).len() == 1).await;
@@ -182,7 +184,7 @@ async fn a_request_is_not_passed_over_while_hundreds_of_others_are_judged_again_
     approver.await.unwrap();
 }
 
-/// Approvals of the issuer may meet a conflict, and its operation ends before it tries again.
+/// An approval by the issuer may meet a conflict, and its operation may end before the next attempt.
 #[tokio::test]
 async fn a_request_that_was_not_approved_is_not_remembered_as_decided() {
     let api = FakeApi::new();

@@ -1,4 +1,4 @@
-//! The part of a pass that asks pods to leave.
+//! Part of a drain pass that evicts pods.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use super::evict::{self, Target};
 use super::pass::{Pass, SLOW_RETRY, key, order};
 use wnp_core::drain::OnTimeout;
 use wnp_core::drain::answer::{self, Answer, Refusal};
-use wnp_core::drain::classify::{Likeness, Verdict, likeness};
+use wnp_core::drain::classify::{EvictionDecision, EvictionKey, likeness};
 
-/// Grace period that the API server gives a pod without one.
+/// Grace period that the API server gives a pod that sets none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
-/// Result of asking one pod to leave.
+/// Result of the eviction of one pod.
 enum Asked {
-    /// The pod leaves, or has left.
+    /// The pod is terminating, or gone.
     Leaving,
-    /// The pod does not leave now.
+    /// The pod cannot be evicted now.
     Refused { blocker: String, after: Option<Duration>, by: Refusal },
 }
 
 impl Pass<'_> {
-    /// Evicts the pods of the lowest remaining order, and returns the time of the next round.
-    pub(super) async fn ask_all(&mut self, verdicts: &[(Pod, Verdict)]) -> Result<Duration, DrainError> {
+    /// Evicts the pods of the lowest remaining order. Returns the wait until the next pass.
+    pub(super) async fn ask_all(&mut self, verdicts: &[(Pod, EvictionDecision)]) -> Result<Duration, DrainError> {
         let current = verdicts.iter().filter_map(|(_, verdict)| order(verdict)).min();
         let mut candidates = Vec::new();
         let mut next = None;
         let mut come_back_in = |wait: Duration| next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
         for (pod, verdict) in verdicts.iter().filter(|(_, verdict)| order(verdict) == current) {
             match verdict {
-                Verdict::Evict { .. } => match self.put_back(pod) {
+                EvictionDecision::Evict { .. } => match self.put_back(pod) {
                     Some(found) => {
                         self.needs_help = true;
                         self.note(found.why);
@@ -46,20 +46,20 @@ impl Pass<'_> {
                     }
                     None => candidates.push(pod),
                 },
-                Verdict::Terminating { .. } => {
+                EvictionDecision::Terminating { .. } => {
                     self.block_if_stuck(pod);
                     come_back_in(self.patience());
                 }
-                Verdict::WaitCompleted { .. } => {
+                EvictionDecision::WaitCompleted { .. } => {
                     self.block(pod, "waits for the pod to complete");
                     come_back_in(self.patience());
                 }
-                Verdict::Skip(_) | Verdict::Refuse(_) => {}
+                EvictionDecision::Skip(_) | EvictionDecision::Refuse(_) => {}
             }
         }
 
-        // Pods that are alike get the same answer from their budget: one question for all of them.
-        let mut refused: HashMap<Likeness, String> = HashMap::new();
+        // Pods with the same namespace, labels and state get the same answer from their budget, so only one of them is tried.
+        let mut refused: HashMap<EvictionKey, String> = HashMap::new();
         let mut at_least = Duration::ZERO;
         let mut first_error = None;
         for pod in self.after_last_time(candidates) {
@@ -95,13 +95,13 @@ impl Pass<'_> {
             }
         }
         match first_error {
-            // What was forced must be reported; the same error comes again with the next pass.
+            // Forced deletions must be reported. The error occurs again in the next pass.
             Some(error) if self.forced.is_empty() => Err(error),
             _ => Ok(self.clip(next.unwrap_or_else(|| self.patience()).max(at_least))),
         }
     }
 
-    /// Asks one pod to leave, and after the deadline deletes it past its budget, if the pool wants that.
+    /// Evicts one pod. After the deadline, deletes it despite its budget if the pool sets `onTimeout: Force`.
     async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
         let target = Target::of(pod);
         let _in_flight = self.cx.limits.permit(&target.namespace).await;
@@ -113,13 +113,13 @@ impl Pass<'_> {
         }
     }
 
-    /// Deletes a pod past its budget, with its full grace period.
+    /// Deletes a pod despite its budget, with its full grace period.
     async fn force(&mut self, pod: &Pod, target: &Target, blocker: String) -> Result<Asked, DrainError> {
         let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
         let own = u32::try_from(own.unwrap_or(DEFAULT_GRACE_SECONDS)).unwrap_or_default();
         let grace = self.grace().unwrap_or(own).max(1);
-        // Reported before the request: the answer may be lost.
-        tracing::warn!(pod = %target, blocker, grace, "deleting the pod without regard to its disruption budget: the drain has exceeded its timeout");
+        // Logged before the request, because the answer may be lost.
+        tracing::warn!(pod = %target, blocker, grace, "deleting the pod despite its disruption budget: the drain has exceeded its timeout");
         let answer = read(evict::delete(&self.cx.client, target, grace).await, "delete", target)?;
         if answer == Answer::Evicting {
             self.forced.push(format!("{target}: {blocker}"));
@@ -131,7 +131,7 @@ impl Pass<'_> {
         match answer {
             Answer::Evicting | Answer::Gone | Answer::Terminating => Ok(Asked::Leaving),
             Answer::RetryAfter { after, blocker, by } => Ok(Asked::Refused { blocker, after, by }),
-            Answer::NeverWithoutHelp { blocker } => {
+            Answer::NeedsUser { blocker } => {
                 self.needs_help = true;
                 Ok(Asked::Refused { blocker, after: Some(SLOW_RETRY), by: Refusal::Budget })
             }
@@ -140,7 +140,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The candidates in their order, beginning after the one at which the last pass ran out of time, so that none is starved.
+    /// Returns the candidates in order, starting after the pod at which the last pass ran out of time: none is starved.
     fn after_last_time<'p>(&self, mut candidates: Vec<&'p Pod>) -> Vec<&'p Pod> {
         if let Some(last) = self.resume().remove(&self.drain.node.name_any()) {
             let start = candidates.partition_point(|pod| key(pod) <= last);

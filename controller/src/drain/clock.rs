@@ -1,4 +1,4 @@
-//! The time that one pass has for its requests.
+//! Time limit of a drain pass for its API calls.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -8,17 +8,17 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::DrainError;
 
-/// Objects in one page of a list.
+/// Number of objects per page of a list.
 const PAGE: u32 = 500;
 
-/// The time that a pass has.
+/// Time limit of a pass.
 pub(super) struct Clock {
     pub(super) deadline: Instant,
     pub(super) limit: Duration,
 }
 
 impl Clock {
-    /// Awaits one API call for as long as the pass may last. `what` completes "cannot …".
+    /// Awaits one API call until the deadline of the pass. `what` completes "cannot …".
     pub(super) async fn call<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// Lists every page.
+/// Lists all pages.
 pub(super) async fn list_all<K>(
     api: &Api<K>,
     params: ListParams,

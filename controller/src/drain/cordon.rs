@@ -1,4 +1,4 @@
-//! Cordons and uncordons a Node. Whose a cordon is, [`Cordon`] decides.
+//! Cordons and uncordons a Node. [`Cordon`] decides who owns a cordon.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
@@ -8,11 +8,11 @@ use wnp_core::drain::cordon::Cordon;
 
 use super::error::DrainError;
 
-/// Attempts to patch a Node that changes meanwhile.
+/// Maximum number of attempts to patch a Node that other clients change.
 const ATTEMPTS: usize = 4;
 
-/// Cordons the Node, if it is not cordoned, and gives back the Node as it is then. A Node that does not pass `may_cordon`, which is asked
-/// again whenever the Node has changed meanwhile, is left unchanged.
+/// Cordons the Node unless it is cordoned, and returns the resulting Node. Leaves a Node unchanged that `may_cordon` rejects;
+/// `may_cordon` is called again whenever the Node has changed.
 pub(crate) async fn take_cordon(
     cordon: &Cordon,
     client: &Client,
@@ -22,12 +22,12 @@ pub(crate) async fn take_cordon(
     patch(client, node, "cordon", |node| cordon.take_patch(node).filter(|_| may_cordon(node))).await
 }
 
-/// Takes over the cordon that the legacy operator has left on a Node. The caller has seen that it is the legacy operator's.
+/// Takes over a leftover cordon of the legacy operator. The caller has verified its owner.
 pub(crate) async fn take_over_cordon(cordon: &Cordon, client: &Client, node: &Node) -> Result<Node, DrainError> {
     patch(client, node, "take over the cordon of", |node| cordon.take_over_patch(node)).await
 }
 
-/// Lifts the cordon, if it belongs to this operation alone, and no annotation keeps it. A deleted Node has none.
+/// Removes the cordon if it belongs to this operation alone and no annotation keeps it. A deleted Node is no error.
 pub(crate) async fn release_cordon(cordon: &Cordon, client: &Client, node: &Node) -> Result<(), DrainError> {
     match patch(client, node, "uncordon", |node| cordon.release_patch(node)).await {
         Ok(_) | Err(DrainError::NodeGone { .. }) => Ok(()),
@@ -35,7 +35,7 @@ pub(crate) async fn release_cordon(cordon: &Cordon, client: &Client, node: &Node
     }
 }
 
-/// Patches the Node under its `resourceVersion`. When it has changed, it is read again and `decide` is asked again.
+/// Patches the Node under its `resourceVersion`. After a conflict, reads the Node and calls `decide` again.
 async fn patch(
     client: &Client,
     node: &Node,
@@ -62,7 +62,7 @@ async fn patch(
     Err(DrainError::CordonConflict { node: name })
 }
 
-/// Reads a Node again; another Node of that name counts as gone.
+/// Reads a Node again. Another Node with the same name counts as gone.
 pub(super) async fn reread(client: &Client, node: &Node) -> Result<Node, DrainError> {
     let name = node.name_any();
     match Api::<Node>::all(client.clone()).get_opt(&name).await {

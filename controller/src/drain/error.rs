@@ -5,54 +5,54 @@ use std::time::Duration;
 
 use wnp_core::drain::InvalidRule;
 
-/// Error of a pass, a cordon or an uncordon. Each is safe to try again: nothing is remembered but what the cluster shows.
+/// Error of a pass, a cordon or an uncordon. All are safe to retry: a drain keeps no state but that of the cluster.
 ///
 /// A drain that is refused or has timed out is a result, not an error: see [`State`](super::State).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DrainError {
     /// The API server refused a call, or could not be reached.
-    #[error("cannot {what}: {}; the operator retries", crate::runtime::errors::said(.source))]
+    #[error("cannot {what}: {}; the operator retries", crate::runtime::errors::api_message(.source))]
     Api {
-        /// Request, as in "list the pods of node win-1".
+        /// Request, for example "list the pods of node win-1".
         what: String,
-        /// The answer, or the fault of the connection.
+        /// Error of the request.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The API server did not answer within the time that a pass may take.
+    /// The API server did not answer within the time limit of a pass.
     #[error("cannot {what}: the API server did not answer within {} s; the operator retries", .limit.as_secs())]
     Slow {
-        /// Request, as in "list the pods of node win-1".
+        /// Request, for example "list the pods of node win-1".
         what: String,
-        /// The time that the whole pass had.
+        /// Time limit of the pass.
         limit: Duration,
     },
-    /// The operator, or an admission policy for this pod, lacks the permission to evict. All other pods were still tried.
+    /// The operator may not evict this pod, by its role or by an admission policy. All other pods were still tried.
     #[error("may not evict pod {pod}: {message}; grant create on pods/eviction, or correct the policy that denies it")]
     EvictionForbidden {
         /// `namespace/name` of the pod.
         pod: String,
-        /// The API server's text.
+        /// Message of the API server.
         message: String,
     },
-    /// The API server will not take this eviction as it is. All other pods were still tried.
+    /// The API server rejects the eviction. All other pods were still tried.
     #[error("the API server rejects the eviction of pod {pod}: {message}")]
     EvictionRejected {
         /// `namespace/name` of the pod.
         pod: String,
-        /// The API server's text.
+        /// Message of the API server.
         message: String,
     },
-    /// The Node was deleted, or deleted and made again, since the caller read it.
+    /// The Node was deleted, or deleted and created again, since the caller read it.
     #[error("node {node} no longer exists, or was replaced by another of the same name; read it again")]
     NodeGone {
-        /// The Node's name.
+        /// Name of the Node.
         node: String,
     },
-    /// The Node changed under every attempt to patch it.
+    /// The Node changed during every attempt to patch it.
     #[error("node {node} keeps changing while its cordon is written; the operator retries")]
     CordonConflict {
-        /// The Node's name.
+        /// Name of the Node.
         node: String,
     },
     /// A pod rule has an invalid selector.
@@ -61,7 +61,7 @@ pub(crate) enum DrainError {
 }
 
 impl DrainError {
-    /// A stable PascalCase reason for conditions and events.
+    /// Returns the stable reason for conditions and events.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Api { .. } | Self::Slow { .. } => Reason::ApiError,

@@ -7,14 +7,14 @@ use kube::api::{Api, DeleteParams, PostParams};
 use kube::core::{Status, response::StatusSummary};
 use kube::{Client, ResourceExt};
 
-/// One pod as it was listed. An eviction is only ever for the pod with this UID.
+/// Pod as it was listed. Evictions and deletions apply only to the pod with this UID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub name: String,
-    /// The pod's UID.
+    /// UID of the pod.
     pub uid: String,
 }
 
@@ -34,14 +34,13 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// Posts a `policy/v1` `Eviction` to the pod's subresource, once. `Ok` means that the pod will be deleted; a refusal is `kube::Error::Api`
-/// with its status code.
+/// Posts one `policy/v1` `Eviction` for the pod. `Ok` means that the pod will be deleted; a refusal is `kube::Error::Api` with a status.
 ///
-/// - `client` must not retry by itself: a budget's refusal is a 429, which the default client repeats for minutes.
-/// - `grace_period_seconds` is left out of the request when `None`, so that the pod gets its own; it is never 0, which would kill.
+/// - `client` must not retry by itself: a budget refuses with status 429, which the default client retries for minutes.
+/// - `grace_period_seconds` is never 0, which would kill the pod. With `None`, the pod's own grace period applies.
 ///
-/// Not `kube::Api::evict`: that one writes its options under a key that the server does not know, so that the UID and the grace
-/// period are silently dropped (kube 5.0.0).
+/// `kube::Api::evict` is not usable: it writes its options under a key that the server does not know, and the UID and the grace period are
+/// silently dropped (kube 5.0.0).
 pub(super) async fn evict(
     client: &Client,
     target: &Target,
@@ -62,15 +61,15 @@ pub(super) async fn evict(
     let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);
     let answer: serde_json::Value =
         pods.create_subresource("eviction", &target.name, &PostParams::default(), &eviction).await?;
-    // The server writes some refusals (two budgets for one pod) as a Failure in the body of a 201.
+    // The server returns some refusals (two budgets for one pod) as a Failure in the body of a 201.
     match serde_json::from_value::<Status>(answer) {
         Ok(status) if status.status == Some(StatusSummary::Failure) => Err(kube::Error::Api(status.boxed())),
         _ => Ok(()),
     }
 }
 
-/// Deletes a pod past its budget. Only for `onTimeout: Force`, after the deadline and after a refusal. `grace_period_seconds` is at least 1:
-/// 0 would free the pod's name before its containers are known to be dead.
+/// Deletes a pod despite its budget. Only for `onTimeout: Force`, after the deadline and after a refusal. `grace_period_seconds` is at least
+/// 1: 0 would free the pod's name before its containers are known to have stopped.
 pub(super) async fn delete(client: &Client, target: &Target, grace_period_seconds: u32) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);
     let options = DeleteParams {

@@ -1,4 +1,4 @@
-//! Limits that all drains of one operator share: a rate of evictions, and one eviction at a time for each namespace.
+//! Limits that all drains of one operator share: the eviction rate, and one eviction at a time per namespace.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -8,24 +8,24 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-/// Evictions a second, all drains together.
+/// Evictions per second of all drains together.
 const RATE: u32 = 20;
-/// Evictions that may come at once after a quiet time.
+/// Maximum burst of evictions after an idle period.
 const BURST: u32 = 40;
 
-/// A token bucket that hands out points in time: each caller gets the time of its turn.
+/// Token bucket that gives each caller the time of its turn.
 #[derive(Debug)]
 struct Bucket {
-    /// Time when the bucket was or will be empty of debt: the turn of the next caller, if the bucket holds no spare tokens.
+    /// Turn of the next caller, if the bucket holds no spare tokens. `None` for a full bucket.
     next: Option<Instant>,
 }
 
 impl Bucket {
     const INTERVAL: Duration = Duration::from_millis(1000 / RATE as u64);
 
-    /// Returns how long the caller must wait for its turn. Each call takes one turn.
+    /// Returns the wait until the caller's turn. Each call takes one turn.
     fn turn(&mut self, now: Instant) -> Duration {
-        // A full bucket is a turn that lies `BURST - 1` intervals back.
+        // A full bucket is a turn that is `BURST - 1` intervals in the past.
         let full = now.checked_sub(Self::INTERVAL * (BURST - 1)).unwrap_or(now);
         let turn = self.next.map_or(full, |next| next.max(full));
         self.next = Some(turn + Self::INTERVAL);
@@ -33,8 +33,8 @@ impl Bucket {
     }
 }
 
-/// A turn that was taken. A caller that gives up before it has come gives it back: otherwise many drains that wait in vain would put off
-/// the turns of all further and further.
+/// Turn that was taken. A caller that is cancelled before its turn returns it. Otherwise, drains that wait in vain would delay all others
+/// more and more.
 struct Turn<'a> {
     bucket: &'a Mutex<Bucket>,
     is_used: bool,
@@ -61,10 +61,10 @@ impl Limits {
         Self { bucket: Mutex::new(Bucket { next: None }), namespaces: Mutex::default() }
     }
 
-    /// Waits until one more eviction in `namespace` may be sent; it counts as in flight until the guard is dropped.
+    /// Waits until one more eviction in `namespace` may be sent. It counts as in flight until the guard is dropped.
     ///
-    /// The lock is by namespace, which is coarser than by PodDisruptionBudget (budgets never reach across namespaces): which budget
-    /// selects a pod is only known once it refuses. Two evictions at once under one budget make the server retry its own writes for seconds.
+    /// The lock is per namespace, which is coarser than per PodDisruptionBudget (a budget applies to one namespace): which budget selects a
+    /// pod is known only after a refusal. Two concurrent evictions under one budget make the server retry its own writes for seconds.
     pub(super) async fn permit(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let lock = self.namespace(namespace);
         let guard = lock.lock_owned().await;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_free_and_then_the_rate_holds() {
-        // An hour from now, so that there is room to look back on a machine that has just started.
+        // One hour ahead, so that subtraction works on a machine that has just started.
         let now = Instant::now() + Duration::from_hours(1);
         let mut bucket = Bucket { next: None };
         for _ in 0..BURST {

@@ -1,12 +1,11 @@
 //! Cordon, drain and uncordon of one Node.
 //!
-//! [`pass`] performs one bounded round and returns: it lists the pods of the node, evicts those that may leave, and
-//! reports what is still there, why, and when to call again. It keeps nothing that matters between rounds, so that a
-//! crash costs nothing; the clocks (`started`, `cordoned_at`) and the [`Cordon`] are stored by the caller.
+//! [`pass`] performs one bounded round and returns: it lists the pods of the node, evicts those that may leave, and reports the remaining ones, the
+//! reasons, and when to call again. It keeps no essential state between rounds, so a crash costs nothing. The caller stores the times (`started`,
+//! `cordoned_at`) and the [`Cordon`].
 //!
-//! Filters and defaults follow `kubectl drain`. In addition: one check of the whole node before the first eviction (all
-//! or nothing), each eviction bound to the UID that was listed, budgets named in the report, and never a grace period
-//! of 0.
+//! Filters and defaults follow `kubectl drain`. In addition, all pods are checked before the first eviction (all or nothing), each eviction is bound
+//! to the listed UID, the report names the budgets, and no grace period is 0.
 
 mod ask;
 mod clock;
@@ -34,23 +33,23 @@ pub(crate) use error::DrainError;
 pub(crate) use pass::{left_behind, pass};
 use wnp_core::drain::{Options, cordon::Cordon};
 
-/// API time that one pass may take.
+/// Time limit of one pass for its API calls.
 const PASS_BUDGET: Duration = Duration::from_secs(10);
 
-/// One drain: what a pass is about.
+/// Input of a drain pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drain<'a> {
-    /// The Node; may be a little stale, as from a cache.
+    /// Node to drain. May be slightly stale, as from a cache.
     pub node: &'a Node,
     /// Cordon, as stored before the node was cordoned.
     pub cordon: &'a Cordon,
-    /// True if a node that another client has uncordoned may be cordoned again. Otherwise the pass ends.
+    /// True if a node that another client has uncordoned may be cordoned again. Otherwise, the pass fails with a conflict.
     pub may_cordon: bool,
     /// Time when the drain began, as stored.
     pub started: Timestamp,
     /// Current time.
     pub now: Timestamp,
-    /// Time when the node was seen cordoned first, as stored. `None` = when the drain began.
+    /// Time when the node was first seen cordoned, as stored. `None` means the start of the drain.
     pub cordoned_at: Option<Timestamp>,
     /// Drain options of the pool.
     pub options: &'a Options,
@@ -61,57 +60,57 @@ pub(crate) struct Drain<'a> {
 pub(crate) struct Progress {
     /// State of the drain.
     pub state: State,
-    /// Pods that are still to leave, those included that are on their way.
+    /// Number of pods that still have to leave, including terminating ones.
     pub remaining: i32,
-    /// Obstacles, sorted, at most 5: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of one obstacle does not change from pass
-    /// to pass, so that a caller can report a new set once.
+    /// At most 5 obstacles, sorted: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of an obstacle does not change between
+    /// passes, so that the caller can report each new set once.
     pub blockers: Vec<String>,
-    /// True if some blocker will not go away by waiting.
+    /// True if some obstacle needs the help of a user.
     pub needs_help: bool,
     /// True if the deadline has passed.
     pub overdue: bool,
-    /// Time until the next call. Zero when [`State::Drained`] or timed out.
+    /// Time until the next call. Zero after [`State::Drained`] and [`State::TimedOut`].
     pub next: Duration,
-    /// Pods that this pass deleted in spite of a refusal, each with the refusal; report each one.
+    /// Pods that this pass deleted despite a refusal, each with the refusal. The caller reports each one.
     pub forced: Vec<String>,
-    /// Losses and leftovers, sorted: "shop/tool: no controller recreates it".
+    /// Warnings about losses and leftovers, sorted: "shop/tool: no controller recreates it".
     pub warnings: Vec<String>,
-    /// True if another client had uncordoned the node, and it was cordoned again. The caller stores `now` as the new `cordoned_at` and, if the cordon
-    /// was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and this one is ours.
+    /// True if another client had uncordoned the node, and the pass cordoned it again. The caller stores `now` as the new `cordoned_at` and clears
+    /// `pre_cordoned`: the cordon of the other client is gone, and the new one is the operator's.
     pub recordoned: bool,
 }
 
 /// State of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No pod is left to leave: seen in a list made while the node was cordoned, long enough after the cordon.
+    /// No pod has to leave, in a list made long enough after the node was cordoned.
     Drained,
     /// The drain is not complete yet.
     Waiting,
-    /// The deadline has passed, and the drain stops. Only with [`OnTimeout::Abort`].
+    /// The deadline has passed, and the drain stops. Only with `OnTimeout::Abort`.
     TimedOut,
-    /// Some pod may not be evicted under these options, so none was. The blockers name it and the remedy.
+    /// Some pod may not be evicted under these options, so none was. The blockers name the pod and the remedy.
     Refused,
 }
 
-/// State that all drains of one operator share. Cheap to clone; make only one.
+/// State that all drains of one operator share. Create only one; clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Drainer {
     client: Client,
     limits: Arc<limit::Limits>,
     budget: Duration,
-    /// Pod at which the last pass ran out of time, by node name. A hint for fairness, not a state: without it a pass starts at the first pod.
+    /// Pod at which the last pass ran out of time, by node name. Only for fairness: without it, a pass starts at the first pod.
     resume: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl Drainer {
-    /// Creates a drainer. The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget
-    /// refuses, for minutes before the status reports it.
+    /// Creates a drainer. The client must be built with `Config::default_retry = false`: the default client retries status 429, by which a budget
+    /// refuses, for minutes.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, limits: Arc::new(limit::Limits::new()), budget: PASS_BUDGET, resume: Arc::default() }
     }
 
-    /// Sets another limit for the API time of a pass.
+    /// Sets another time limit for the API calls of a pass.
     #[cfg(test)]
     pub(crate) fn with_pass_budget(mut self, budget: Duration) -> Self {
         self.budget = budget;

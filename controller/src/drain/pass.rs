@@ -1,4 +1,4 @@
-//! One round of a drain.
+//! One pass of a drain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,33 +14,33 @@ use super::clock::{Clock, list_all};
 use super::error::DrainError;
 use super::evict::Target;
 use super::{Drain, Drainer, Progress, State, cordon, take_cordon, volumes};
-use wnp_core::drain::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
+use wnp_core::drain::classify::{EvictionDecision, Facts, Rules, Skip, Treatment, classify, daemon_set};
 use wnp_core::drain::cordon::{Cordon, is_cordoned};
 use wnp_core::drain::put_back::{PutBack, put_back};
 use wnp_core::drain::{OnTimeout, Options, elapsed};
 
-/// Wait between passes, until [`PATIENCE`] has passed; then [`SLOW_RETRY`].
+/// Wait between passes during [`PATIENCE`]. Afterwards, [`SLOW_RETRY`] applies.
 const RETRY: Duration = Duration::from_secs(5);
 pub(super) const SLOW_RETRY: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Time for which a scheduler that has not seen the cordon yet may still bind pods.
+/// Time for which a scheduler that has not seen the cordon may still bind pods.
 const CORDON_SETTLES: Duration = Duration::from_secs(5);
-/// Grace period and wait while the kubelet does not report: no component confirms then that a pod has stopped.
+/// Grace period and wait while the kubelet does not report: nothing confirms then that a pod has stopped.
 const UNREACHABLE: Duration = Duration::from_secs(1);
-/// Time beyond its grace period after which a pod that is still there does not end by itself.
+/// Time after the end of its grace period when a terminating pod counts as stuck.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 const MAX_BLOCKERS: usize = 5;
 
 /// Performs one round: ensures that the node is cordoned, lists all its pods, evicts those that may leave, and reports.
 ///
-/// Takes at most 10 s of API time; what it did not get to is done by the next call. An error loses nothing: call again.
+/// Takes at most 10 s of API time; the next call continues with the rest. An error loses nothing: call again.
 pub(crate) async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainError> {
     let mut pass = Pass::new(cx, drain)?;
-    // Boxed: callers hold this future inside large ones of their own.
+    // Boxed, because callers hold this future inside large ones.
     Box::pin(pass.run()).await
 }
 
-/// The pods that are bound to a Node which is not there, and that a drain would move away or wait for. Nothing is done to them.
+/// Returns the pods bound to a missing Node that a drain would evict or wait for. Changes nothing.
 pub(crate) async fn left_behind(
     cx: &Drainer,
     name: &str,
@@ -52,7 +52,7 @@ pub(crate) async fn left_behind(
     let drain = Drain { node: &node, cordon: &cordon, may_cordon: true, started: now, now, cordoned_at: None, options };
     let pass = Pass::new(cx, &drain)?;
     let verdicts = Box::pin(async { pass.judge(pass.list_pods().await?).await }).await?;
-    let stays = |verdict: &Verdict| matches!(verdict, Verdict::Skip(_));
+    let stays = |verdict: &EvictionDecision| matches!(verdict, EvictionDecision::Skip(_));
     Ok(verdicts.iter().filter(|(_, verdict)| !stays(verdict)).map(|(pod, _)| key(pod)).collect())
 }
 
@@ -98,14 +98,14 @@ impl<'a> Pass<'a> {
         let (overdue, on_timeout) = (self.overdue(), self.drain.options.on_timeout);
         if overdue && on_timeout == OnTimeout::Force {
             for (pod, verdict) in &mut verdicts {
-                if matches!(verdict, Verdict::Evict { .. })
+                if matches!(verdict, EvictionDecision::Evict { .. })
                     && let Some(found) = self.put_back(pod)
                 {
                     self.warnings.push(format!("{}: it stays: {}", Target::of(pod), found.why));
-                    *verdict = Verdict::Skip(Skip::Rule);
+                    *verdict = EvictionDecision::Skip(Skip::Rule);
                 }
-                if let Verdict::WaitCompleted { order } = *verdict {
-                    *verdict = Verdict::Evict {
+                if let EvictionDecision::WaitCompleted { order } = *verdict {
+                    *verdict = EvictionDecision::Evict {
                         order,
                         warnings: vec!["stopped before completion: the drain has exceeded its timeout"],
                     };
@@ -113,7 +113,7 @@ impl<'a> Pass<'a> {
             }
         }
 
-        let remaining = verdicts.iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Skip(_))).count();
+        let remaining = verdicts.iter().filter(|(_, verdict)| !matches!(verdict, EvictionDecision::Skip(_))).count();
         self.warn(&verdicts);
         if remaining == 0 {
             return self.conclude(&node, verdicts).await;
@@ -121,8 +121,8 @@ impl<'a> Pass<'a> {
         if overdue && on_timeout == OnTimeout::Abort {
             for (pod, verdict) in &verdicts {
                 match verdict {
-                    Verdict::Skip(_) => {}
-                    Verdict::Refuse(why) => self.block(pod, why),
+                    EvictionDecision::Skip(_) => {}
+                    EvictionDecision::Refuse(why) => self.block(pod, why),
                     _ => self.block(pod, "has not left in time"),
                 }
             }
@@ -130,7 +130,7 @@ impl<'a> Pass<'a> {
         }
 
         for (pod, verdict) in &verdicts {
-            if let Verdict::Refuse(why) = verdict {
+            if let EvictionDecision::Refuse(why) = verdict {
                 self.block(pod, why);
             }
         }
@@ -165,8 +165,8 @@ impl<'a> Pass<'a> {
         Ok(pods)
     }
 
-    /// Decides about every pod, before anything is done to any.
-    async fn judge(&self, pods: Vec<Pod>) -> Result<Vec<(Pod, Verdict)>, DrainError> {
+    /// Classifies every pod before any is evicted.
+    async fn judge(&self, pods: Vec<Pod>) -> Result<Vec<(Pod, EvictionDecision)>, DrainError> {
         let client = &self.cx.client;
         let mut daemon_sets: HashMap<(String, String), bool> = HashMap::new();
         let mut namespaces: HashMap<String, BTreeMap<String, String>> = HashMap::new();
@@ -205,7 +205,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Decides whether the drain is complete when no pod has to leave: the scheduler must have seen the cordon, and volumes must be detached.
-    async fn conclude(&mut self, node: &Node, verdicts: Vec<(Pod, Verdict)>) -> Result<Progress, DrainError> {
+    async fn conclude(&mut self, node: &Node, verdicts: Vec<(Pod, EvictionDecision)>) -> Result<Progress, DrainError> {
         let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
         let settled = elapsed(cordoned_at, self.drain.now);
         if self.recordoned || settled < CORDON_SETTLES {
@@ -268,28 +268,28 @@ impl<'a> Pass<'a> {
         self.blockers.push(blocker);
     }
 
-    /// Cause that puts the pod back on the node, which was cordoned before the pod came.
+    /// Returns the cause if the pod was put back on the node after the cordon.
     pub(super) fn put_back(&self, pod: &Pod) -> Option<PutBack> {
         let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
         if self.recordoned { None } else { put_back(pod, cordoned_at, self.drain.now) }
     }
 
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
-        // kubelet takes a moment to report that containers have ended.
+        // The kubelet takes a moment to report that containers have stopped.
         let late = |time: &Timestamp| self.drain.now.duration_since(*time) > STUCK_AFTER;
         if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| late(&time.0)) {
             self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));
         }
     }
 
-    fn warn(&mut self, verdicts: &[(Pod, Verdict)]) {
+    fn warn(&mut self, verdicts: &[(Pod, EvictionDecision)]) {
         for (pod, verdict) in verdicts {
             let target = Target::of(pod);
             match verdict {
-                Verdict::Evict { warnings, .. } => {
+                EvictionDecision::Evict { warnings, .. } => {
                     self.warnings.extend(warnings.iter().map(|warning| format!("{target}: {warning}")));
                 }
-                Verdict::Skip(Skip::DeletedLongAgo) => {
+                EvictionDecision::Skip(Skip::DeletedLongAgo) => {
                     self.warnings
                         .push(format!("{target}: its deletion is not confirmed; the drain no longer waits for it"));
                 }
@@ -310,7 +310,7 @@ impl<'a> Pass<'a> {
         if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
     }
 
-    /// Limits a wait to the deadline, when another step may be due.
+    /// Limits a wait to the deadline, because another step may be due then.
     pub(super) fn clip(&self, wait: Duration) -> Duration {
         match self.timeout() {
             Some(timeout) if !self.overdue() => {
@@ -337,12 +337,12 @@ pub(super) fn key(pod: &Pod) -> String {
     Target::of(pod).to_string()
 }
 
-pub(super) fn order(verdict: &Verdict) -> Option<i32> {
+pub(super) fn order(verdict: &EvictionDecision) -> Option<i32> {
     match verdict {
-        Verdict::Evict { order, .. } | Verdict::Terminating { order } | Verdict::WaitCompleted { order } => {
-            Some(*order)
-        }
-        Verdict::Skip(_) | Verdict::Refuse(_) => None,
+        EvictionDecision::Evict { order, .. }
+        | EvictionDecision::Terminating { order }
+        | EvictionDecision::WaitCompleted { order } => Some(*order),
+        EvictionDecision::Skip(_) | EvictionDecision::Refuse(_) => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whole passes against a scripted API server.
+//! Tests of whole drain passes against a scripted API server.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn ours() -> Value {
     node(true, Some("op-1"), "True")
 }
 
-/// A running pod of a ReplicaSet in namespace shop.
+/// Returns a running pod of a ReplicaSet in the namespace `shop`.
 fn pod(name: &str) -> Value {
     json!({
         "metadata": {
@@ -49,7 +49,7 @@ fn pods(items: &[Value]) -> Value {
     list("PodList", "v1", items, "")
 }
 
-/// Makes the API server answer with these VolumeAttachments and no others.
+/// Makes the API server return only these VolumeAttachments.
 fn attach(api: &FakeApi, items: &[Value]) {
     let all = list("VolumeAttachmentList", "storage.k8s.io/v1", items, "");
     api.forget("GET", ATTACHMENTS).on("GET", ATTACHMENTS, 200, all);
@@ -80,7 +80,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Creates a bed with the node, cordoned by us a minute ago, and these pods on it.
+    /// Creates a test bed with these pods on the node, which the operator has cordoned.
     fn new(items: &[Value]) -> Self {
         let api = FakeApi::new();
         api.on("GET", NODE, 200, ours()).on("GET", PODS, 200, pods(items));
@@ -324,7 +324,7 @@ async fn terminating_pods_are_waited_for_and_named_once_overdue() {
     let bed = Bed::new(&[
         going("a", "2026-11-21T12:00:30Z"),
         going("b", "2026-11-21T12:05:00Z"),
-        // Its time has ended this very moment.
+        // The grace period has ended only a second ago.
         going("c", "2026-11-21T12:00:59Z"),
     ]);
     let progress = bed.pass().await;
@@ -565,7 +565,7 @@ async fn the_cordon_on_the_wire() {
     );
 }
 
-/// The Node became Ready after it was read and before it was cordoned.
+/// The Node becomes Ready after it was read and before it is cordoned.
 #[tokio::test]
 async fn a_node_that_may_not_be_cordoned_any_more_is_left_alone() {
     let api = FakeApi::new();
@@ -587,7 +587,7 @@ async fn a_foreign_cordon_stays() {
     assert!(cordon.pre_cordoned);
     take_cordon(&cordon, &api.client(), &foreign, |_| true).await.unwrap();
     release_cordon(&cordon, &api.client(), &foreign).await.unwrap();
-    // Another client was faster between the plan and the patch.
+    // Another client cordons the node between the plan and the patch.
     let cordon = Cordon { operation_id: "op-1".into(), pre_cordoned: false };
     take_cordon(&cordon, &api.client(), &foreign, |_| true).await.unwrap();
     release_cordon(&cordon, &api.client(), &foreign).await.unwrap();

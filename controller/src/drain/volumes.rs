@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 use super::clock::{Clock, list_all};
 use super::error::DrainError;
 
-/// Blockers for the volumes attached to `node`, but for those that pods in `staying` use. Sorted.
+/// Returns a blocker for each volume attached to `node` that no pod in `staying` uses, sorted.
 ///
 /// The API cannot select VolumeAttachments by node, so all are listed.
 pub(super) async fn attached(
@@ -36,7 +36,7 @@ pub(super) async fn attached(
     Ok(blockers)
 }
 
-/// Names of the PersistentVolumes that these pods use.
+/// Returns the names of the PersistentVolumes that these pods use.
 async fn volumes_of(client: &kube::Client, clock: &Clock, pods: &[Pod]) -> Result<BTreeSet<String>, DrainError> {
     let claims: BTreeSet<(String, String)> = pods
         .iter()
@@ -54,7 +54,7 @@ async fn volumes_of(client: &kube::Client, clock: &Clock, pods: &[Pod]) -> Resul
     Ok(names)
 }
 
-/// The claim behind a volume; a generic ephemeral volume has one named after the pod and the volume.
+/// Returns the claim of a volume. A generic ephemeral volume has a claim named after the pod and the volume.
 fn claim(pod: &Pod, volume: &Volume) -> Option<String> {
     match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => Some(source.claim_name.clone()),

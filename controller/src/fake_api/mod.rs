@@ -1,4 +1,4 @@
-//! An API server for tests: answers by method and path from a script, and records what it was asked.
+//! Fake API server for tests. It answers requests by method and path from a script, and records them.
 //!
 //! ```ignore
 //! let api = FakeApi::new();
@@ -9,9 +9,9 @@
 //! assert_eq!(api.calls("POST", "/api/v1/namespaces/shop/pods/cart/eviction").len(), 1);
 //! ```
 //!
-//! The order of the script does not matter between paths. For one method and path, each answer is given once, in the order scripted, and
-//! the last one from then on. What is not scripted is answered from [`Objects`], if there are any; the rest gets a 501, and is found in
-//! [`FakeApi::unexpected`].
+//! The order of the script does not matter between paths. For one method and path, each answer is given once, in the order of the script, and
+//! the last one is repeated. Requests without a script are answered from [`Objects`], if there are any. All others get a 501, and are listed
+//! in [`FakeApi::unexpected`].
 
 mod objects;
 
@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 pub(crate) use objects::Objects;
 
-/// Request as it was on the wire.
+/// Recorded request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Call {
     pub method: String,
@@ -42,7 +42,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Value of a query parameter.
+    /// Returns the value of a query parameter.
     pub(crate) fn query(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
@@ -66,7 +66,7 @@ struct Route {
 /// Event at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtWrite {
-    /// The write takes effect, and its client never hears of that.
+    /// The write takes effect, but its client gets no answer.
     Crash,
     /// Another client changes the object just before the write.
     Overtake,
@@ -107,13 +107,13 @@ impl FakeApi {
         with(self.0.lock().objects.as_mut().unwrap())
     }
 
-    /// Sets an event at the write of this number, counted from 0 and from now.
+    /// Sets an event at the write with this number, counted from now and from 0.
     pub(crate) fn at_write(&self, number: usize, what: AtWrite) {
         let mut state = self.0.lock();
         state.fault = Some((state.writes + number, what));
     }
 
-    /// Reports whether the write with an event is still to come.
+    /// Reports whether the write with an event has not happened yet.
     pub(crate) fn is_still_to_come(&self) -> bool {
         self.0.lock().fault.is_some()
     }
@@ -148,8 +148,8 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Adds an answer. `path` may end in `?key=value&…`: then the answer is only for requests whose query has all of these, and takes precedence over
-    /// one without.
+    /// Adds an answer. `path` may end in `?key=value&…`: then the answer is only for requests whose query has all of these, and takes precedence
+    /// over one without.
     pub(crate) fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
         self.add(method, path, Reply::Json(code, body))
     }
@@ -166,12 +166,12 @@ impl FakeApi {
         self.add(method, path, Reply::Late(time, body))
     }
 
-    /// Adds a request that is never answered.
+    /// Leaves requests to this method and path without an answer.
     pub(crate) fn hang(&self, method: &str, path: &str) -> &Self {
         self.add(method, path, Reply::Hang)
     }
 
-    /// Adds a failure as the API server words it: `details` may be `Null`.
+    /// Adds a failure in the format of the API server. `details` may be `Null`.
     pub(crate) fn fail(
         &self,
         method: &str,
@@ -191,7 +191,7 @@ impl FakeApi {
         self
     }
 
-    /// Requests to this method and path, whatever their query, in the order of their arrival.
+    /// Returns the requests to this method and path, whatever their query, in the order of arrival.
     pub(crate) fn calls(&self, method: &str, path: &str) -> Vec<Call> {
         self.all_calls().into_iter().filter(|call| call.method == method && call.path == path).collect()
     }
@@ -201,7 +201,7 @@ impl FakeApi {
         self.0.lock().calls.clone()
     }
 
-    /// Texts "METHOD path" of each request that had no script.
+    /// Returns `METHOD path` for each request that had no answer in the script.
     pub(crate) fn unexpected(&self) -> Vec<String> {
         self.0.lock().unexpected.clone()
     }

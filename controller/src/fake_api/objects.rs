@@ -1,5 +1,5 @@
-//! Objects of an API server for tests: created, patched and deleted with the checks of a real one, as far as the operator relies on them (resource
-//! versions, preconditions, finalizers, subresources). Certificate requests are signed once they are approved.
+//! Objects of the fake API server. They are created, patched and deleted with those checks of a real one on which the operator relies (resource
+//! versions, preconditions, finalizers, subresources). Approved certificate requests are signed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Call, failure, list};
 type Key = (String, String, String);
 type Answer = (u16, Value);
 
-/// Object that a request is about.
+/// Target of a request.
 struct Target {
     plural: String,
     namespace: String,
@@ -21,7 +21,7 @@ struct Target {
     subresource: Option<String>,
 }
 
-/// Objects of the API server.
+/// Objects of the fake API server.
 pub(crate) struct Objects {
     all: BTreeMap<Key, Value>,
     version: u64,
@@ -36,12 +36,12 @@ impl Default for Objects {
 }
 
 impl Objects {
-    /// Object of a cluster-scoped kind.
+    /// Returns the object of a cluster-scoped kind.
     pub(crate) fn get(&self, plural: &str, name: &str) -> Option<&Value> {
         self.all.get(&(plural.into(), String::new(), name.into()))
     }
 
-    /// Objects of a kind.
+    /// Returns the objects of a kind.
     pub(crate) fn of_kind(&self, plural: &str) -> Vec<Value> {
         self.all.iter().filter(|(key, _)| key.0 == plural).map(|(_, object)| object.clone()).collect()
     }
@@ -68,7 +68,7 @@ impl Objects {
         }
     }
 
-    /// Removes an object that is deleted and was kept by finalizers that are gone.
+    /// Removes an object that is marked for deletion, if no finalizer is left.
     fn end(&mut self, object: &Value, is_it: impl Fn(&Key) -> bool) {
         let is_free = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
         if is_free && object["metadata"]["deletionTimestamp"].is_string() {
@@ -76,7 +76,7 @@ impl Objects {
         }
     }
 
-    /// Annotates the object that a request is about, as another client would.
+    /// Annotates the target of a request, as another client would.
     pub(super) fn overtake(&mut self, call: &Call) {
         let Some(Target { plural, namespace, name: Some(name), .. }) = target(&call.path) else { return };
         if let Some(mut object) = self.all.get(&(plural.clone(), namespace, name)).cloned() {
@@ -85,7 +85,7 @@ impl Objects {
         }
     }
 
-    /// Answers a request. `None` if this server does not know the request.
+    /// Answers a request. `None` if this server does not support the request.
     pub(super) fn answer(&mut self, call: &Call) -> Option<Answer> {
         let target = target(&call.path)?;
         let name = target.name.clone();
@@ -150,7 +150,7 @@ impl Objects {
             }
         }
         match subresource {
-            // What an owner applies no more is gone; the operator owns all of a status.
+            // Server-side apply removes fields that their owner applies no longer, and the operator owns the whole status.
             Some("status") if call.content_type.contains("apply") => object["status"] = patch["status"].clone(),
             Some("status" | "approval") => merge(&mut object["status"], &patch["status"]),
             _ => {
@@ -197,7 +197,7 @@ impl Objects {
     }
 }
 
-/// Reports whether the version and the UID of a request, if it has them, are those of the object.
+/// Reports whether the resource version and the UID in a request, if any, match the object.
 fn fits(wanted: &Value, object: &Value) -> bool {
     ["resourceVersion", "uid"].iter().all(|f| wanted[f].is_null() || wanted[f] == object["metadata"][f])
 }

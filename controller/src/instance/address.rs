@@ -1,5 +1,5 @@
-//! Verifies a node's host soon after the address or the host key of its entry has changed, rather than with the next operation: an error in a list
-//! is reported while its author still remembers it. The host is not changed.
+//! Verifies the host of a node soon after the address or the host key of its entry has changed, instead of with the next operation: an error in a
+//! list is reported while its author still remembers the change. Does not change the host.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,56 +15,56 @@ use super::{
 use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
 use wnp_core::operation::identity::{Identity, Purpose};
 
-/// Interval between lookups of the DNS name of a node's host, which may get another address at any time.
+/// Interval between lookups of the DNS name of a node's host, whose address may change at any time.
 const NAME_INTERVAL: Duration = Duration::from_mins(1);
-/// Maximum wait for the answer to a DNS lookup.
+/// Maximum wait for a DNS lookup.
 const LOOKUP: Duration = Duration::from_secs(5);
 
-/// Reports whether the entry of the host names another place than the one where the host was proven.
+/// Reports whether the address or port in the host's entry differs from where the host was last proven.
 fn is_elsewhere(scope: &Scope) -> bool {
     let host = &scope.instance.spec.host;
     scope.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
 }
 
-/// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake. An entry that
-/// leads to another machine by now no longer says where the host is: then it is sought where it was proven last, by the key and the machine
-/// id that it had there. Found there, it is reached there for the rest of this reconcile.
+/// Proves a host whose address has changed before it is removed: a node must not be drained because of another machine. If the entry leads to
+/// another machine by now, tries the last proven address with the host key and the machine ID recorded there. If that succeeds, the rest of this
+/// reconcile uses that address.
 pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
     let Some(place) = scope.status.proven_at.clone().filter(|_| is_elsewhere(scope)) else { return Ok(()) };
-    let error = match look_there(scope, Purpose::Remove, true).await {
+    let error = match verify_identity_at_entry(scope, Purpose::Remove, true).await {
         Err(error) if !matches!(error, StepError::Api { .. }) => error,
         proven => return proven,
     };
     let entry = scope.instance.spec.host.clone();
     let host = &mut Arc::make_mut(&mut scope.instance).spec.host;
-    // A key that the entry declares is that of the machine to which the entry leads now.
+    // A host key in the entry belongs to the machine at the entry's address.
     (host.address, host.port, host.host_key) = (place.address, place.port, None);
-    look_there(scope, Purpose::Remove, true).await.map_err(|_| {
+    verify_identity_at_entry(scope, Purpose::Remove, true).await.map_err(|_| {
         Arc::make_mut(&mut scope.instance).spec.host = entry;
-        // What its author can correct.
+        // The author of the list can correct this error.
         error
     })
 }
 
-/// Fingerprint of the key that the host has proven, if its entry declares another one.
+/// Returns the fingerprint of the proven host key, if the entry declares another one.
 fn other_key(scope: &Scope) -> Option<String> {
     let pinned = scope.status.host_key.as_ref()?;
     let declared = scope.instance.spec.host.host_key.as_deref()?;
     (fingerprint_of(declared).as_ref() != Some(&pinned.fingerprint)).then(|| pinned.fingerprint.clone())
 }
 
-/// DNS lookups at the same time. Each holds a thread until the resolver gives up, also when its answer is no longer waited for.
+/// Permits for concurrent DNS lookups. Each lookup holds a thread until the resolver returns, even after the timeout.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
-/// Reports whether the DNS name of a host leads to other addresses than the one at which the host was proven last. Returns nothing if the name has
-/// no answer.
+/// Reports whether the DNS name of a host resolves to other addresses than the one at which the host was last proven. Returns `None` if the lookup
+/// has no answer.
 async fn leads_elsewhere(scope: &Scope) -> Option<bool> {
     let host = &scope.instance.spec.host;
     let proven = scope.status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok());
     let (Some(proven), Ok(port), true) = (proven, u16::try_from(host.port), is_name(&host.address)) else {
         return Some(false);
     };
-    // When so many wait for an answer, there is none to be had: the next time comes soon.
+    // With so many pending lookups, no answer can be expected. The next attempt comes soon.
     let permit = LOOKUPS.try_acquire().ok()?;
     let name = host.address.clone();
     let lookup = tokio::spawn(async move {
@@ -80,13 +80,13 @@ fn is_name(address: &str) -> bool {
     address.parse::<IpAddr>().is_err()
 }
 
-/// Returns the wait before the next lookup of a name, with a random part, so that not all names are looked up at once.
+/// Returns the wait before the next lookup of a name, with jitter to spread the lookups.
 fn next_lookup() -> Duration {
     NAME_INTERVAL.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }
 
-/// Verifies the host if its address or host key is another one than it was proven with. Returns the wait until the next check, if there is one; a
-/// host that has a name waits for the next lookup of the name.
+/// Verifies the host if its address or host key differs from the proven one. Returns the wait until the next check, if there is one; a host with a
+/// DNS name waits for the next lookup.
 pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let again = verify_place(scope).await?;
     let is_named = is_name(&scope.instance.spec.host.address);
@@ -100,16 +100,16 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             Some(true) => {}
             Some(false) => {
                 if scope.status.record().address_failures.take().is_some() {
-                    // It was changed back.
+                    // The entry was changed back.
                     scope.mark_reachable();
                 }
                 return Ok(None);
             }
-            // A failure stays until its host is proven.
+            // A failure stays until the host is proven.
             None => return Ok(None),
         }
     }
-    // An entry that was changed since is verified at once.
+    // An entry that has changed since the failure is verified at once.
     let same = scope.status.address_failures.as_ref().filter(|f| f.host_digest == Some(scope.host_digest()));
     if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
@@ -120,7 +120,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     };
     let host = scope.instance.spec.host.clone();
     let place = format!("{} port {}", host.address, host.port);
-    match idle_session::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
+    match idle_session::in_time(&host.address, verify_identity_at_entry(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
             let key = if known.is_some() { "the host key that its entry declares" } else { "its known host key" };
@@ -148,11 +148,15 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     }
 }
 
-/// Logs in to the host at the address of its entry, and proves that it is the expected one.
-pub(super) async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
+/// Logs in to the host at the address of its entry, and proves its identity.
+pub(super) async fn verify_identity_at_entry(
+    scope: &mut Scope,
+    purpose: Purpose,
+    granted: bool,
+) -> Result<(), StepError> {
     let mut session = idle_session::open(scope, granted).await?;
     let (identity, _, facts) = idle_session::ask(scope, &mut session, purpose).await?;
-    if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
+    if matches!(identity, Identity::ExpectedHost | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
         scope.status.record().facts = Some(facts);
     }

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::super::test_bed::Bed;
 use super::*;
-use crate::runtime::ssh_slots::Place;
+use crate::runtime::ssh_slots::SshSlot;
 
-/// Many entries may change at once: verifying them delays neither granted work nor other work on the host.
+/// Many entries may change at once. Verifying them must delay neither granted work nor other work on the host.
 #[tokio::test]
 async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     let mut bed = Bed::new().await;
@@ -21,18 +21,18 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     });
     let instance = bed.instance(&json!({}), &json!({}), &status);
 
-    // Scope that was granted has all the connections.
+    // Granted work holds all connections.
     let free = u32::try_from(bed.cx.hosts.connections.all()).unwrap();
-    let granted: Vec<Place> = (0..free).filter_map(|n| bed.cx.hosts.connections.take(&format!("pool-{n}"))).collect();
+    let granted: Vec<SshSlot> = (0..free).filter_map(|n| bed.cx.hosts.connections.take(&format!("pool-{n}"))).collect();
     let mut scope = bed.scope(instance.clone());
     let looked = tokio::time::timeout(Duration::from_secs(30), verify(&mut scope)).await;
     assert_eq!(looked.expect("it waits for the connections of others").unwrap(), None);
     assert_eq!(scope.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(bed.host.port())));
     drop(granted);
 
-    // All places are taken: it is verified later, and no other work on the host waits for that.
+    // All slots are taken: the host is verified later, and no other work on it waits for that.
     let connections = bed.host.stats().connections;
-    let taken: Vec<Place> = (0..free).map_while(|_| bed.cx.hosts.looks.take("p")).collect();
+    let taken: Vec<SshSlot> = (0..free).map_while(|_| bed.cx.hosts.looks.take("p")).collect();
     assert!(!taken.is_empty() && u32::try_from(taken.len()).unwrap() < free, "{} at once", taken.len());
     let mut scope = bed.scope(instance);
     let wait = verify(&mut scope).await.unwrap().expect("it is verified without a place");
@@ -42,7 +42,7 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     drop(taken);
 }
 
-/// Entry whose address was changed to another machine just before it was removed. Its host is still where it was proven.
+/// An entry may be pointed to another machine just before its removal. Its host is still at the proven address.
 #[tokio::test]
 async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
     let bed = Bed::new().await;
@@ -63,7 +63,7 @@ async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
     assert_eq!(scope.instance.spec.host.port, i32::from(port));
     assert_eq!(scope.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(port)));
 
-    // What is there now is not the host: the error names the place that the list's author can correct.
+    // Another host answers at the proven address. The error names the address that the list's author can correct.
     let mut status = instance.status.clone().unwrap();
     status.host_key.as_mut().unwrap().public_key =
         "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB".into();
@@ -74,7 +74,7 @@ async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
     assert_eq!(scope.instance.spec.host, instance.spec.host);
 }
 
-/// Forwards connections to a loopback address that has a name to the host. Returns the port.
+/// Forwards connections from a loopback address with a DNS name to the host. Returns the port.
 async fn behind_a_name(host: std::net::SocketAddr) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -89,7 +89,7 @@ async fn behind_a_name(host: std::net::SocketAddr) -> u16 {
     port
 }
 
-/// The name stays in the list, and a DHCP server has given the host another address.
+/// The list keeps the name, and a DHCP server has given the host another address.
 #[tokio::test]
 async fn a_name_that_leads_elsewhere_is_verified() {
     let mut bed = Bed::new().await;
@@ -116,7 +116,7 @@ async fn a_name_that_leads_elsewhere_is_verified() {
     }
 }
 
-/// A failure of the address ends when the host is proven, and not because a resolver is away.
+/// A failure of the address ends when the host is proven, and not when the resolver fails.
 #[tokio::test]
 async fn a_failure_stays_as_long_as_the_name_has_no_answer() {
     let bed = Bed::new().await;

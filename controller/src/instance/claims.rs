@@ -1,4 +1,4 @@
-//! The hosts of all pools and what is proven of them, for the verdict on their certificate requests.
+//! Claims of the hosts of all pools, for the verdicts on their certificate requests.
 
 use std::{
     sync::Arc,
@@ -14,25 +14,25 @@ use crate::{
     caches::name_owner as whose,
     context::{Base, Context, OTHER_NODES},
     csr::{self, Claim, Kind},
-    runtime::errors::said,
+    runtime::errors::api_message,
 };
 use wnp_core::{
-    csr::claims::{self, Beside, neighbours::Neighbours, reserved::Reserved},
+    csr::claims::{self, ClaimInputs, neighbours::Neighbours, reserved::Reserved},
     node::{
         essentials::keep_essentials,
-        owner::{Mismatch, Whose, evidence, is_of_operator, proven_addresses},
+        owner::{Mismatch, NodeOwner, evidence, is_of_operator, proven_addresses},
     },
 };
 
-/// Shortest interval between lists of the Nodes of other systems, which are read only while serving certificates are asked for.
+/// Minimum interval between lists of the Nodes of other operating systems, which are read only for serving certificates.
 const FRESH: Duration = Duration::from_mins(1);
-/// Time for which a failed list stands for all that ask: hundreds of hosts may.
+/// Time for which a failed list is reused: hundreds of hosts may ask at once.
 const FAILED: Duration = Duration::from_secs(5);
 const PAGE: u32 = 500;
-/// Time that a page of the list may take, with its wait for a place of the client. All requests for serving certificates wait for it.
+/// Time limit for a page of the list, including the client's queue. All requests for serving certificates wait for it.
 const ANSWER: Duration = Duration::from_mins(2);
 
-/// Claim of an instance by its record, for a request that the operator itself makes.
+/// Returns the claim of an instance from its status, for a request of the operator itself.
 pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
     claims::claim(
         instance,
@@ -55,11 +55,11 @@ impl Base {
         reserved: &'a Reserved,
         neighbours: &'a Neighbours,
         node: Option<&'a Node>,
-    ) -> Beside<'a> {
+    ) -> ClaimInputs<'a> {
         let origin = instance.spec.origin.as_ref();
         let machine =
             origin.and_then(|o| o.machine.as_deref()).map(|m| self.caches.machines.addresses(m)).unwrap_or_default();
-        Beside {
+        ClaimInputs {
             proven: proven_addresses(origin, status, &|machine| self.caches.machines.addresses(machine)),
             machine: machine.into_iter().map(|(_, address)| address).collect(),
             reserved,
@@ -70,7 +70,7 @@ impl Base {
     }
 }
 
-/// The hosts of all pools, as the certificate approver asks for them.
+/// Hosts of all pools, as the certificate approver queries them.
 pub(crate) struct Hosts {
     cx: Arc<Base>,
     reserved: Reserved,
@@ -78,12 +78,12 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Creates the hosts of this operator. No host has what is `reserved`.
+    /// Creates the hosts of this operator. No host may claim what is `reserved`.
     pub(crate) fn new(cx: Arc<Base>, reserved: Reserved) -> Self {
         Self { reserved, neighbours: Recent::default(), cx }
     }
 
-    /// Claim of a Node without an instance, which may renew. While WMCO runs, it approves the requests of its nodes.
+    /// Returns the claim of a Node without an instance, which may renew. While WMCO runs, it approves the requests of its nodes.
     fn of_node(&self, node: &Node, neighbours: &Neighbours) -> Option<Claim> {
         let is_left = is_of_operator(node) && self.cx.other_operator.is_gone();
         is_left.then(|| claims::of_node(node, &self.reserved, neighbours))
@@ -102,9 +102,9 @@ impl csr::Hosts for Hosts {
         Some(claims::claim(&instance, status, &beside))
     }
 
-    /// Claim of a host, confirmed by the Node that the API server has now: none if that Node belongs to another owner.
+    /// Returns the claim of a host, confirmed with its Node in the API server. Returns `None` if that Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
-        // These may take long, and what is known of the host must be that of now.
+        // Queried first, because this may take long, and the facts about the host must be current.
         let neighbours = match kind {
             Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
             _ => Arc::default(),
@@ -118,9 +118,9 @@ impl csr::Hosts for Hosts {
         let evidence = evidence(&instance, status, &|machine| self.cx.caches.machines.addresses(machine));
         let (node, whose) = whose::ask(&self.cx.cluster.client, &evidence).await?;
         match whose {
-            Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
-            // For a host that was never reached it is unknown: it has no proof yet, and valid requests wait for that.
-            Whose::Others(_) if status.proven_address.is_some() => return Ok(None),
+            NodeOwner::Others(Mismatch::NotWindows { .. }) => return Ok(None),
+            // The owner is unknown if the host was never reached. Its valid requests wait for a proof.
+            NodeOwner::Others(_) if status.proven_address.is_some() => return Ok(None),
             _ => {}
         }
         let beside = self.cx.beside(&instance, status, &self.reserved, &neighbours, node.as_ref());
@@ -128,26 +128,26 @@ impl csr::Hosts for Hosts {
     }
 }
 
-/// Neighbours, as last gathered.
+/// Cache of the neighbours that were last gathered.
 #[derive(Default)]
 struct Recent(Mutex<Option<(Instant, Gathered)>>);
 
 type Gathered = Result<Arc<Neighbours>, Failed>;
 
-/// Failure to list the Nodes of other systems.
+/// Failure to list the Nodes of other operating systems.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("failed to list the Nodes of other systems: {0}")]
+#[error("failed to list the Nodes of other operating systems: {0}")]
 struct Failed(String);
 
 impl Recent {
-    /// Returns the neighbours that were gathered last, or gathers them again.
+    /// Returns the cached neighbours, or gathers them again.
     async fn get(&self, cx: &Base) -> kube::Result<Arc<Neighbours>> {
         let mut known = self.0.lock().await;
         let gathered = match &*known {
             Some((since, Ok(neighbours))) if since.elapsed() < FRESH => Ok(neighbours.clone()),
             Some((since, Err(failed))) if since.elapsed() < FAILED => Err(failed.clone()),
             _ => {
-                let gathered = gather(cx).await.map_err(|error| Failed(said(&error)));
+                let gathered = gather(cx).await.map_err(|error| Failed(api_message(&error)));
                 *known = Some((Instant::now(), gathered.clone()));
                 gathered
             }
@@ -156,7 +156,7 @@ impl Recent {
     }
 }
 
-/// Gathers the neighbours: lists the Nodes of other systems. Those of Windows are in the cache, and are the most.
+/// Gathers the neighbours. Lists only the Nodes of other operating systems: Windows Nodes, the majority, are in the cache.
 async fn gather(cx: &Base) -> kube::Result<Arc<Neighbours>> {
     let api: Api<Node> = Api::all(cx.cluster.client.clone());
     let (mut others, mut params) = (Vec::new(), ListParams::default().labels(OTHER_NODES).limit(PAGE));
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(hosts.confirm("wmco-1", Some(Kind::KubeletClient)).await.unwrap(), None);
     }
 
-    /// The cache has Nodes of Windows alone: a control-plane node is in the API server only.
+    /// The cache has only Windows Nodes. A control-plane node is only in the API server.
     #[tokio::test]
     async fn no_host_gets_the_certificate_of_a_node_that_is_not_its_own() {
         let mut bed = Bed::with_objects().await;

@@ -1,5 +1,5 @@
-//! Brings a host to a version: carries out the steps that [`operation::join`](wnp_core::operation::join) chooses, for a host that joins as well
-//! as for a node that changes.
+//! Brings a host to a version: carries out the steps that [`operation::join`](wnp_core::operation::join) chooses, for a host that joins and for a
+//! node that changes.
 
 use crate::runtime::clock;
 use std::{ops::ControlFlow, sync::Arc};
@@ -21,18 +21,18 @@ use super::{
 use remote::Session;
 use wnp_core::{
     node::{boot_id, ready},
-    operation::join::{self, HostSeen, NodeSeen, OnHost, Wanted, WithoutConnection, is_placed},
+    operation::join::{self, DesiredJoin, HostSeen, NodeSeen, OnHost, WithoutConnection, is_placed},
 };
 
 /// Result of bringing a host closer to its target.
 pub(super) enum Converged {
     /// The host follows the target completely and its Node is Ready.
     Works(Option<Arc<Node>>),
-    /// The host is a node already, of this version, which an operator before us has made.
+    /// The host turns out to be a node already.
     AlreadyNode(FoundNode),
-    /// The host has to be restarted, and there may be pods on it, because the change itself needs no drain.
+    /// The host must be restarted, and pods may run on it, because the change itself needs no drain.
     MustBeEmpty,
-    /// The host is not there yet: the reconcile ends with this action.
+    /// The host has not reached the target yet: the reconcile ends with this action.
     Waits(Action),
 }
 
@@ -40,20 +40,20 @@ pub(super) enum Converged {
 pub(super) struct FoundNode {
     /// Version that the node follows.
     pub version: String,
-    /// SHA-256 of the wicd that the node runs, if the node is this cluster's own by the record on its host.
+    /// SHA-256 of the node's wicd, if the record on the host proves that the node is this cluster's own.
     pub wicd: Option<String>,
 }
 
-/// An open connection to the host, and what is seen over it.
+/// Open connection to the host, and the state observed over it.
 struct OpenHost {
     session: Session,
     seen: HostSeen,
 }
 
-/// Course of the work: it continues with a connection or without one, or not in this reconcile.
+/// Result of a step: continue with or without a connection, or end the work in this reconcile.
 type Flow = ControlFlow<Converged, Option<OpenHost>>;
 
-/// Brings the host closer to the target, until the target is reached or a wait is needed. The caller has taken up the operation.
+/// Brings the host closer to the target, until the target is reached or a wait is needed. The caller has started the operation.
 pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
     let mut work = Convergence::begin(scope, target);
     let mut host = None;
@@ -74,15 +74,15 @@ pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Conve
     }
 }
 
-/// The work of one reconcile on a host.
+/// Work of one reconcile on a host.
 struct Convergence<'a> {
     scope: &'a mut Scope,
     target: &'a Target,
-    /// True if the host's status was lost, as after the cluster's objects were restored from a backup: then the host's own state counts.
+    /// True if the host's status was lost, for example after a restore from a backup: then the record on the host counts.
     restored: bool,
-    /// True if the services were started in this operation, so that only the Node is to be waited for.
+    /// True if the services were started in this operation, and only the Node is awaited.
     registering: bool,
-    /// True if a restart was requested that waits for its own turn.
+    /// True if a requested restart waits for its own grant.
     restarts_later: bool,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Convergence<'a> {
         }
     }
 
-    /// Returns the Node of the host. A host that joins is proven first.
+    /// Returns the Node of the host; `None` for a host that joins and is not proven yet.
     fn observe_node(&mut self, is_connected: bool) -> Result<Option<Arc<Node>>, StepError> {
         if joins(self.scope) && !self.registering && !is_connected {
             return Ok(None);
@@ -106,14 +106,14 @@ impl<'a> Convergence<'a> {
         let node = own_node(self.scope)?;
         if !joins(self.scope) && node.is_none() && !is_connected && self.scope.status.record().node_ref.take().is_some()
         {
-            // It was deleted: kubelet registers only when it starts, and what it registers then under this name is the host's.
+            // The Node was deleted. kubelet registers only when it starts, and the next Node of this name belongs to the host.
             self.scope.status.record().holds_node_name = true;
             self.registering = false;
         }
         Ok(node)
     }
 
-    async fn without_connection(&mut self, wanted: &Wanted, node: Option<Arc<Node>>) -> Result<Flow, StepError> {
+    async fn without_connection(&mut self, wanted: &DesiredJoin, node: Option<Arc<Node>>) -> Result<Flow, StepError> {
         let seen = node.as_deref().map(observe);
         match join::without_connection(wanted, seen.as_ref(), self.registering) {
             WithoutConnection::Joined => Ok(Flow::Break(Converged::Works(node))),
@@ -121,7 +121,7 @@ impl<'a> Convergence<'a> {
             WithoutConnection::Register => {
                 register(self.scope, node.as_deref(), wanted).await.map(Converged::Waits).map(Flow::Break)
             }
-            WithoutConnection::Reboot if self.scope.is_placed_quietly() => {
+            WithoutConnection::Reboot if self.scope.is_nondisruptive_update_applied() => {
                 request_restart(self.scope).await?;
                 Ok(Flow::Break(Converged::Works(node)))
             }
@@ -147,13 +147,13 @@ impl<'a> Convergence<'a> {
         if joins(scope)
             && let Some(node) = already_node(node.as_deref(), &state, &target.version, self.restored)
         {
-            // What is left there is removed by the next operation. This one must not be forgotten for it.
+            // The next operation removes leftover files. An error must not discard this result.
             let _ = session.tidy(&[Verb::Facts]).await;
             session.close().await;
             return Ok(Flow::Break(Converged::AlreadyNode(node)));
         }
         note_placed(scope, target, &state)?;
-        if state.reboot_required.is_some() && scope.has_pods() && !scope.is_placed_quietly() {
+        if state.reboot_required.is_some() && scope.has_pods() && !scope.is_nondisruptive_update_applied() {
             session.close().await;
             return Ok(Flow::Break(Converged::MustBeEmpty));
         }
@@ -163,7 +163,7 @@ impl<'a> Convergence<'a> {
     async fn on_host(
         &mut self,
         mut open: OpenHost,
-        wanted: &Wanted,
+        wanted: &DesiredJoin,
         node: Option<Arc<Node>>,
     ) -> Result<Flow, StepError> {
         let (scope, target) = (&mut *self.scope, self.target);
@@ -173,13 +173,12 @@ impl<'a> Convergence<'a> {
             OnHost::Upload => seen.state = upload(scope, session, target, &seen.state, Step::Upload).await?,
             OnHost::Configure => {
                 configure(scope, session, target, seen).await?;
-                // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not report the previous
-                // version.
+                // wicd was stopped, or is not installed yet. It may start with the host, and the Node must not name the previous version then.
                 if let Some(node) = &node {
                     sync_node_metadata(scope, node).await?;
                 }
             }
-            OnHost::Reboot if scope.is_placed_quietly() => {
+            OnHost::Reboot if scope.is_nondisruptive_update_applied() => {
                 request_restart(scope).await?;
                 if self.restarts_later {
                     return Ok(Flow::Break(Converged::Works(node)));
@@ -194,7 +193,7 @@ impl<'a> Convergence<'a> {
             OnHost::Reboot => return reboot(scope, session, &seen.state).await.map(Converged::Waits).map(Flow::Break),
             OnHost::Certify => certify(scope, seen).await?,
             OnHost::Start => {
-                // Where there is a Node, its annotation names the version for wicd: it must not name an older one.
+                // wicd reads its version from the annotation of an existing Node, which must not name an older one.
                 if let Some(node) = &node {
                     sync_node_metadata(scope, node).await?;
                 }
@@ -216,7 +215,7 @@ impl<'a> Convergence<'a> {
     }
 }
 
-/// Reports whether the host joins. Otherwise it is a node that changes.
+/// Reports whether the host joins. Otherwise, it is a node that changes.
 fn joins(scope: &Scope) -> bool {
     scope.operation_type().unwrap_or_default() == GrantType::Provision
 }
@@ -230,8 +229,8 @@ fn observe(node: &Node) -> NodeSeen {
     }
 }
 
-/// Records that the files of the target are in place, if the host shows them: an operator that died may have placed everything, and not have stored
-/// that. The services that start next are the new ones all the same.
+/// Records that the files of the target are in place, if the host reports them: an operator that crashed may have placed all files without storing
+/// that. The next start of the services uses the new files in any case.
 fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
     let placed = is_placed(&wanted(scope, target)?, state);
     if placed {
@@ -241,8 +240,8 @@ fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<
 }
 
 impl Scope {
-    /// Records that the files of a version are in place. The version of a host that joins
-    /// is noted, too: the pool may want another one before the host is a node.
+    /// Records that the files of a version are in place. For a host that joins, also records the version: the pool may want another one before the
+    /// host is a node.
     pub(super) fn note_placed(&mut self, version: &str) {
         let Some(operation) = &mut self.status.record().operation else { return };
         operation.applied = true;
@@ -251,8 +250,8 @@ impl Scope {
         }
     }
 
-    /// Returns the version that a host that joins is brought to: the one that its pool wants. A host that is a Ready node already ends its join with
-    /// the version that is in place: it may have pods, and is changed in its turn, as any other node is.
+    /// Returns the version that a joining host is brought to: the one that its pool wants. A host that is already a Ready node keeps the version in
+    /// place for its join: it may have pods, and is updated later like any other node.
     pub(super) fn version_to_join(&mut self) -> Result<String, StepError> {
         let placed = self.status.operation.as_ref().and_then(|o| o.to_version.clone());
         if let Some(placed) = placed.filter(|placed| self.is_registering(placed))
@@ -263,36 +262,36 @@ impl Scope {
         Ok(self.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default())
     }
 
-    /// Reports whether the services were started in this operation with the files of this version, so that only the Node is to be waited for.
+    /// Reports whether the services were started in this operation with the files of this version, so that only the Node is awaited.
     pub(super) fn is_registering(&self, version: &str) -> bool {
         let placed = self.status.operation.as_ref().filter(|_| joins(self)).and_then(|o| o.to_version.as_deref());
         self.step() == Step::Register && self.status.facts.is_some() && placed.is_none_or(|placed| placed == version)
     }
 
-    /// Reports whether an update that has no place in the budget, because it disturbs nothing, is in place. A restart that the host turns out to need
-    /// waits for its own turn, and until then wicd reports no version: the remaining work continues without it.
-    fn is_placed_quietly(&self) -> bool {
+    /// Reports whether a non-disruptive update, which has no slot in the disruption budget, is in place. A restart that turns out to be necessary
+    /// needs a grant of its own. Until then, wicd reports no version, and the remaining work continues without it.
+    fn is_nondisruptive_update_applied(&self) -> bool {
         let is_placed = |o: &Operation| o.type_ == GrantType::Update && o.applied && !o.rolling_back;
         self.disruption() == Disruption::None && self.status.operation.as_ref().is_some_and(is_placed)
     }
 
-    /// Reports whether pods may be on the host: those of a node that works and was not drained.
+    /// Reports whether pods may run on the host, because its node works and was not drained.
     fn has_pods(&self) -> bool {
         self.operation_type() == Some(GrantType::Update) && !self.drains()
     }
 }
 
-/// Returns the node that a host that joins is found to be already: of the legacy operator, of this one, whose record of the host was lost, or of
-/// another client. The node is taken as it is, and changed like any other.
+/// Returns the existing node of a host that joins: a node of the legacy operator, of another client, or of this operator if its record of the host
+/// was lost. The node is adopted unchanged, and updated like any other.
 ///
-/// `restored`: all that was stored of the host is lost. A host that was proven and has its record is then the node that it was, Ready or
-/// not, of whichever version.
+/// `restored` is true if everything stored about the host is lost. A proven host with a record is then the node that it was, Ready or not, of any
+/// version.
 fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: bool) -> Option<FoundNode> {
     let node = node?;
     let says = node.annotations().get(key::VERSION).filter(|v| !v.is_empty()).cloned();
     match (&state.marker, says) {
         (Some(_), Some(version)) if restored => Some(FoundNode { version, wicd: state.wicd_sha256.clone() }),
-        // What this operator itself has begun to join, and not ended.
+        // This operator has begun this join and has not finished it.
         (Some(marker), _) if marker.version == target => None,
         (_, says) if ready(node).0 => {
             Some(FoundNode { version: says.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()), wicd: None })
@@ -301,12 +300,12 @@ fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: 
     }
 }
 
-fn wanted(scope: &Scope, target: &Target) -> Result<Wanted, StepError> {
-    // As long as the host is not proven, its address is not known and nothing is compared with this.
+fn wanted(scope: &Scope, target: &Target) -> Result<DesiredJoin, StepError> {
+    // Until the host is proven, its address is unknown, and the digest is not compared.
     let configs =
         if scope.status.facts.is_some() { host::configs_digest(&configs(scope, target)?) } else { String::new() };
     let operation = scope.status.operation.as_ref();
-    Ok(Wanted {
+    Ok(DesiredJoin {
         cluster_id: scope.cx.cluster.id.clone(),
         node_name: scope.name(),
         version: target.version.clone(),

@@ -1,4 +1,4 @@
-//! Moves the pods away from a node: what a removal and a change have in common.
+//! Drain of a node, for removals and changes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,12 +23,12 @@ use wnp_core::{
     operation::remove::is_deconfiguring,
 };
 
-/// Interval at which pods that a drain refuses or a budget blocks are checked again.
+/// Interval at which pods are checked again that may not be evicted or that a budget blocks.
 const BLOCKED_POLL: Duration = Duration::from_secs(20);
 /// Interval at which pods of a deleted Node are checked again.
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 
-/// Cordon of the current operation.
+/// Returns the cordon of the current operation.
 pub(super) fn cordon(scope: &Scope) -> Cordon {
     let operation = scope.status.operation.as_ref();
     Cordon {
@@ -37,12 +37,12 @@ pub(super) fn cordon(scope: &Scope) -> Cordon {
     }
 }
 
-/// Reports whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
+/// Reports whether a Node has a leftover cordon of the legacy operator, on a host that has not changed since.
 pub(super) fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.wicd.is_none() && is_of_the_legacy_operator(node)
 }
 
-/// Takes over a cordon that the legacy operator has left, for the current operation, which lifts it at its end.
+/// Takes over a leftover cordon of the legacy operator for the current operation, which removes it at its end.
 pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError> {
     if !scope.cx.node(&scope.name()).is_some_and(|n| is_legacy_cordon(scope, &n)) {
         return Ok(());
@@ -53,38 +53,38 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
     Ok(())
 }
 
-/// Interval at which a node that waits for a place in the budget checks whether it has one; its pool triggers it as well.
+/// Interval at which a node without a slot in the disruption budget checks for one; its pool also triggers a reconcile.
 const PLACE_POLL: Duration = Duration::from_secs(5);
 
-/// Drain options of the pool.
+/// Returns the drain options of the pool.
 fn pool_options(scope: &Scope) -> Options {
     options(&scope.pool.spec.drain())
 }
 
-/// Reports whether the operation was granted as one that costs nothing, because the node took no pods. An operation that has changed the host
-/// continues.
-fn is_without_place(scope: &Scope) -> bool {
-    let is_past_return = |o: &Operation| o.is_past_return() || is_deconfiguring(o);
-    let Some(operation) = scope.status.operation.as_ref().filter(|o| !is_past_return(o)) else { return false };
+/// Reports whether the operation was granted without a slot in the disruption budget, because the node accepted no pods. An operation that has
+/// changed the host continues.
+fn is_outside_budget(scope: &Scope) -> bool {
+    let is_irrevocable = |o: &Operation| o.is_irrevocable() || is_deconfiguring(o);
+    let Some(operation) = scope.status.operation.as_ref().filter(|o| !is_irrevocable(o)) else { return false };
     scope.instance.spec.grant.as_ref().is_some_and(|g| g.id == operation.id && g.without_place)
 }
 
-/// Reports whether new pods may come to the node.
+/// Reports whether new pods may be scheduled to the node.
 fn takes_pods(node: &Node) -> bool {
     ready(node).0 && !is_cordoned(node)
 }
 
-/// Cordons the node, which keeps new pods away. Returns the wait of the operation, if the node takes pods again and has no place in the budget.
+/// Cordons the node. Returns the operation's wait if the node accepts pods again and has no slot in the disruption budget.
 pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
     let may_cordon = {
-        let is_without_place = is_without_place(scope);
-        move |node: &Node| !is_without_place || !takes_pods(node)
+        let is_outside_budget = is_outside_budget(scope);
+        move |node: &Node| !is_outside_budget || !takes_pods(node)
     };
     if !may_cordon(node) {
         return wait_for_place(scope).await.map(Some);
     }
     match &mut scope.status.record().operation {
-        // A drain begins only on a cordoned node.
+        // A drain has begun, so the node was cordoned before.
         Some(operation) if operation.drain.is_some() => lifted(scope, clock::now()),
         Some(operation) => {
             operation.pre_cordoned = Cordon::plan(node, operation.id.clone()).pre_cordoned;
@@ -98,8 +98,8 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
 }
 
-/// Waits until the pool finds a place for the operation, or takes its grant back. A
-/// pool in mode Plan does neither: nothing was done yet, so the operation ends.
+/// Waits until the pool finds a slot for the operation or revokes its grant. A pool in mode Plan does neither: nothing was done yet, so the
+/// operation ends.
 async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.is_plan() {
         scope.drop_operation();
@@ -109,8 +109,8 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(PLACE_POLL))
 }
 
-/// Records that another client lifted the cordon during the drain. Whatever its owner,
-/// the new cordon is the operator's, and the scheduler gets time to see it.
+/// Records that another client removed the cordon during the drain. The new cordon is the operator's, whoever owned the old one, and the scheduler
+/// gets time to see it.
 fn lifted(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.pre_cordoned = false;
@@ -122,8 +122,8 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
     scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Drain", note);
 }
 
-/// Waits until no pod is bound to the name of a node whose Node is missing. Such pods run on as long as the host does; the cluster removes them, or
-/// the Node is made again and drained.
+/// Waits until no pod is bound to the name of a missing Node. Such pods run as long as the host does. The cluster removes them, or the Node is
+/// created again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = pool_options(scope);
     let name = scope.name();
@@ -154,10 +154,10 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         scope.enter_step(Step::Drain, "evicting pods").await?;
         node_events::draining(scope);
     }
-    // The scheduler may not have seen a cordon that was only just taken again.
+    // The scheduler may not have seen a cordon that was just renewed.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
     let options = pool_options(scope);
-    let may_cordon = !is_without_place(scope);
+    let may_cordon = !is_outside_budget(scope);
     let drain =
         Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
     let progress = match drain::pass(&scope.cx.hosts.drainer, &drain).await {
@@ -176,7 +176,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         scope.cx.events.say(&*scope.instance, EventReason::DrainWarning, "Drain", &warning);
     }
     for forced in &progress.forced {
-        let note = format!("deleted without regard to its disruption budget: {forced}");
+        let note = format!("deleted despite its disruption budget: {forced}");
         node_events::say(scope, EventReason::DrainForced, "Drain", &note);
     }
     let mut blockers = progress.blockers.join("; ");
@@ -196,7 +196,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         State::Waiting | State::Refused => {}
     }
     let what = match (progress.remaining, blockers.is_empty()) {
-        (0, true) => "no pod left; waiting until no new pod can be in transit".to_string(),
+        (0, true) => "no pod left; waiting until the scheduler has seen the cordon".to_string(),
         (1, true) => "1 pod left".to_string(),
         (n, true) => format!("{n} pods left"),
         (n, false) => format!("{n} left; {blockers}"),
@@ -211,10 +211,10 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     Ok(Some(Action::requeue(wait.max(Duration::from_millis(500)))))
 }
 
-/// Pods that one event names.
+/// Maximum number of pods that one event names.
 const NAMED: usize = 3;
 
-/// Combines the warnings of a pass, `<pod>: <text>`, into one for each text: many pods have no controller, and each would be an event of its own.
+/// Combines the warnings of a pass, `<pod>: <text>`, by text: many pods have no controller, and each would cause its own event.
 fn by_text(warnings: &[String]) -> Vec<String> {
     let mut pods: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for warning in warnings {

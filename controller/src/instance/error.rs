@@ -19,13 +19,13 @@ use wnp_core::{
     render::RenderError,
 };
 
-/// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
+/// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, even an unknown one.
 const OF_THE_VERSION: [Reason; 2] = [Reason::PayloadInvalid, Reason::HostCallFailed];
 
 /// Error of a step on a host. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// The host could not be asked, or failed.
+    /// The host could not be queried, or reported a failure.
     #[error("{0}")]
     Remote(#[from] RemoteError),
     /// No trusted host key.
@@ -33,16 +33,16 @@ pub(crate) enum StepError {
     HostKey(#[from] HostKeyProblem),
     /// The declared host key of the pool's jump host is invalid.
     #[error(
-        "ssh.jumpHost.hostKey of the pool: {0}; until it is corrected, the operator logs in to no host of the pool"
+        "ssh.jumpHost.hostKey of the pool: {0}; until it is corrected, the operator cannot log in to the hosts of the pool"
     )]
     JumpHostKey(HostKeyError),
-    /// A private key or the known hosts are not available.
+    /// A private key or the known hosts cannot be read.
     #[error("{0}")]
     Secret(#[from] SecretError),
     /// A certificate was not issued.
     #[error("{0}")]
     Csr(CsrError),
-    /// The host's daemon may have no rights now.
+    /// wicd has no rights now: an admission policy is not in force, or its role binding cannot be written.
     #[error("{0}")]
     Rights(RightsProblem),
     /// The configuration of the host cannot be rendered.
@@ -51,23 +51,23 @@ pub(crate) enum StepError {
     /// A stored version cannot be read.
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// A version is not stored, or was not made by this operator.
+    /// A version is not stored, or was not created by this operator.
     #[error("the operator has no ConfigMap windows-services-{version}, so the host cannot follow that version")]
     NoVersion {
         /// Version that is not stored.
         version: String,
     },
-    /// Pods could not be moved away.
+    /// The drain failed.
     #[error("{0}")]
     Drain(DrainError),
-    /// Pods did not leave in time, and the pool aborts such drains.
+    /// Pods did not leave in time, and the pool sets `onTimeout: Abort`.
     #[error("the drain exceeded drain.timeoutSeconds, the cordon was lifted: {blockers}")]
     DrainTimedOut {
         /// Obstacles to the drain.
         blockers: String,
     },
     /// A request to the API server failed.
-    #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::runtime::errors::api_message(.source))]
     Api {
         /// Request, in words that complete "failed to …".
         doing: &'static str,
@@ -78,13 +78,13 @@ pub(crate) enum StepError {
     /// The instance has changed since it was read.
     #[error("the instance has changed since it was read")]
     Outdated,
-    /// The host cannot be a node.
+    /// The host does not meet the requirements of a node.
     #[error("{0}")]
     Unfit(#[from] Faults),
     /// Another host answered, or the host is not proven to be the expected one.
     #[error("{0}")]
     Identity(#[from] Refusal),
-    /// A Node of the host's name belongs to another owner.
+    /// A Node with the host's name belongs to another owner.
     #[error("the Node {name} exists and is not proven to belong to this host: {why}")]
     NodeNameTaken {
         /// Name of the Node.
@@ -92,7 +92,7 @@ pub(crate) enum StepError {
         /// Reason why the Node is not proven to be the host's, and the remedy.
         why: Mismatch,
     },
-    /// The host is a node, and it is not proven which Node is its own.
+    /// The host is a node, and no Node is proven to be its own.
     #[error(
         "it is not proven that the Node {name} is this host's, so that neither is touched: {why}. To take the host out and leave both as \
          they are, {}",
@@ -104,9 +104,9 @@ pub(crate) enum StepError {
         /// Reason why the Node is not proven to be the host's, and the remedy.
         why: Mismatch,
     },
-    /// The version needs files that this operator cannot send.
+    /// The version needs files that no payload of this operator has.
     #[error(
-        "no payload of this operator has {count} of the files of version {version}, as {file}; it has payloads for {payloads}. End what keeps the pool at this version, as a rollback or a pause, or install an operator whose payload has these files"
+        "no payload of this operator has {count} of the files of version {version}, as {file}; it has payloads for {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
     )]
     VersionFilesMissing {
         /// Version that needs the files.
@@ -138,10 +138,10 @@ pub(crate) enum StepError {
     NodeDeleted {
         /// Name of the Node.
         name: String,
-        /// Time that was waited, in seconds.
+        /// Time waited, in seconds.
         seconds: u64,
     },
-    /// The line of the key that the host accepts was not found.
+    /// No file has the line of the key that the host accepts.
     #[error(
         "the host accepts the key {key}, whose line is in none of {files}; add the first key of the list to the file from which its SSH server reads keys"
     )]
@@ -151,7 +151,7 @@ pub(crate) enum StepError {
         /// Files that were searched.
         files: String,
     },
-    /// User data of another operator writes the accepted key again at each start of the host.
+    /// User data of another operator may write the accepted key again at each start of the host.
     #[error(
         "the user data of the Machine {machine} is not of this operator and may write the key {key} again at each start of the host: keep that \
          key in the list; to have hosts with the first key, store it in the Secret cloud-private-key and delete the Machine, so that its MachineSet makes another \
@@ -163,7 +163,7 @@ pub(crate) enum StepError {
         /// Fingerprint of the key.
         key: String,
     },
-    /// The host does not accept a new key that was added to the file with the accepted one.
+    /// The host does not accept the new key, although it was added next to the accepted one.
     #[error(
         "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
     )]
@@ -173,7 +173,7 @@ pub(crate) enum StepError {
         /// Files that have the key.
         files: String,
     },
-    /// The host reports no error, and does not have the image.
+    /// The image is missing, although the host reports no error.
     #[error(
         "the host reports no error, and does not have the image {image}; check for a program on it that deletes images"
     )]
@@ -184,7 +184,7 @@ pub(crate) enum StepError {
     /// The host did not answer in time after its restart.
     #[error("the host did not answer within {minutes} min after its restart; check its console")]
     NotRestarted {
-        /// Time that was waited, in minutes.
+        /// Time waited, in minutes.
         minutes: u64,
     },
 }
@@ -205,7 +205,7 @@ impl From<WmcoHostKeysError> for StepError {
 }
 
 impl StepError {
-    /// Wraps an error of the API server.
+    /// Wraps an error of the API server. `doing` completes "failed to …".
     pub(crate) fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { doing, source }
     }
@@ -240,7 +240,7 @@ impl StepError {
         }
     }
 
-    /// Part at fault, which alone decides whether a failure counts against a version.
+    /// Returns the part at fault, which alone decides whether a failure counts against a version.
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(reason) => Blame::Version,
@@ -276,8 +276,8 @@ impl StepError {
         }
     }
 
-    /// Reports whether only a request to the API server failed. The same request is retried; the operation is not aborted.
-    pub(crate) fn is_of_the_api(&self) -> bool {
+    /// Reports whether the error is a failed API request, so that it is retried without aborting the operation.
+    pub(crate) fn is_api_failure(&self) -> bool {
         matches!(
             self,
             Self::Api { .. }
@@ -290,12 +290,12 @@ impl StepError {
         )
     }
 
-    /// Reports whether all the time that there is has passed, so that another attempt shows nothing more.
+    /// Reports whether the time limit is exceeded, so that another attempt is useless.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::NotRegistered(_))
     }
 
-    /// Reports whether the pool's jump host is at fault, so that nothing is known of the host.
+    /// Reports whether the pool's jump host is at fault, so that nothing is known about the host.
     pub(crate) fn is_of_jump_host(&self) -> bool {
         match self {
             Self::Remote(RemoteError::Ssh(error)) => error.is_of_jump_host(),
@@ -304,7 +304,7 @@ impl StepError {
         }
     }
 
-    /// Reports whether the host could not be reached, or not even the jump host before it.
+    /// Reports whether the host, or the jump host before it, could not be reached.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }
@@ -396,7 +396,7 @@ mod tests {
             (StepError::NodeDeleted { name: text(), seconds: 1 }, Cluster),
             (StepError::NodeRefused { name: text(), why: text() }, Cluster),
             (StepError::NotRegistered(text()), Version),
-            // What wicd says.
+            // Errors that wicd reports.
             (says("StaleEpoch"), Host),
             (says("HostBusy"), Host),
             (says("HostFilesChanged"), Host),
@@ -415,14 +415,14 @@ mod tests {
         ] {
             assert_eq!(error.blame(), expected, "{error:?}");
             assert!(!error.is_final() || expected == Version, "{error:?}");
-            assert!(!error.is_of_the_api() || expected == Cluster, "{error:?}");
+            assert!(!error.is_api_failure() || expected == Cluster, "{error:?}");
         }
     }
 
     #[test]
     fn a_jump_host_that_is_gone_is_retried_as_a_host_that_is_gone() {
         let error = ssh(lost_jump_host());
-        assert!(error.is_unreachable() && error.is_of_jump_host() && !error.is_final() && !error.is_of_the_api());
+        assert!(error.is_unreachable() && error.is_of_jump_host() && !error.is_final() && !error.is_api_failure());
         assert_eq!(error.reason(), "JumpHostUnreachable");
     }
 }

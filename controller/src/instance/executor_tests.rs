@@ -1,5 +1,5 @@
-//! The operations of a host from their first step to their last, against the objects of an API server and a simulated host, in
-//! milliseconds: interrupted at each write, overtaken at each write, cut off at any byte, and taken out at each write.
+//! Tests of whole host operations against the objects of an API server and a simulated host, in milliseconds. Operations are interrupted,
+//! overtaken and removed at each write, and cut off after any number of bytes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::fake_api::{AtWrite, Call};
 
-/// Limit of writes: more than any operation makes.
+/// Maximum number of writes, more than any operation makes.
 const MOST_WRITES: usize = 100;
-/// Limit of time: far more than any operation takes.
+/// Time limit, far more than any operation takes.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Host that operations change, and the cluster around it.
+/// Host that operations change, and its cluster.
 pub(super) struct World {
     pub(super) bed: Bed,
-    /// Kubelet starts that were seen: a Node is registered at the start of a kubelet, and at no other time.
+    /// Number of kubelet starts seen so far: a Node is registered only when kubelet starts.
     starts: u64,
-    /// True if the host's pool takes it out when the operator crashes.
+    /// True if the pool removes the host when the operator crashes.
     leaves_at_crash: bool,
 }
 
@@ -53,7 +53,7 @@ impl World {
         Self { bed, starts: 0, leaves_at_crash: false }
     }
 
-    /// Returns a host that is a node, and the version that the node follows.
+    /// Returns a world whose host is a node, and the version that the node follows.
     pub(super) async fn joined() -> (Self, String) {
         let mut world = Self::new().await;
         let version = world.begin_join();
@@ -81,7 +81,7 @@ impl World {
         self.instance().map(|i| i["status"].clone()).unwrap_or_default()
     }
 
-    /// Reports whether the last operation that ended is this one.
+    /// Reports whether the last operation that ended has this ID.
     pub(super) fn has_ended(&self, id: &str) -> bool {
         self.status()["lastOperation"] == id
     }
@@ -113,14 +113,14 @@ impl World {
         self.bed.api.objects(|o| !o.of_kind("pods").is_empty())
     }
 
-    /// Gives the host a version and the grant to join, and returns the version.
+    /// Gives the host a version and a grant to join. Returns the version.
     fn begin_join(&self) -> String {
         let version = self.publish(110);
         self.grant("join-1", GrantType::Provision, &version, &json!({}));
         version
     }
 
-    /// The file with the keys that the host takes.
+    /// Returns the file with the keys that the host accepts.
     fn authorized_keys(&self) -> std::path::PathBuf {
         self.bed.host.drive_c().join("ProgramData/ssh/administrators_authorized_keys")
     }
@@ -131,7 +131,7 @@ impl World {
         std::fs::write(file, text).unwrap();
     }
 
-    /// Gives the host another key, and the grant to take it, as its pool does.
+    /// Gives the host another key and a grant to rotate to it, as its pool does.
     fn begin_key_rotation(&self) {
         self.edit(|i| {
             let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
@@ -140,7 +140,7 @@ impl World {
         });
     }
 
-    /// Gives the host a version, and the grant to go there, as its pool does.
+    /// Gives the host a version and a grant for it, as its pool does.
     pub(super) fn grant(&self, id: &str, type_: GrantType, version: &str, more: &Value) {
         self.edit(|i| {
             i["spec"]["desired"] = json!({"version": version});
@@ -148,7 +148,7 @@ impl World {
         });
     }
 
-    /// Takes the host out, as its pool does.
+    /// Removes the host, as its pool does.
     pub(super) fn take_out(&self) {
         self.edit(|i| {
             i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
@@ -156,7 +156,7 @@ impl World {
         });
     }
 
-    /// Reports whether the host is a node that works, of this version, and takes pods.
+    /// Reports whether the host is a working node of this version that accepts pods.
     pub(super) fn follows(&self, version: &str) -> bool {
         let (Some(instance), Some(node)) = (self.instance(), self.node()) else { return false };
         instance["status"]["currentVersion"] == version
@@ -165,7 +165,7 @@ impl World {
             && !is_cordoned(&node)
     }
 
-    /// Reports whether nothing is left: neither on the host, nor of the host in the cluster.
+    /// Reports whether nothing is left on the host, and nothing of the host in the cluster.
     pub(super) fn is_gone(&self) -> bool {
         let on_host =
             |file: &str| self.bed.host.drive_c().join(file.trim_start_matches(r"C:\").replace('\\', "/")).exists();
@@ -178,7 +178,7 @@ impl World {
         calls.iter().any(|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body))
     }
 
-    /// Does what kubelet and wicd do on the host.
+    /// Simulates kubelet and wicd on the host.
     fn host_works(&mut self) {
         let starts = self.bed.host.kubelet_starts();
         if let Some(Ok(mut node)) = self.bed.host.node() {
@@ -189,7 +189,7 @@ impl World {
                 Some(known) if is_start || known["status"]["nodeInfo"] != node["status"]["nodeInfo"] => {
                     self.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["status"] = node["status"].take()));
                 }
-                // Without a start there is no registration.
+                // kubelet registers only when it starts.
                 _ => {}
             }
         }
@@ -206,10 +206,10 @@ impl World {
         }
     }
 
-    /// Runs the operator and the host until a condition holds. An operator that crashes is followed by another one.
+    /// Runs the operator and the host until a condition holds. Restarts the operator after a crash.
     pub(super) async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
-        // What there was when the last reconcile asked for no other without a change.
+        // Objects at the last reconcile that requested no requeue.
         let mut asleep = None;
         loop {
             self.host_works();
@@ -249,7 +249,7 @@ impl World {
                     self.take_out();
                 }
             }
-            // The next watch event, or the time that the operator waits for: a drain waits some seconds for pods that are still bound.
+            // The next watch event or requeue. A drain waits some seconds for pods that are still bound.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -259,7 +259,7 @@ pub(super) fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
-/// Runs an operation with something that happens at its first write, at its second, and so on, until it has no more.
+/// Runs an operation with an event at its first write, its second, and so on, until it has no more writes.
 async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
     let ended = AtomicBool::new(false);
     let with_number = async |number: usize| {
@@ -274,7 +274,7 @@ async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate:
             ended.store(true, Ordering::Relaxed);
         }
     };
-    // Each waits most of its time.
+    // Each run mostly waits.
     futures::stream::iter(0..MOST_WRITES).for_each_concurrent(40, with_number).await;
     assert!(ended.into_inner(), "the operation has no end");
 }
@@ -309,7 +309,7 @@ async fn a_removal_that_is_interrupted_anywhere_leaves_nothing() {
     .await;
 }
 
-/// The API server keeps a Node for another controller: it is deleted once, and the instance names what keeps it.
+/// Another controller's finalizer keeps a Node: the operator deletes the Node once, and the instance names the finalizer.
 #[tokio::test]
 async fn a_node_that_a_finalizer_keeps_is_waited_for_and_named() {
     let (mut world, _) = World::joined().await;
@@ -359,7 +359,7 @@ async fn a_host_that_is_taken_out_anywhere_in_its_join_leaves_nothing() {
     .await;
 }
 
-/// Grant of a change that a node takes while its pods run.
+/// Grant of a change that does not disturb pods.
 fn quiet() -> Value {
     json!({"disruption": "None"})
 }
@@ -404,7 +404,7 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
     .await;
 }
 
-/// A Node that a user deletes comes back without a cordon, and pods come to it.
+/// A Node that a user deletes comes back without a cordon, and pods are scheduled to it.
 #[tokio::test]
 async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again() {
     let (mut world, _) = World::joined().await;
@@ -427,7 +427,7 @@ async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again(
     assert!(cordons >= 2, "the new Node was not cordoned");
 }
 
-/// The host takes the old key or the new one at any time, or no operator could log in again.
+/// The host accepts the old key or the new one at any time. Otherwise, no operator could log in again.
 #[tokio::test]
 async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() {
     const FOREIGN: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPeoples peoples";
@@ -457,7 +457,7 @@ async fn a_pull_of_images_that_is_interrupted_anywhere_pulls_each_of_them_once()
         world.works_until("it has the images", |w| w.has_ended("pull-1")).await;
         let images = world.bed.host.windows().images_state().clone();
         let mut names: Vec<&str> = images.pulls.iter().map(|(image, _)| image.as_str()).collect();
-        // After a failure another one comes first.
+        // After a failure, another image comes first.
         names.sort_unstable();
         assert_eq!((names.as_slice(), images.pinned.len()), (&IMAGES[..], 2));
         let status = world.status()["prePulled"].clone();
@@ -467,7 +467,7 @@ async fn a_pull_of_images_that_is_interrupted_anywhere_pulls_each_of_them_once()
     .await;
 }
 
-/// An image that cannot be pulled keeps no other from the host, and the host is a node all the same.
+/// An image that cannot be pulled must block neither other images nor the node.
 #[tokio::test]
 async fn an_image_that_cannot_be_pulled_is_tried_again() {
     let (mut world, version) = World::joined().await;
@@ -487,7 +487,7 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
     assert!(!world.was_cordoned());
 }
 
-/// A pull takes minutes: joins, changes and removals of other hosts must not wait for it, nor it for them.
+/// A pull takes minutes: joins, changes and removals of other hosts must not wait for it, and it must not wait for them.
 #[tokio::test]
 async fn a_pull_of_images_takes_no_connection_of_other_work() {
     let (mut world, _) = World::joined().await;
@@ -498,7 +498,7 @@ async fn a_pull_of_images_takes_no_connection_of_other_work() {
     world.works_until("it has the images", |w| w.has_ended("pull-1")).await;
 }
 
-/// The pool makes one operation of a restart and another wicd.
+/// The pool combines a restart and a new wicd in one operation.
 #[tokio::test]
 async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     let (mut world, version) = World::joined().await;
@@ -513,7 +513,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     assert_eq!(world.bed.host.boots(), boots + 1);
 }
 
-/// The host's pool takes the grant back if it sees that the host waits. It may see the host only after that, and leaves the grant as it is.
+/// The pool revokes the grant of a host that it sees waiting. If it sees the host only afterwards, the grant stays.
 #[tokio::test]
 async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() {
     let (mut world, _) = World::joined().await;
@@ -522,13 +522,13 @@ async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() 
     world.works_until("it finds no file with the old key", has_failed).await;
     let old = key().public_key().to_openssh().unwrap();
     world.write_authorized_keys(&format!("{old}\n"));
-    // Whatever changes takes the place of the time that the operator waits for.
+    // Any change triggers a reconcile before the requeue.
     let next = jiff::Timestamp::now() + Duration::from_secs(2);
     world.edit(|i| i["status"]["keyRotation"]["failures"]["nextRetryTime"] = json!(next));
     world.works_until("it has the new key", |w| w.has_ended("rotate-1")).await;
 }
 
-/// User data of the legacy operator writes its key again at each start: a host without that key would be locked up by its next restart.
+/// User data of the legacy operator writes its key again at each start: without that key, the next restart would lock the operator out.
 #[tokio::test]
 async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     let (mut world, _) = World::joined().await;
@@ -542,7 +542,7 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     assert_eq!(failure(&world)["lastReason"], "KeyRotationFailed");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), old, "the file was changed");
 
-    // User data of this operator has run here.
+    // User data of this operator has run on the host.
     std::fs::write(file.with_file_name("windows-node-pools-machine.txt"), "4C4C4544-0042\r\n").unwrap();
     let next = jiff::Timestamp::now() + Duration::from_secs(2);
     world.edit(|i| i["status"]["keyRotation"]["failures"]["nextRetryTime"] = json!(next));
@@ -550,7 +550,7 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
     assert!(!std::fs::read_to_string(&file).unwrap().contains(old.split(' ').nth(1).unwrap()));
 }
 
-/// A quiet change is granted without a place in the budget, as many others at once.
+/// A non-disruptive change is granted without a slot in the disruption budget, together with many others.
 #[tokio::test]
 async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     let (mut world, _) = World::joined().await;
@@ -569,7 +569,7 @@ async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     assert!(!world.was_cordoned(), "it was drained without a turn");
 }
 
-/// A grant to a node that takes no pods costs nothing. The node may have come back in the moment before.
+/// A grant for a node that accepts no pods needs no slot in the budget. The node may have recovered just before.
 #[tokio::test]
 async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
     let (mut world, _) = World::joined().await;
@@ -580,13 +580,13 @@ async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
         Box::pin(reconcile_instance(&instance, &world.bed.cx)).await.unwrap();
     }
     assert!(!world.was_cordoned());
-    // Its pool finds it one.
+    // The pool finds a slot for the node.
     world.edit(|i| drop(i["spec"]["grant"].as_object_mut().unwrap().remove("withoutPlace")));
     world.works_until("it leaves", World::is_gone).await;
     assert!(world.was_cordoned());
 }
 
-/// The network was cut and is back: the node's pods have gone on running.
+/// The network was down and is back: the node's pods have kept running.
 #[tokio::test]
 async fn a_node_that_is_ready_again_by_itself_is_not_repaired() {
     let (mut world, version) = World::joined().await;
@@ -622,7 +622,7 @@ async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
     }
 }
 
-/// The host could not be reached when it was to be deconfigured, so that the node continues to work.
+/// The host was unreachable when it was to be deconfigured, so its node still works.
 #[tokio::test]
 async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_deconfigured() {
     let (mut world, _) = World::joined().await;
@@ -643,7 +643,7 @@ async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_
     assert!(world.was_cordoned());
 }
 
-/// The operator that began the removal ran on a machine whose clock was years ahead, and is replaced by another one.
+/// The operator that began the removal ran on a machine whose clock was years ahead. Another operator has replaced it.
 #[tokio::test]
 async fn a_removal_that_a_wrong_clock_began_ends() {
     let (mut world, _) = World::joined().await;
@@ -674,7 +674,7 @@ async fn an_annotation_that_means_nothing_is_reported() {
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
 }
 
-/// For a moment the cache still has an instance that was given up.
+/// The cache still has an abandoned instance for a moment.
 #[tokio::test]
 async fn a_host_that_was_given_up_is_not_given_up_again() {
     let (mut world, _) = World::joined().await;
@@ -708,7 +708,7 @@ async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
     world.works_until("its Node has the label", |w| has_label(w) && failures(w).is_null() && w.follows(&version)).await;
 }
 
-/// Everything that the host lacks is named at once, before anything on the host is changed.
+/// All missing requirements are reported at once, before the host is changed.
 #[tokio::test]
 async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     let mut world = World::new().await;
@@ -734,7 +734,7 @@ async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     assert_eq!(passed(&world)["status"], "True");
 }
 
-/// Each weakness of the host is named, with its remedy, and stops nothing.
+/// Each weakness of the host is reported with its remedy, and blocks nothing.
 #[tokio::test]
 async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
     let mut world = World::new().await;
@@ -753,7 +753,7 @@ async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
     world.works_until("its Node has the label of its domain", label).await;
 }
 
-/// A restart may be what gives the host its network back.
+/// A restart may restore the network of the host.
 #[tokio::test]
 async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
     let (mut world, version) = World::joined().await;
@@ -767,7 +767,7 @@ async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
     world.works_until("it is restarted", |w| w.bed.host.boots() > boots).await;
 }
 
-/// Users who read a failure look for its cause where the message says that it is.
+/// Users look for the cause of a failure where its message says.
 #[tokio::test]
 async fn a_failure_names_its_cause() {
     let failure = |w: &World| {
@@ -775,7 +775,7 @@ async fn a_failure_names_its_cause() {
         (failures["lastReason"].as_str().unwrap_or_default().to_owned(), failures["lastMessage"].to_string())
     };
 
-    // The operator's own file: every host would be blamed.
+    // A damaged file of the operator affects every host.
     let mut world = World::new().await;
     world.begin_join();
     world.bed.damage_payload();
@@ -783,7 +783,7 @@ async fn a_failure_names_its_cause() {
     let (reason, message) = failure(&world);
     assert!(reason == "PayloadInvalid" && message.contains("kubelet"), "{reason}: {message}");
 
-    // The line, while a program runs on the host.
+    // The connection breaks while a program runs on the host.
     let mut world = World::new().await;
     world.begin_join();
     let host = world.bed.host.clone();

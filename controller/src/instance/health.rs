@@ -1,5 +1,5 @@
-//! Conditions of a host between operations: a host whose kubelet is silent, or that is back, is contacted at once, and a wicd that stops reporting
-//! is noticed. The host is not changed.
+//! Conditions of a host between operations. A host whose kubelet has stopped reporting, or that is back, is contacted at once, and a wicd that
+//! stops reporting is detected. Does not change the host.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,19 @@ use api::{
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{address::look_there, error::StepError, idle_session, scope::Scope};
+use super::{address::verify_identity_at_entry, error::StepError, idle_session, scope::Scope};
 use crate::runtime::clock;
 use crate::runtime::events::EventReason;
 use wnp_core::{
     node::{
-        is_unheard, ready,
+        is_ready_unknown, ready,
         silence::{next_look, silence},
     },
     operation::identity::Purpose,
     status::instance::{answers_without_kubelet, follow_node, is_untried},
 };
 
-/// Records the state of the host as its Node shows it. While an operation is in progress, its steps say more, unless it waits after a failure.
+/// Updates the host's conditions from its Node. During an operation, does so only while the operation waits after a failure.
 pub(super) fn follow(scope: &mut Scope) {
     if scope.status.operation.is_some() && scope.status.failures.is_none() {
         return;
@@ -32,10 +32,10 @@ pub(super) fn follow(scope: &mut Scope) {
     let Some(node) = scope.cx.node(&scope.name()).filter(|n| uid.is_some() && n.uid() == uid) else { return };
     let (is_ready, _, says) = ready(&node);
     let generation = scope.instance.metadata.generation;
-    follow_node(scope.status.record(), (is_ready, is_unheard(&node)), &says, generation, clock::now());
+    follow_node(scope.status.record(), (is_ready, is_ready_unknown(&node)), &says, generation, clock::now());
 }
 
-/// Tries to reach a host that may or may not answer. Returns the wait, if no place is free.
+/// Contacts a host that may or may not answer. Returns the wait if no SSH slot is free.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
     if !is_untried(&scope.status) {
         return Ok(None);
@@ -45,8 +45,8 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();
-    match idle_session::in_time(&address, look_there(scope, Purpose::Keep, false)).await {
-        Ok(()) if is_unheard(node) => {
+    match idle_session::in_time(&address, verify_identity_at_entry(scope, Purpose::Keep, false)).await {
+        Ok(()) if is_ready_unknown(node) => {
             answers_without_kubelet(scope.status.record(), scope.instance.metadata.generation, clock::now());
         }
         Ok(()) => scope.mark_reachable(),
@@ -59,8 +59,8 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     Ok(None)
 }
 
-/// Reports a wicd that is silent. Returns the time until the next check.
-pub(super) fn miss_wicd(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
+/// Sets or removes the condition for a wicd that has stopped reporting. Returns the time until the next check.
+pub(super) fn update_wicd_silence(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
     let (name, conditions) = (scope.name(), &mut scope.status.record().conditions);
     let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {
         scope.cx.wicd.reports.forget(&name);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{super::test_bed::Bed, *};
 
-/// The status of a node of the version `1-a`, with these conditions: type, status, reason.
+/// Returns the status of a node of the version `1-a`, with these conditions: type, status, reason.
 fn status(bed: &Bed, conditions: &[(&str, &str, &str)], more: &Value) -> Value {
     let conditions: Vec<Value> = conditions
         .iter()
@@ -27,7 +27,7 @@ fn status(bed: &Bed, conditions: &[(&str, &str, &str)], more: &Value) -> Value {
     status
 }
 
-/// Reconciles an instance without a grant, and returns the status that it stores last.
+/// Reconciles an instance without a grant, and returns its status afterwards.
 async fn reconciled(bed: &Bed, instance: WindowsInstance) -> api::WindowsInstanceStatus {
     let mut scope = bed.scope(instance);
     let done = Box::pin(super::super::act(&mut scope)).await;
@@ -43,14 +43,14 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
     find(&status.conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Observations of a host from before its kubelet stopped say nothing about the present, nor do those from before its Node was Ready again.
+/// Observations from before a host's kubelet stopped, or from before its Node was Ready again, no longer apply.
 #[tokio::test]
 async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
     let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",
         "nextRetryTime": jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)}});
     let (healthy, unhealthy) = (("NodeHealthy", "True", "AsExpected"), ("NodeHealthy", "False", "NodeNotReady"));
     let (reached, refused) = (("Reachable", "True", "AsExpected"), ("Reachable", "False", "Unreachable"));
-    // The Node, what is known, whether the host answers; then how often it is tried, Reachable, words of Ready, failures.
+    // Ready status of the Node, known conditions, whether the host answers; expected attempts, Reachable, text of Ready, failures.
     for (about, node, known, answers, tried, reachable, words, fails) in [
         ("kubelet works", "True", [healthy, reached], true, 0, ("True", "AsExpected"), "", false),
         (
@@ -127,7 +127,7 @@ async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
     }
 }
 
-/// The host key of an entry is compared with the one that the host has proven as soon as it is written, and not in the night of the next repair.
+/// The host key of an entry is compared with the proven one as soon as it is written, and not only at the next repair.
 #[tokio::test]
 async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     const OTHER: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
@@ -143,13 +143,13 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     assert!(text.contains("its entry is refused") && text.contains(OTHER) && text.contains(&pinned), "{text}");
     assert!(text.contains("trust-host-key win-1"), "the remedy names the host: {text}");
 
-    // It is changed to another wrong one, which is no reason to wait.
+    // The entry gets another wrong key, which is verified without a wait.
     let other = OTHER.replace("AAAA", "BBBB");
     (instance.status, instance.spec.host.host_key) = (Some(told), Some(other.clone()));
     let told = reconciled(&bed, instance.clone()).await;
     assert!(says(&told).contains(&other), "{}", says(&told));
 
-    // It is corrected.
+    // The entry is corrected.
     instance.status = Some(told);
     instance.spec.host.host_key = Some(pinned);
     let told = reconciled(&bed, instance).await;
@@ -157,7 +157,7 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
     assert!(told.address_failures.is_none() && !says(&told).contains("refused"), "{}", says(&told));
 }
 
-/// A daemon that is stopped for good reports nothing, while everything else looks well.
+/// A stopped wicd reports nothing, while everything else looks healthy.
 #[tokio::test]
 async fn a_wicd_that_reports_nothing_is_missed() {
     let bed = Bed::new().await;
@@ -174,26 +174,26 @@ async fn a_wicd_that_reports_nothing_is_missed() {
     let at = |minutes| begin + Duration::from_mins(minutes);
     let silent = |scope: &Scope| conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
 
-    assert!(miss_wicd(&mut scope, &node("True", Some(first)), at(0)).is_some() && !silent(&scope));
-    miss_wicd(&mut scope, &node("True", Some(first)), at(29));
+    assert!(update_wicd_silence(&mut scope, &node("True", Some(first)), at(0)).is_some() && !silent(&scope));
+    update_wicd_silence(&mut scope, &node("True", Some(first)), at(29));
     assert!(!silent(&scope));
-    miss_wicd(&mut scope, &node("True", Some(first)), at(30));
+    update_wicd_silence(&mut scope, &node("True", Some(first)), at(30));
     assert!(silent(&scope), "three reports did not come");
     let message = find(&scope.status.conditions, kind::WICD_SILENT).unwrap().message.clone();
     assert!(message.contains(api::host::WICD_SERVICE) && message.contains(first), "{message}");
 
-    // The operator starts again.
+    // The operator restarts.
     scope.cx.wicd.reports.forget("win-1");
-    miss_wicd(&mut scope, &node("True", Some(first)), at(31));
+    update_wicd_silence(&mut scope, &node("True", Some(first)), at(31));
     assert!(silent(&scope), "it does not forget what was reported");
-    miss_wicd(&mut scope, &node("True", Some(second)), at(31));
+    update_wicd_silence(&mut scope, &node("True", Some(second)), at(31));
     assert!(!silent(&scope), "it reports again");
 
-    // A host that is off reports nothing, which another condition reports. When it is back, wicd has time to report.
-    assert_eq!(miss_wicd(&mut scope, &node("Unknown", Some(second)), at(71)), None);
-    miss_wicd(&mut scope, &node("True", Some(second)), at(72));
+    // A host that is off reports nothing, which another condition shows. When it is back, wicd has time to report.
+    assert_eq!(update_wicd_silence(&mut scope, &node("Unknown", Some(second)), at(71)), None);
+    update_wicd_silence(&mut scope, &node("True", Some(second)), at(72));
     assert!(!silent(&scope));
-    // That of an older release reports nothing at all.
-    assert_eq!(miss_wicd(&mut scope, &node("True", None), at(112)), None);
+    // The wicd of an older release never reports.
+    assert_eq!(update_wicd_silence(&mut scope, &node("True", None), at(112)), None);
     assert!(!silent(&scope));
 }

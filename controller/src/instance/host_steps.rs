@@ -31,19 +31,19 @@ use wnp_core::{
         join::HostSeen,
         preflight::{self, Preflight},
         preflight_warnings::restart_causes,
-        update::owes_restart,
+        update::is_restart_due,
     },
     render::{Cluster, HostParams},
 };
 
-/// Interval at which a host that restarts is asked whether it is back.
+/// Interval at which a restarting host is contacted.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
-/// Time after which a host that still answers, not restarted, is asked again to restart.
+/// Time after which a host that has not restarted is asked to restart again.
 const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
 /// Lifetime of kubelet's first certificate; kubelet rotates it by itself.
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
-/// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
+/// Connects, checks that the host can be changed, and sends the missing files of the target. Makes no other change.
 pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Step) -> Result<(), StepError> {
     let (session, state) = connect(scope, target, step).await?;
     if !state.missing.is_empty() {
@@ -61,27 +61,27 @@ pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::Config
     target.rendered.configs(&scope.cx.hosts.release.get().cluster, &host).map_err(StepError::Render)
 }
 
-/// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
+/// Logs in, pins the host key, sends wicd, queries the facts of the host, and checks that it can be a node.
 pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
     let host = scope.instance.spec.host.clone();
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
     if !rebooting {
-        scope.pass_step(step, &what);
+        scope.announce_unstored_step(step, &what);
     }
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     let mut session = login::open(scope, &operation, &login, &what).await?;
     scope.mark_reachable();
-    // A host gets nothing as long as its name may be another's.
+    // The host gets nothing while its name may belong to another host.
     scope.claim_name(Some(session.connection().peer_address())).await?;
-    // The first key is stored before anything is done to the host: what was trusted once is trusted for good. Another one only when
-    // the host is proven: it may be that of another host.
+    // The first key is stored before the host is changed: a key that was trusted once stays trusted. Another key is stored only when the host is
+    // proven, because it may belong to another host.
     if scope.status.host_key.is_none() {
         scope.record_identity(session.connection());
         scope.save().await?;
     }
-    scope.while_shown(session.prepare()).await??;
+    scope.run_showing_step(session.prepare()).await??;
     let release = scope.cx.hosts.release.get();
     let asked = host::Facts {
         files: target.rendered.files().to_vec(),
@@ -90,7 +90,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         service_accounts: target.rendered.shared.service_accounts.clone(),
         credential_plugin: target.rendered.shared.credential_plugin.as_ref().map(|plugin| plugin.clsid.clone()),
     };
-    let state = scope.while_shown(session.facts(asked)).await??;
+    let state = scope.run_showing_step(session.facts(asked)).await??;
     check(scope, &mut session, &state)?;
     note_boot(scope, &state);
     preflight(scope, target, &release.cluster, &state)?;
@@ -99,8 +99,8 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     note_wicd_certificate(scope, &state);
     if let Some(before) = scope.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
         if before == state.machine.boot_id {
-            // An operator that died may have stored that it asks for the restart, and not have asked. Asking twice does no
-            // harm: wicd restarts nothing that has another boot id by then.
+            // An operator that crashed may have stored the restart without requesting it. A second request does no harm: wicd ignores it once the
+            // boot ID has changed.
             if scope.in_step() > REBOOT_ASK_AGAIN {
                 let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
             }
@@ -113,7 +113,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     Ok((session, state))
 }
 
-/// Records the expiry of wicd's certificate, as the host shows it.
+/// Records the expiry of wicd's certificate, as the host reports it.
 fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     let end = state.certificates.get(&CertificateKind::Wicd).and_then(|end| Timestamp::from_second(*end).ok());
     if let Some(end) = end {
@@ -121,8 +121,8 @@ fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     }
 }
 
-/// Notes, before an operation restarts the host, which run of the host is to end. So the
-/// operation restarts the host once, even if the cause of the restart is there afterwards.
+/// Records, before an operation restarts the host, the boot ID that must end. So the operation restarts the host only once, even if the cause of the
+/// restart remains.
 fn note_boot(scope: &mut Scope, state: &HostState) {
     let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
     if let Some(operation) =
@@ -133,10 +133,10 @@ fn note_boot(scope: &mut Scope, state: &HostState) {
 }
 
 fn must_restart(operation: &Operation, state: &HostState) -> bool {
-    operation.must_restart() || owes_restart(operation.type_, &state.restart_causes)
+    operation.must_restart() || is_restart_due(operation.type_, &state.restart_causes)
 }
 
-/// Checks the facts that the host reports before the operator trusts them, and before the first change of the host.
+/// Checks the facts that the host reports before they are trusted, and before the host is changed.
 fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
     let host = scope.instance.spec.host.clone();
@@ -158,7 +158,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     Ok(())
 }
 
-/// Checks whether the host can be a node, and says so in its condition.
+/// Checks whether the host can be a node, and reports the result in its condition.
 fn preflight(scope: &mut Scope, target: &Target, cluster: &Cluster, state: &HostState) -> Result<(), StepError> {
     let user = scope.instance.spec.host.username.clone();
     let (now, needed) = (clock::now(), space(target.rendered.files(), state));
@@ -178,16 +178,16 @@ fn preflight(scope: &mut Scope, target: &Target, cluster: &Cluster, state: &Host
     Ok(found?)
 }
 
-/// Bytes that missing files take on the host: what is sent, and what it is unpacked to.
+/// Returns the space that missing files take on the host in bytes, compressed and unpacked.
 fn space(files: &[payload::File], state: &HostState) -> u64 {
     let missing = files.iter().filter(|f| state.missing.contains(&f.sha256));
     missing.map(|f| f.compressed_size + f.size).sum()
 }
 
-/// Returns the wait for a host that restarts, whose errors are expected; only taking too long is an error. Any other error is returned.
+/// Returns the wait for a restarting host, on which connection errors and a wrong clock are expected until the timeout. Returns any other error.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
-    // A host that goes down may take the question with it, and the clock of one that is back may be wrong until a time server has answered.
+    // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
     let is_down = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
     let expected = is_down || has_wrong_clock;
@@ -195,7 +195,7 @@ pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, 
         return Err(error);
     }
     if scope.in_step() > scope.cx.process.args.reboot_timeout {
-        // Whether the host has restarted is not known.
+        // It is not known whether the host has restarted.
         if has_wrong_clock || error.is_of_jump_host() {
             return Err(error);
         }
@@ -216,11 +216,11 @@ pub(super) async fn upload(
     can_send(&target.version, &missing, &scope.cx.hosts.release.get().payload)?;
     let sent: u64 = missing.iter().map(|f| f.compressed_size).sum();
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
-    scope.pass_step(step, &what);
-    Ok(scope.while_shown(session.upload(files, &state.missing)).await??)
+    scope.announce_unstored_step(step, &what);
+    Ok(scope.run_showing_step(session.upload(files, &state.missing)).await??)
 }
 
-/// Refuses a version if the host lacks files of it that no payload has: one of an earlier operator, with another payload.
+/// Rejects a version if the host lacks files that no payload has, as for a version of an earlier operator.
 fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Result<(), StepError> {
     let mut lacking = missing.iter().filter(|file| !payload.has(&file.sha256));
     let Some(first) = lacking.next() else { return Ok(()) };
@@ -233,9 +233,9 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
     })
 }
 
-/// Records that the host is changed from here on: what has begun is completed. The step that begins next stores that, and is refused if the grant was
-/// revoked in the meantime. Reports whether the change begins here: an operator that continues it has announced it before.
-fn pass_return(scope: &mut Scope) -> bool {
+/// Records that the host is changed from here on, so that the change must be completed. The next step stores that, and fails if the grant was revoked
+/// in the meantime. Returns true if the change begins here: an operator that resumes it has announced it before.
+fn mark_irrevocable(scope: &mut Scope) -> bool {
     scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
 }
 
@@ -246,7 +246,7 @@ pub(super) async fn configure(
     seen: &mut HostSeen,
 ) -> Result<(), StepError> {
     record_template(scope);
-    let begins = pass_return(scope);
+    let begins = mark_irrevocable(scope);
     scope.enter_step(Step::Configure, "placing files, writing configuration, making keys").await?;
     node_events::disturbing(scope, begins);
     let (release, rendered) = (scope.cx.hosts.release.get(), &target.rendered);
@@ -285,7 +285,7 @@ pub(super) async fn configure(
     let digest = host::configs_digest(&configs(scope, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
-        // It reported success; a retry would repeat forever.
+        // wicd reported success without placing the files. Without an error, the loop would repeat forever.
         return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
     }
     scope.status.record().node_ip = Some(ip).filter(|ip| !ip.is_empty());
@@ -296,12 +296,12 @@ pub(super) async fn configure(
 }
 
 pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
-    let begins = pass_return(scope);
+    let begins = mark_irrevocable(scope);
     let boot_id = state.machine.boot_id.clone();
     if let Some(operation) = &mut scope.status.record().operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
-    let of_windows = scope.operation_type().filter(|&t| owes_restart(t, &state.restart_causes));
+    let of_windows = scope.operation_type().filter(|&t| is_restart_due(t, &state.restart_causes));
     let causes = of_windows
         .and_then(|_| restart_causes(state))
         .map(|causes| format!("Windows waits for it because of {causes}"));
@@ -311,7 +311,7 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     node_events::disturbing(scope, begins);
     node_events::say(scope, EventReason::Rebooting, Step::Reboot.as_str(), &format!("restarting the host: {why}"));
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
-        // The connection breaking is how a restart looks from here.
+        // A restart breaks the connection.
         Ok(_) | Err(RemoteError::Ssh(_) | RemoteError::NoAnswer { .. }) => Ok(Action::requeue(REBOOT_POLL)),
         Err(error) => Err(error.into()),
     }
@@ -319,9 +319,9 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
 
 pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
     scope.claim_name(None).await?;
-    scope.resume_step(Step::Certify, "requesting certificates").await?;
+    scope.enter_step_if_changed(Step::Certify, "requesting certificates").await?;
     let claim = super::claims::claim(&scope.instance, &scope.status, &scope.cx);
-    // Without the policies that hold wicd its identity could change every Node.
+    // Without the admission policies that restrict wicd, its identity could change every Node.
     if seen.requests.contains_key(&CertificateKind::Wicd)
         && let Some(problem) = scope.cx.wicd.rights.problem()
     {
@@ -341,7 +341,7 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
         }
     };
     let requests = seen.requests.clone().into_iter();
-    let issued = scope.while_shown(try_join_all(requests.map(|(kind, pem)| issue(kind, pem)))).await??;
+    let issued = scope.run_showing_step(try_join_all(requests.map(|(kind, pem)| issue(kind, pem)))).await??;
     seen.issued = issued.into_iter().collect();
     Ok(())
 }
@@ -352,8 +352,8 @@ pub(super) async fn start(
     seen: &mut HostSeen,
     no_node: bool,
 ) -> Result<(), StepError> {
-    let begins = pass_return(scope);
-    scope.resume_step(Step::Start, "starting the services").await?;
+    let begins = mark_irrevocable(scope);
+    scope.enter_step_if_changed(Step::Start, "starting the services").await?;
     node_events::disturbing(scope, begins);
     let asked = scope.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
     let restart = services_to_restart(asked, &seen.state, no_node);
@@ -364,7 +364,7 @@ pub(super) async fn start(
             .unwrap_or(i32::MAX),
         restart,
     };
-    let answer = scope.while_shown(session.ask(Body::Start(body))).await??;
+    let answer = scope.run_showing_step(session.ask(Body::Start(body))).await??;
     seen.state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Start.as_str() })?;
     note_wicd_certificate(scope, &seen.state);
     seen.requests = BTreeMap::new();
@@ -374,8 +374,8 @@ pub(super) async fn start(
 
 const KUBELET: &str = "kubelet";
 
-/// Services to restart: those of the operation, and kubelet where the Node is missing.
-/// kubelet registers only when it starts, and may run all the while that wicd does not.
+/// Returns the services to restart: those of the operation, and kubelet if the Node is missing. kubelet registers only when it starts, and may have
+/// kept running while wicd did not.
 fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
     let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);
     if no_node && state.services.get(KUBELET).is_some_and(runs) && !asked.iter().any(|s| s == KUBELET) {
@@ -397,7 +397,7 @@ mod tests {
         use ServiceState::{Missing, Pending, Running, Stopped};
         for (kubelet, wicd, no_node, asked, expected) in [
             (Running, Running, true, vec![], vec!["kubelet"]),
-            // Apply has stopped wicd, and left kubelet, which did not have to change.
+            // Apply has stopped wicd, but not kubelet, which did not change.
             (Running, Stopped, true, vec![], vec!["kubelet"]),
             (Pending, Missing, true, vec![], vec!["kubelet"]),
             (Stopped, Stopped, true, vec![], vec![]),

@@ -1,4 +1,4 @@
-//! Proves that the host at the other end is the expected one, before anything is changed on it.
+//! Proves that the host at the other end is the expected one, before it is changed.
 
 use std::net::IpAddr;
 
@@ -10,19 +10,19 @@ use api::{
 use kube::ResourceExt;
 
 use super::{error::StepError, login::is_key_declared, scope::Scope};
-use remote::{Session, Speaks};
+use remote::{ProvenHost, Session};
 use wnp_core::{
     acts,
-    node::owner::{Whose, whose},
-    operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify},
+    node::owner::{NodeOwner, whose},
+    operation::identity::{ExpectedHost, Found, Identity, NodeProof, Others, Purpose, identify},
 };
 
-/// Purpose of reaching a host of this instance, if the host is not taken out.
+/// Returns the purpose of contacting a host that is not being removed.
 pub(super) fn purpose(scope: &Scope) -> Purpose {
     if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
-/// Decides which host has answered, and lets the session speak to that one alone.
+/// Identifies the host that answered, and restricts the session to it.
 pub(super) fn prove(
     scope: &mut Scope,
     session: &mut Session,
@@ -32,23 +32,23 @@ pub(super) fn prove(
     let host = scope.instance.spec.host.clone();
     let owner = Owner { cluster_id: scope.cx.cluster.id.clone(), node_name: scope.name() };
     let found = Found::of(state);
-    let meant = Meant {
+    let meant = ExpectedHost {
         owner: &owner,
         address: &host.address,
         machine_id: scope.status.facts.as_ref().map(|f| f.machine_id.as_str()),
         node: node_proof(scope, session.connection().peer_address().to_canonical()),
         key_declared: is_key_declared(&scope.instance, &scope.pool),
-        all_is_new: all_is_new(scope, session),
+        address_and_key_changed: address_and_key_changed(scope, session),
         take_over_from: scope.pool.spec.take_over_from.as_deref().unwrap_or_default(),
     };
     let identity = identify(purpose, meant, &found, &others(scope, &found))?;
     let superseded = match &identity {
         Identity::Supersedes(owner) => Some(owner.clone()),
-        Identity::Meant => None,
-        // Nothing is to be said to it.
-        Identity::Anothers(_) => return Ok(identity),
+        Identity::ExpectedHost => None,
+        // The host of another owner gets no commands.
+        Identity::OtherOwner(_) => return Ok(identity),
     };
-    session.speak_to(Speaks {
+    session.speak_to(ProvenHost {
         recipient: Recipient {
             cluster_id: owner.cluster_id.clone(),
             node_name: owner.node_name.clone(),
@@ -63,9 +63,9 @@ pub(super) fn prove(
     Ok(identity)
 }
 
-/// Reports whether both the place where a host was reached and the key that it showed differ from those on record, and the key is not allowed for
-/// this host alone. The author of a list may change both.
-fn all_is_new(scope: &Scope, session: &Session) -> bool {
+/// Reports whether both the address and the host key differ from the recorded ones, and the key is not explicitly allowed for this host. The
+/// author of a list may change both.
+fn address_and_key_changed(scope: &Scope, session: &Session) -> bool {
     let (host, status) = (&scope.instance.spec.host, &scope.status);
     let moved = status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
     let shown = session.connection().host_key().fingerprint();
@@ -74,12 +74,12 @@ fn all_is_new(scope: &Scope, session: &Session) -> bool {
     moved && other_key && !is_allowed
 }
 
-/// Proof that the Node is the host's. `reached` is the address of the connection.
+/// Returns the proof that the Node belongs to the host. `reached` is the address of the connection.
 fn node_proof(scope: &Scope, reached: IpAddr) -> NodeProof {
     let Some(node) = scope.cx.node(&scope.name()) else { return NodeProof::Missing };
     let mut evidence = scope.evidence();
     evidence.proven.push(reached);
-    if matches!(whose(Some(&node), &evidence), Whose::Hosts(_)) { NodeProof::Proven } else { NodeProof::Unproven }
+    if matches!(whose(Some(&node), &evidence), NodeOwner::Hosts(_)) { NodeProof::Proven } else { NodeProof::Unproven }
 }
 
 fn others(scope: &Scope, found: &Found) -> Others {
@@ -91,15 +91,14 @@ fn others(scope: &Scope, found: &Found) -> Others {
         let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
         !found.machine_id.is_empty() && facts.is_some_and(|f| f.machine_id == found.machine_id)
     };
-    // Of two instances that meet here the one with a node continues, otherwise the first by name: never both, never
-    // neither.
+    // Of two instances for the same host, exactly one continues: the one with a node, otherwise the first by name.
     let first = |other: &WindowsInstance| {
         let joined = other.status.as_ref().is_some_and(|s| s.current_version.is_some() || s.node_ref.is_some());
         joined || other.name_any() < name
     };
-    let twin =
+    let same_machine_instance =
         cx.caches.instances.state().into_iter().find(|other| other.name_any() != name && same(other) && first(other));
-    Others { owner_lives, twin: twin.map(|t| t.name_any()) }
+    Others { owner_lives, same_machine_instance: same_machine_instance.map(|t| t.name_any()) }
 }
 
 #[cfg(test)]
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, CLUSTER};
 
-    /// A host is recognised at any address: wicd would take the name on its record for one that is over.
+    /// A host is recognised at any address. Otherwise, wicd would treat the node name in its record as obsolete.
     #[tokio::test]
     async fn a_host_that_lives_under_another_name_is_seen() {
         let mut bed = Bed::with_objects().await;
@@ -129,7 +128,7 @@ mod tests {
         bed.sync();
         let scope = bed.scope(bed.instance(&json!({}), &json!({}), &Value::Null));
 
-        for (machine, owner, twin, owner_lives) in [
+        for (machine, owner, same_machine_instance, owner_lives) in [
             ("new", None, None, false),
             ("", None, None, false),
             ("joins-first", None, Some("win-0"), false),
@@ -142,7 +141,7 @@ mod tests {
         ] {
             let owner = owner.map(|name| Owner { cluster_id: CLUSTER.into(), node_name: name.into() });
             let found = Found { machine_id: machine.into(), owner, has_kubelet: true };
-            let expected = Others { owner_lives, twin: twin.map(Into::into) };
+            let expected = Others { owner_lives, same_machine_instance: same_machine_instance.map(Into::into) };
             assert_eq!(others(&scope, &found), expected, "{found:?}");
         }
     }

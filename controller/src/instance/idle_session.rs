@@ -1,4 +1,4 @@
-//! Observes a host, and proves which one it is. Does not change the host.
+//! Observes a host and proves its identity, without changing it.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use sha2::{Digest, Sha256};
 use super::{
     error::StepError,
     identity::prove,
-    login::{login, open_apart, open_unannounced},
+    login::{login, open_with_slot, open_without_slot},
     scope::Scope,
 };
-use crate::runtime::{clock, ssh_slots::Place};
+use crate::runtime::{clock, ssh_slots::SshSlot};
 use remote::{Session, facts, ssh::SshError};
 use wnp_core::operation::identity::{Identity, Purpose};
 
-/// Time limit of one look at a host.
+/// Time limit of one observation of a host.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Shortest wait of a look when all places are taken; the longest is twice as long.
+/// Minimum wait of an observation when all SSH slots are taken. The maximum is twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);
 
-/// Takes a place for a look that nothing was granted for, or returns how long the look waits. It
-/// does not queue: what is granted to the host in the meantime would wait with it.
-pub(super) fn place(scope: &Scope) -> Result<Place, Duration> {
+/// Takes an SSH slot for an observation without a grant, or returns the wait. Does not queue, because work that is granted to
+/// the host in the meantime would wait, too.
+pub(super) fn place(scope: &Scope) -> Result<SshSlot, Duration> {
     let pool = &scope.instance.spec.pool_ref.name;
     scope.cx.hosts.looks.take(pool).ok_or_else(|| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
 }
 
-/// Waits for a look until its time is up: a host that answers a little at a time must not keep its place for hours.
+/// Awaits an observation until its time limit: a host that answers very slowly must not keep its slot for hours.
 pub(super) async fn in_time<T>(
     address: &str,
     look: impl Future<Output = Result<T, StepError>>,
@@ -42,20 +42,20 @@ pub(super) async fn in_time<T>(
     })
 }
 
-/// Logs in to the host. `granted`: the log-in takes one of the places of granted work; otherwise the caller holds a [`place`].
+/// Logs in to the host. If `granted` is true, takes a slot of granted work. Otherwise, the caller holds a [`place`].
 pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
     let host = &scope.instance.spec.host;
     let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));
     let operation = format!("look-{}", &id[..10]);
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     if granted {
-        open_unannounced(&scope.cx, &scope.instance, &operation, &login).await
+        open_with_slot(&scope.cx, &scope.instance, &operation, &login).await
     } else {
-        open_apart(&scope.cx, &scope.instance, &operation, &login).await
+        open_without_slot(&scope.cx, &scope.instance, &operation, &login).await
     }
 }
 
-/// Asks the host what it is, and proves that it is the expected one.
+/// Queries the facts of the host, and proves that it is the expected one.
 pub(super) async fn ask(
     scope: &mut Scope,
     session: &mut Session,

@@ -21,7 +21,7 @@ use wnp_core::{
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
-    // It may be another machine, or one whose containerd is new.
+    // The host may be another machine, or have a new containerd.
     if let Some(pulled) = &mut scope.status.record().pre_pulled {
         pulled.images.clear();
     }
@@ -31,7 +31,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         Converged::Waits(action) => Ok(action),
         Converged::Works(node) => joined(scope, node.as_deref(), &target).await,
         Converged::AlreadyNode(node) => adopted(scope, node).await,
-        // Only a node that changes is asked.
+        // Only a node that changes gives this result.
         Converged::MustBeEmpty => Ok(Action::await_change()),
     }
 }
@@ -45,8 +45,8 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     Ok(Action::await_change())
 }
 
-/// Adopts a host that was a node of another operator: it stays one unchanged, and gets this
-/// operator's version like any other node, in its turn, and drained if that is needed.
+/// Adopts a host that was a node of another operator. The node stays unchanged, and gets this operator's version later
+/// like any other node, with a drain if needed.
 async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepError> {
     let FoundNode { version, wicd } = found;
     scope.status.record().wicd = wicd;

@@ -1,4 +1,4 @@
-//! Log-in to a host: its keys, and the host key that is trusted.
+//! Log-in to a host: its private keys, and the trusted host key.
 
 use std::time::Duration;
 
@@ -19,13 +19,12 @@ use remote::{
 };
 use wnp_core::{operation::identity::Refusal, render::Stored};
 
-/// Time until an attempt to connect and log in fails, to a jump host and the host together.
+/// Time limit for connecting and logging in, to a jump host and the host together.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time that one command on a host may take.
+/// Time limit of one command on a host.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
-/// exists.
+/// Gathers the credentials for a log-in. A missing key is reported, but does not prevent the log-in while another key exists.
 pub(super) async fn login(
     cx: &Context,
     instance: &WindowsInstance,
@@ -35,10 +34,10 @@ pub(super) async fn login(
     credentials(cx, instance, pool, check).await
 }
 
-/// Host key that the operator trusts for an instance, which need not be stored.
+/// Returns the host key that the operator trusts for an instance. The instance need not be stored.
 ///
 /// # Errors
-/// Fails if the operator trusts no key.
+/// Fails if the operator trusts no key, or cannot read the known ones.
 pub(crate) async fn trusted_key(
     cx: &Context,
     instance: &WindowsInstance,
@@ -59,25 +58,25 @@ pub(crate) async fn trusted_key(
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let since = machine.and_then(|m| cx.caches.machines.created(m));
     let check = check(cx, source, &host.address, host.port, since).await?;
-    // A host that is a node was seen before: its key is not accepted for being the first that is seen now.
+    // A host that is a node was seen before: its key is not accepted on first use.
     if let Some(node) = &node
         && check == HostKeyCheck::TrustOnFirstUse
         && !may_adopt(instance, &pool.spec.ssh(), is_ours(cx, node).await)
     {
-        // In a box: it is large, and rare.
+        // Boxed, because the future is large and rarely used.
         let shown = Box::pin(shown_key(cx, instance, pool)).await;
         return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown }.into());
     }
     Ok(check)
 }
 
-/// Reports whether the Node may follow a version of this operator, which records the key of each host: also if the version cannot be read.
+/// Reports whether the Node may follow a version of this operator, which records the key of each host. True if the version cannot be read.
 async fn is_ours(cx: &Context, node: &Node) -> bool {
     let Some(version) = node.annotations().get(key::VERSION) else { return false };
     !matches!(cx.hosts.versions.get(version).await.as_ref().map(|v| v.as_deref()), Ok(None | Some(Stored::Legacy(_))))
 }
 
-/// Fingerprint of the key that a host shows, for a user who compares it. No key is trusted, so that no log-in follows.
+/// Returns the fingerprint of the key that a host offers, so that a user can compare it. No key is trusted, so no log-in follows.
 async fn shown_key(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Option<String> {
     let target = credentials(cx, instance, pool, HostKeyCheck::AnyOf(Vec::new())).await.ok()?;
     match Connection::connect(&target).await {
@@ -97,7 +96,7 @@ pub(super) fn is_key_declared(instance: &WindowsInstance, pool: &WindowsNodePool
     host_key_source(&known, &pool.spec.ssh()).is_ok_and(|source| source != HostKeySource::FirstUse)
 }
 
-/// Asks the source of a host key. `since` is the moment before which nothing can have been seen of the host.
+/// Resolves the source of a host key. Keys that the legacy operator recorded before `since` do not count.
 pub(crate) async fn check(
     cx: &Context,
     source: HostKeySource,
@@ -118,7 +117,7 @@ pub(crate) async fn check(
     }
 }
 
-/// Target of a log-in: the private keys, and the host keys that it trusts (`check`).
+/// Returns the log-in target: the address, the private keys, and the host keys that it trusts (`check`).
 pub(crate) async fn credentials(
     cx: &Context,
     instance: &WindowsInstance,
@@ -142,7 +141,7 @@ pub(crate) async fn credentials(
     })
 }
 
-/// Jump host of a pool, with its key. A jump host that cannot be used is an error: the operator never goes around it.
+/// Returns the jump host of a pool, with its key. An unusable jump host is an error: the operator never bypasses it.
 async fn jump_host(cx: &Context, ssh: &Ssh) -> Result<Option<JumpHost>, StepError> {
     let Some(declared) = &ssh.jump_host else { return Ok(None) };
     let key = cx.hosts.secrets.key(&declared.private_key_secret_ref).await?;
@@ -151,8 +150,8 @@ async fn jump_host(cx: &Context, ssh: &Ssh) -> Result<Option<JumpHost>, StepErro
     Ok(Some(jump_host.map_err(StepError::JumpHostKey)?))
 }
 
-/// Logs in with one of the operator's connection slots, once one is free for the pool. The slot stands for the connection to a jump host, too.
-/// `operation` names the files of requests on the host, `what` the work that follows.
+/// Logs in with one of the operator's SSH slots, once one is free for the pool. The slot also covers the connection to a jump host.
+/// `operation` names the request files on the host, and `what` describes the work that follows.
 pub(super) async fn open(
     scope: &mut Scope,
     operation: &str,
@@ -165,21 +164,21 @@ pub(super) async fn open(
     } else {
         let step = scope.step();
         let limit = connections.all();
-        scope.pass_step(
+        scope.announce_unstored_step(
             step,
             &format!("waiting for one of the {limit} SSH connections of all pools (--max-connections)"),
         );
-        let slot = scope.while_shown(connections.acquire(&pool)).await?;
-        scope.pass_step(step, what);
+        let slot = scope.run_showing_step(connections.acquire(&pool)).await?;
+        scope.announce_unstored_step(step, what);
         slot
     };
     let (operator, name) = (scope.cx.hosts.operator.clone(), scope.instance.spec.host.name.clone());
     let opened = async move { Session::open(&operator, target, &name, operation, Some(Box::new(slot))).await };
-    Ok(scope.while_shown(opened).await??)
+    Ok(scope.run_showing_step(opened).await??)
 }
 
-/// Logs in with a slot, for an observation that has no step to show a wait in.
-pub(super) async fn open_unannounced(
+/// Logs in with an SSH slot, for an observation without a step that could show the wait.
+pub(super) async fn open_with_slot(
     cx: &Context,
     instance: &WindowsInstance,
     operation: &str,
@@ -189,8 +188,8 @@ pub(super) async fn open_unannounced(
     Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, Some(Box::new(slot))).await?)
 }
 
-/// Logs in without a slot: slots are for work that was granted. The caller bounds how many such connections there are.
-pub(crate) async fn open_apart(
+/// Logs in without an SSH slot, because slots are for granted work. The caller limits the number of such connections.
+pub(crate) async fn open_without_slot(
     cx: &Context,
     instance: &WindowsInstance,
     operation: &str,
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(bed.host.stats().connections, 0);
     }
 
-    /// A user compares the key on the console of the host, or deletes the Node that is left over.
+    /// The user compares the key on the host's console, or deletes the leftover Node.
     #[tokio::test]
     async fn a_host_whose_key_is_not_on_record_is_told_with_the_key_that_it_shows() {
         let mut bed = Bed::new().await;

@@ -1,4 +1,4 @@
-//! Maintenance of a node: what is requested of it, and what its Node shows of that.
+//! Maintenance of a node: its requests, and the state that its Node shows.
 
 use api::{
     MaintenanceState, Step, Time,
@@ -19,12 +19,12 @@ use wnp_core::{
     rollout::member::is_held,
 };
 
-/// Requests for a maintenance of the node. `node` is as the API server returned it, if it is there.
+/// Returns the maintenance requests for the node. `node` is the Node from the API server, if it exists.
 pub(super) fn requested(scope: &Scope, node: Option<&Node>) -> Requests {
     requests(&scope.instance, node)
 }
 
-/// State of the requests for a maintenance, for the current operation.
+/// Returns the state of the maintenance requests, for the current operation.
 pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
     match requested(scope, node).request {
         Some(_) => Maintenance::Requested,
@@ -32,29 +32,29 @@ pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
     }
 }
 
-/// Shows the state of the operation in the Node, if it is not there. Returns true if the state was written, or could not be because the Node has
-/// changed since: the Node must be observed again then.
+/// Writes the state of the operation to the Node, if it differs. Returns true if the state was written, or if the write failed because the Node has
+/// changed: the Node must then be observed again.
 ///
-/// The state is written under the Node's `resourceVersion`. So a request that is made while the state is `Drained` either comes before the hand-back,
-/// which then does not happen, or after it, and does not find `Drained`.
+/// The write is bound to the Node's `resourceVersion`. So a request made in the state `Drained` either prevents the hand-back, or comes after it and
+/// no longer finds `Drained`.
 pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> Result<bool, StepError> {
     let Some(state) = seen.maintenance_state() else { return Ok(false) };
     write(scope, node, Some(state)).await
 }
 
-/// Shows the state in the Node while no operation is in progress. Returns true if the state was written, or could not be, as [`show`].
+/// Writes the maintenance state of a node without an operation to its Node. Returns the same as [`show`].
 pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<bool, StepError> {
     let requests = requested(scope, Some(node));
     let state = idle_state(&requests, is_held(&scope.instance, Some(node)));
     write(scope, node, state).await
 }
 
-/// Removes the state from a Node that the operator leaves to itself.
+/// Removes the maintenance state from a Node that the operator releases.
 pub(super) async fn withdraw(scope: &Scope, node: &Node) -> Result<(), StepError> {
     write(scope, node, None).await.map(drop)
 }
 
-/// Message about what a node without an operation waits for, if a maintenance is requested.
+/// Returns a message about what a node without an operation waits for, if a maintenance is requested.
 pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
     let requests = requested(scope, Some(node));
     let Some(request) = requests.request else {
@@ -96,20 +96,20 @@ async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> R
     }
 }
 
-/// Keeps the node drained. From here on the host may be changed, so that it is verified before it is used again.
+/// Keeps the node drained. The host may be changed from here on, so it is verified before it is used again.
 pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), StepError> {
     let reason = requested(scope, node).request.map(|r| r.in_words()).unwrap_or_default();
     let is_new = scope.step() != Step::Maintain;
     if let Some(operation) = &mut scope.status.record().operation {
         operation.changed = true;
-        // It follows its version. So a removal that is taken back meanwhile ends with a node that is verified.
+        // The files of the version are in place. So a removal that is revoked meanwhile ends with a verified node.
         operation.applied = true;
-        // When another client lifts the cordon, the next drain has its own clock.
+        // If another client removes the cordon, the next drain starts its own timeout.
         operation.drain = None;
-        // What is patched now may need another restart than what was patched before.
+        // New patches may need another restart than earlier ones.
         operation.boot_id_to_leave = None;
     }
-    // What was in the way before is over.
+    // Earlier failures no longer apply.
     scope.status.record().failures = None;
     let stored = scope.status.operation.as_ref().filter(|_| !is_new).and_then(|o| o.step_start_time.known());
     let since = stored.map_or_else(Time::now, Time::from);
@@ -121,7 +121,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
     Ok(())
 }
 
-/// Reports that another client has lifted the cordon of a node in maintenance.
+/// Reports that another client has removed the cordon of a node in maintenance.
 pub(super) fn note_uncordon(scope: &Scope) {
     let note = "another client uncordoned the node in maintenance; the operator cordons it again. To end the maintenance, remove its annotation";
     scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Maintenance", note);

@@ -1,4 +1,4 @@
-//! Maintenance of a node, from the request to its end, interrupted at each write.
+//! Tests of the maintenance of a node, from the request to its end, interrupted at each write.
 
 use api::{GrantType, names::key};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn message(world: &World) -> String {
     ready["message"].as_str().unwrap().to_owned()
 }
 
-/// A node with a pod, for which a maintenance is requested and granted.
+/// Returns a node with a pod, for which a maintenance is requested and granted.
 async fn asked() -> (World, String) {
     let (world, version) = World::joined().await;
     world.run_pod("cart");
@@ -73,10 +73,10 @@ async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() 
             text.contains("drained for maintenance since") && text.ends_with(": disk (requested on the Node)"),
             "{text}"
         );
-        // What a user does with the host.
+        // Simulates the work of a user on the host.
         world.bed.host.reboot();
         withdraw(world, key::MAINTENANCE);
-        // Its pool takes nothing back that has begun.
+        // The pool revokes no operation that has begun.
         world
             .works_until("it is a node again", |w| {
                 let node = w.node().unwrap();
@@ -107,7 +107,7 @@ async fn a_request_that_is_withdrawn_before_the_node_is_drained_leaves_it_as_it_
     withdraw(&world, key::MAINTENANCE);
     world.works_until("it is as it was", |w| w.follows(&version) && state(w).is_none()).await;
     assert!(world.has_pods());
-    // A host could otherwise disturb its node as often as it likes, before any update has its turn.
+    // Otherwise, a host could disturb its node again and again before any update gets its turn.
     assert!(was_maintained(&world));
 }
 
@@ -128,8 +128,8 @@ async fn a_maintenance_counts_until_the_next_update() {
     }
 }
 
-/// Many patching programs leave a host that must be restarted: the operator restarts it while the node is empty. A cause that a restart does not
-/// remove is reported, and the node is used.
+/// Many patching programs leave a host that must be restarted: the operator restarts it while the node is empty. A cause that remains after the
+/// restart is reported, and the node is used.
 #[tokio::test]
 async fn a_host_that_was_patched_and_not_restarted_is_restarted_once_before_it_is_used() {
     use api::host::RestartCause::{NameOrDomain, Servicing, WindowsUpdate};
@@ -164,7 +164,7 @@ async fn a_host_that_was_patched_and_not_restarted_is_restarted_once_before_it_i
     }
 }
 
-/// Each maintenance has its own patches.
+/// Each maintenance may install other patches.
 #[tokio::test]
 async fn a_maintenance_that_is_requested_again_may_need_another_restart() {
     let (mut world, version) = asked().await;
@@ -262,7 +262,7 @@ async fn a_host_that_stays_after_all_is_verified_before_it_is_used() {
         i["spec"]["leaving"] = Value::Null;
         i["spec"]["grant"] = Value::Null;
     });
-    // Its maintenance continues.
+    // The maintenance continues.
     world
         .works_until("it stays", |w| {
             assert!(is_cordoned(&w.node().unwrap()), "it is used in its maintenance");

@@ -1,7 +1,7 @@
-//! The instance controller: works on one host, and writes its `WindowsInstance.status`.
+//! Instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! One reconcile runs over one connection while work remains, and returns when it has to wait. It never runs twice at once for one host. Everything
-//! that matters is stored before it has an effect, so that a reconcile may end anywhere.
+//! A reconcile uses one connection while work remains, and returns when it has to wait. Only one reconcile runs for a host at a time. Everything
+//! essential is stored before it takes effect, so a reconcile may end anywhere.
 
 pub(crate) mod wmco_versions;
 
@@ -61,7 +61,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
 pub(crate) use error::StepError;
-pub(crate) use login::{CONNECT_TIMEOUT, check as check_host_key, credentials, open_apart, trusted_key};
+pub(crate) use login::{CONNECT_TIMEOUT, check as check_host_key, credentials, open_without_slot, trusted_key};
 use scope::Scope;
 
 use crate::{
@@ -76,7 +76,7 @@ use wnp_core::{
     drain::cordon::{Cordon, cordoned_by},
     node::{
         self,
-        owner::{Whose, whose},
+        owner::{NodeOwner, whose},
     },
     render::Stored,
     rollout::{lost_settings, member::is_held},
@@ -87,23 +87,23 @@ use wnp_core::{
     wait::Idle,
 };
 
-/// Time after which an instance is reconciled again when the API server fails.
+/// Delay before an instance is reconciled again after an error of the API server.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Maximum time after which an instance is reconciled again whose state is found to be out of date.
+/// Maximum delay before an instance is reconciled again whose observed state is out of date.
 const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
-/// Interval at which a host that leaves with its Machine checks whether the Machine is deleted.
+/// Interval at which a leaving host checks whether its Machine is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
 /// Reconciles one instance.
 pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
     let stop = cx.process.stop.clone();
-    // Ending in the middle is no different from a crash, which is allowed at any point.
+    // Cancelling in the middle is like a crash, which is allowed at any point.
     tokio::select! {
         action = reconcile_instance(&instance, &cx) => match action {
-            // The instance was changed meanwhile, which triggers another reconcile, or is gone. An API server that does not serve the kind for
-            // a moment says the same of one that is neither.
+            // The instance was changed, which triggers another reconcile, or deleted. An API server that briefly does not serve the kind reports the
+            // same, so the instance is reconciled again in any case.
             Err(StepError::Outdated) => Ok(Action::requeue(OUTDATED_RETRY)),
             action => action,
         },
@@ -111,7 +111,7 @@ pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) 
     }
 }
 
-/// Returns the next action after an error that could not be stored as the instance's own.
+/// Returns the next action after an error that could not be stored in the instance's status.
 pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
     tracing::warn!(instance = instance.name_any(), reason = error.reason().as_str(), %error, "the instance is reconciled again");
     cx.process
@@ -123,12 +123,12 @@ pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx
 }
 
 async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) -> Result<Action, StepError> {
-    // What is acted upon must have our own last write. If it has not, that write is about to bring us here again.
+    // The cached instance must include this operator's last write. Otherwise, that write is about to trigger another reconcile.
     if !cx.writes.instances.is_caught_up(cached) {
         return Ok(Action::await_change());
     }
-    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a user takes that
-    // away.
+    // Without its pool, the settings to reach the host are unknown. The pool's finalizer keeps the pool while it has instances, unless a user
+    // removes the finalizer.
     let Some(pool) = cx.pool_of(cached) else {
         return Box::pin(without_pool::reconcile(cached, cx)).await;
     };
@@ -136,7 +136,7 @@ async fn reconcile_instance(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) ->
     Box::pin(work(&mut scope)).await
 }
 
-/// Does the work of a reconcile, and stores how far it came.
+/// Does the work of a reconcile, and stores its progress.
 async fn work(scope: &mut Scope) -> Result<Action, StepError> {
     match Box::pin(act(scope)).await {
         Ok(action) => {
@@ -145,8 +145,8 @@ async fn work(scope: &mut Scope) -> Result<Action, StepError> {
         }
         Err(StepError::Outdated) => Err(StepError::Outdated),
         Err(error @ StepError::Api { .. }) if scope.status.operation.is_none() => Err(error),
-        Err(error) if rotate::is_at_it(scope) => rotate::failed(scope, &error).await.map(Action::requeue),
-        Err(error) if pull::is_at_it(scope) => pull::failed(scope, &error).await.map(Action::requeue),
+        Err(error) if rotate::is_in_progress(scope) => rotate::failed(scope, &error).await.map(Action::requeue),
+        Err(error) if pull::is_in_progress(scope) => pull::failed(scope, &error).await.map(Action::requeue),
         Err(error) => {
             let type_ = scope.status.operation.as_ref().map(|o| o.type_);
             let is_change = type_.is_some_and(|t| t != GrantType::Provision);
@@ -166,7 +166,7 @@ async fn work(scope: &mut Scope) -> Result<Action, StepError> {
     }
 }
 
-/// Reports annotations of users that have no effect.
+/// Reports user annotations that have no effect.
 fn report_annotations(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
     let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE));
@@ -183,7 +183,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         return Box::pin(leave(scope, grant)).await;
     }
     remove::take_back(scope).await?;
-    // Nothing is begun that would stop in the middle, for want of a certificate of wicd. The pool wakes its hosts when that has passed.
+    // No operation begins that would stop halfway because wicd may get no certificate. The pool reconciles its hosts when that is over.
     let held = scope.cx.wicd.rights.problem().filter(|_| scope.status.operation.is_none());
     let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
     if scope.status.current_version.is_some() {
@@ -206,15 +206,14 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     }
 }
 
-/// Time for which a new instance does not yet report what it waits for. Its pool decides
-/// about it as soon as it sees it, and a wait that does not last is not worth a write.
+/// Returns the time for which a new instance does not yet report what it waits for. Its pool decides soon, and a short wait is not worth a write.
 fn undecided_for(scope: &Scope) -> Option<Duration> {
     let created = scope.instance.creation_timestamp().filter(|_| scope.status.conditions.is_empty())?;
     let age = Duration::try_from(clock::now().duration_since(created.0)).unwrap_or_default();
     scope.cx.process.args.show_step_after.checked_sub(age).filter(|rest| !rest.is_zero())
 }
 
-/// Observes a host without a grant, and its obstacles.
+/// Returns the observed obstacles of a host without a grant.
 fn idle(scope: &Scope) -> Idle {
     let node = scope.cx.node(&scope.name());
     Idle {
@@ -227,14 +226,14 @@ fn idle(scope: &Scope) -> Idle {
     }
 }
 
-/// Works on a host that must leave. Until its turn has come, the host stays the node that it is.
+/// Works on a host that must leave. The host stays a node until its removal is granted.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| !scope.has_used(g));
     scope.forget_failures_before_leaving();
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
     }
-    if let Some(begun) = remove::past_return(scope) {
+    if let Some(begun) = remove::irrevocable(scope) {
         if let Some(wait) = scope.retry_after() {
             return Ok(Action::requeue(wait));
         }
@@ -259,13 +258,13 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
             return Ok(Action::requeue(wait));
         }
         if let Some(grant) = grant.as_ref().filter(|_| scope.status.current_version.is_some()) {
-            // It was given to a host of which nothing was known. That it is a node may be more than the budget has room for.
+            // The grant was given when nothing was known about the host. Removing a node may exceed the disruption budget.
             scope.status.record().last_operation = Some(grant.id.clone());
             return Ok(Action::await_change());
         }
     }
     match &grant {
-        // A released host is not changed, so the operator waits for no failure.
+        // A released host is not changed, so earlier failures cause no wait.
         Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(scope, grant).await,
         Some(grant) if grant.type_ == GrantType::Remove => {
             if let Some(wait) = scope.retry_after() {
@@ -282,7 +281,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
             return Ok(action);
         }
     }
-    // A host that leaves while it joins may be a node already.
+    // A host that leaves during its join may already be a node.
     let idle = idle(scope);
     let is_node = idle.is_node || scope.status.node_ref.is_some();
     let wait = Idle { leaves: true, has_machine: machine.is_some(), is_node, ..idle }.wait(&scope.name());
@@ -291,7 +290,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
     Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }
 
-/// Works on a host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
+/// Works on a host that is a node: changes it as its pool has granted, and otherwise keeps its state.
 async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let stored = scope.status.operation.clone();
     if stored.is_none() {
@@ -300,8 +299,8 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     let of_node =
         |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey | GrantType::PullImages);
     let grant = grant.filter(|g| !scope.has_used(g) && of_node(g.type_));
-    // A host that must be restarted gets another wicd in one go with the restart, and one that has moved gets its address with a restart of
-    // kubelet. Any other disruption for the version that it follows was granted for an older status, and its pool is about to revoke it.
+    // A host that must be restarted gets a new wicd with the restart, and a moved host gets its address with a restart of kubelet. Any other
+    // disruption for the version that the host already follows was granted for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {
         let node = scope.cx.node(&scope.name());
         let wants_reboot = node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
@@ -317,7 +316,7 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     if let Some(operation) = &stored
         && grant.as_ref().is_none_or(other)
     {
-        if operation.is_past_return() {
+        if operation.is_irrevocable() {
             return update::run(scope, &operation.as_grant()).await;
         }
         update::withdraw(scope).await?;
@@ -325,7 +324,7 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     match grant {
         Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(scope, &grant).await,
         Some(grant) if grant.type_ == GrantType::RotateKey => match scope.key_waits() {
-            // Its pool takes the grant back if it sees the host before the wait is over, and leaves it otherwise.
+            // The pool revokes the grant if it sees the host before the wait is over. Otherwise, the grant stays.
             Some(wait) => sync_idle_node(scope).await.map(|again| requeue(again.into_iter().chain([wait]).min())),
             None => rotate::run(scope, &grant).await,
         },
@@ -338,13 +337,13 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     }
 }
 
-/// Action that reconciles again after this time, and whenever something changes.
+/// Returns an action that reconciles again after this time, and on any change.
 fn requeue(again: Option<Duration>) -> Action {
     again.map_or_else(Action::await_change, Action::requeue)
 }
 
-/// Adopts the version that the host's daemon reports in the Node, if it is one of this operator: the host knows best which version it follows, and a
-/// status may be older, as after the cluster's data were restored from a backup.
+/// Adopts the version that wicd reports in the Node, if it is one of this operator. The host's report is more reliable than the status, which may be
+/// outdated, for example after a restore of the cluster's data from a backup.
 async fn adopt_reported_version(scope: &mut Scope) {
     let Some(node) = scope.cx.node(&scope.name()) else { return };
     let ours = scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
@@ -361,8 +360,8 @@ async fn adopt_reported_version(scope: &mut Scope) {
     scope.cx.events.say(&*scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
 
-/// Keeps the desired metadata in the Node of a node without an operation, and reports
-/// its health. Returns the time until the next reconcile without a change.
+/// Keeps the desired metadata in the Node of a host without an operation, and reports its health. Returns the time until the next reconcile without
+/// a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     // A user may request another attempt of a failed version.
     let _ = scope.retry_after();
@@ -373,7 +372,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let Some(node) = scope.cx.node(&name) else {
         // The Node was deleted: the host must register again.
         scope.status.record().current_version = None;
-        let why = "its Node was deleted; the operator has the host register again";
+        let why = "its Node was deleted; the operator registers the host again";
         if scope.status.record().node_ref.take().is_some() {
             scope.status.record().holds_node_name = true;
             scope.cx.events.say(&*scope.instance, EventReason::NodeDeleted, "Keep", why);
@@ -381,20 +380,20 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         report_node(scope, &Situation::Waiting { leaving: false, why });
         return Ok(None);
     };
-    // A host may get another address; its Node is still the one that it made.
-    if let Whose::Others(why) = whose(Some(&node), &scope.evidence()) {
+    // A changed address of the host does not change the owner of its Node.
+    if let NodeOwner::Others(why) = whose(Some(&node), &scope.evidence()) {
         let says = format!("the Node of this name no longer belongs to this host: {why}");
         report_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(None);
     }
     scope.status.record().node_ref = Some(node::reference(&node));
     if let Some(operation) = cordoned_by(&node) {
-        // The mark of an operation that is finished or unknown.
+        // The operation of this cordon is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
         release_cordon(&left, &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     report_host(scope, &node);
-    let look = health::miss_wicd(scope, &node, Instant::now());
+    let look = health::update_wicd_silence(scope, &node, Instant::now());
     report_lost_settings(scope).await;
     let (ready, _, mut says) = node::ready(&node);
     let mut is_outdated = false;
@@ -403,7 +402,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
             Ok(is_there) => is_outdated = !is_there,
             Err(error) => {
                 let Some(wait) = scope.same_failure(&error) else { return Err(error) };
-                // That the Node is not Ready says more.
+                // A Node that is not Ready is more important to report.
                 if !ready {
                     report_idle_node(scope, &node, &says);
                 }
@@ -411,7 +410,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
             }
         }
     }
-    // In mode Plan, too: a client that waits must not take an old state for the current one.
+    // Also in mode Plan: a waiting client must not mistake an old state for the current one.
     is_outdated |= maintenance::show_idle(scope, &node).await?;
     if let Some(waits) = maintenance::waits(scope, &node) {
         says = format!("{says}; {waits}");
@@ -423,7 +422,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     let is_asked = maintenance::requested(scope, Some(&node)).request.is_some();
     if ready && scope.up_to_date() && !is_asked && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
-        // What could not be done is no longer wanted.
+        // The desired state is reached, so earlier failures no longer apply.
         scope.status.record().failures = None;
     }
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
@@ -431,13 +430,13 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     if was_ready && !ready {
         scope.cx.events.say(&*scope.instance, EventReason::NodeNotReady, "Keep", &says);
     }
-    // What another client wrote meanwhile may be a heartbeat, which triggers nothing.
+    // A concurrent write by another client may be a heartbeat, which triggers no reconcile.
     let again = look.into_iter().chain(is_outdated.then_some(API_RETRY)).min();
     if scope.only_watches() {
         return Ok(again);
     }
     if is_untried(&scope.status) {
-        // A host that does not answer takes its time.
+        // Saved first, because a host that does not answer takes time.
         scope.save().await?;
     }
     let looks = [address::verify(scope).await?, health::try_host(scope, &node).await?];
@@ -450,37 +449,37 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     Ok(again.into_iter().chain(looks.into_iter().flatten()).min())
 }
 
-/// Reports a node with which nothing is being done.
+/// Reports a node without an operation.
 fn report_idle_node(scope: &mut Scope, node: &Node, says: &str) {
     let (says, up_to_date) = (with_host(scope, says, node), scope.up_to_date());
     report_node(scope, &Situation::Node { ready: node::ready(node).0, says: &says, up_to_date });
 }
 
-/// Message about a node: that of kubelet, and what else is known.
+/// Returns the message about a node: kubelet's own, and other known facts.
 fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
     let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));
-    let beside = beside_kubelet(&scope.status, node::is_unheard(node));
+    let beside = beside_kubelet(&scope.status, node::is_ready_unknown(node));
     let more: Vec<String> = [silent, beside].into_iter().flatten().collect();
     if more.is_empty() {
         return says.to_owned();
     }
-    // kubelet's message is a sentence.
+    // kubelet's message is a full sentence.
     format!("{}; {}", says.trim_end_matches('.'), more.join("; "))
 }
 
-/// Reports the health of a node, unless it must leave, which is reported instead.
+/// Reports the health of a node. For a node that must leave, that is reported instead.
 fn report_node(scope: &mut Scope, situation: &Situation<'_>) {
     if !scope.leaving() {
         scope.set_conditions(situation);
     }
 }
 
-/// Reports what the host's daemon has written to the Node: that the host must be restarted, and the drift of the host.
+/// Reports what wicd has written to the Node: a required restart, and the drift of the host.
 fn report_host(scope: &mut Scope, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let generation = scope.instance.metadata.generation;
-    // Whether it reports a change.
+    // Returns true if the report has a new message.
     let mut report = |type_: &'static str, reason: Reason, message: Option<&str>| {
         let conditions = &mut scope.status.record().conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
@@ -494,7 +493,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
     let reboot = annotation(key::REBOOT_REQUIRED)
         .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
     report(kind::REBOOT_REQUIRED, Reason::Waiting, reboot);
-    // It is the host's word.
+    // The host provides this text, so it is sanitised.
     let drift = annotation(key::DRIFT).map(|text| facts::message(&text));
     if report(kind::DRIFTED, Reason::Drifted, drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
@@ -503,7 +502,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
     }
 }
 
-/// Reports that the node keeps the version of the legacy operator, and why.
+/// Reports whether and why the node keeps the version of the legacy operator.
 async fn report_lost_settings(scope: &mut Scope) {
     let target = scope.pool.status.as_ref().and_then(|s| s.desired_version.clone());
     let message = match (adopted_version(&scope.instance), target) {

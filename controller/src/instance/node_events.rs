@@ -1,5 +1,5 @@
-//! Events on the Node: effects of an operation that a node's owner notices, and the cause. `kubectl describe node` shows them to a user who has never
-//! heard of instances and pools.
+//! Events on the Node: effects of an operation that the node's owner notices, with the cause. `kubectl describe node` shows them to users who do not
+//! know instances and pools.
 
 use api::{GrantType, Operation, WindowsInstance};
 use k8s_openapi::api::core::v1::Node;
@@ -9,13 +9,13 @@ use super::scope::Scope;
 use crate::runtime::events::EventReason;
 use wnp_core::node::maintenance::requests;
 
-/// Reports an event on the instance and on its Node, if the Node is there.
+/// Reports an event on the instance and on its Node, if the Node exists.
 pub(super) fn say(scope: &Scope, reason: EventReason, action: &str, note: &str) {
     scope.cx.events.say(&*scope.instance, reason, action, note);
     say_on_node(scope, reason, action, note);
 }
 
-/// Reports an event on the Node alone, if it is there.
+/// Reports an event on the Node alone, if it exists.
 pub(super) fn say_on_node(scope: &Scope, reason: EventReason, action: &str, note: &str) {
     if let Some(node) = scope.cx.node(&scope.name()) {
         scope.cx.events.say_of(node.object_ref(&()), reason, action, note);
@@ -29,7 +29,7 @@ pub(super) fn removed(scope: &Scope, node: &Node) {
     scope.cx.events.say_of(node.object_ref(&()), EventReason::Removed, operation.type_.as_str(), &note);
 }
 
-/// Reports that pods are about to be moved away.
+/// Reports that pods are about to be evicted.
 pub(super) fn draining(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
     let request = requests(&scope.instance, node.as_deref()).request.map(|r| r.in_words());
@@ -38,8 +38,8 @@ pub(super) fn draining(scope: &Scope) {
     say_on_node(scope, EventReason::Draining, operation.type_.as_str(), &note);
 }
 
-/// Reports, when the first change of the host `begins`, that services on it are restarted under its pods, or that a node that
-/// does not work is repaired. The operator is logged in then: an attempt on a host that does not answer disturbs no node.
+/// Reports, when the first change of the host `begins`, that services are restarted while pods run, or that a broken node is repaired. The operator
+/// is logged in by then: an attempt on an unreachable host disturbs no node.
 pub(super) fn disturbing(scope: &Scope, begins: bool) {
     let Some(operation) = scope.status.operation.as_ref().filter(|_| begins) else { return };
     let why = cause(operation, &scope.instance, None);
@@ -54,7 +54,7 @@ pub(super) fn disturbing(scope: &Scope, begins: bool) {
     }
 }
 
-/// Cause of the disturbance of a node by an operation. `request` is what a user or the host requests.
+/// Returns the reason why an operation disturbs a node. `request` is the maintenance request of a user or the host.
 fn cause(operation: &Operation, instance: &WindowsInstance, request: Option<&str>) -> String {
     let pool = &instance.spec.pool_ref.name;
     let (from, to) = (operation.from_version.as_deref(), operation.to_version.as_deref().unwrap_or("unknown"));

@@ -1,11 +1,11 @@
-//! Output of `kubectl describe node` for each operation that affects a node: its owner may never have heard of instances and pools.
+//! Tests of the events on the Node for each operation that disturbs it: its owner may not know instances and pools.
 
 use api::GrantType;
 use serde_json::{Value, json};
 
 use super::executor_tests::World;
 
-/// Notes of the events of a reason on the Node.
+/// Returns the notes of the Node's events with this reason.
 fn notes(world: &World, reason: &str) -> Vec<String> {
     let calls = world.bed.api.calls("POST", "/apis/events.k8s.io/v1/namespaces/default/events");
     let is_it =
@@ -13,7 +13,7 @@ fn notes(world: &World, reason: &str) -> Vec<String> {
     calls.iter().map(|c| &c.body).filter(is_it).map(|b| b["note"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Takes the host out, as its pool does because of a revision of its list.
+/// Removes the host, as its pool does after a new revision of its list.
 fn take_out(world: &World) {
     world.take_out();
     world.edit(|i| i["spec"]["leaving"]["why"] = json!("no longer listed at main@sha1:0f3c"));
@@ -28,7 +28,7 @@ fn not_ready(world: &World) {
 #[tokio::test]
 async fn what_disturbs_a_node_is_reported_on_its_node() {
     type Begin = Box<dyn Fn(&World, &str, &str)>;
-    // Reasons and notes, the last at the end of the operation; and a reason that has none.
+    // Expected reasons and notes, the last one at the end of the operation; and a reason that must not occur.
     type Case = (&'static str, Begin, &'static [(&'static str, &'static str)], &'static str);
     let update = |more: Value| -> Begin {
         Box::new(move |world, _, new| {
@@ -89,7 +89,7 @@ async fn what_disturbs_a_node_is_reported_on_its_node() {
             "Updated",
         ),
     ];
-    // Each waits most of its time.
+    // Each case mostly waits.
     let each = cases.map(|(about, begin, expected, absent)| async move {
         let (mut world, old) = World::joined().await;
         let new = world.publish(120);
@@ -105,7 +105,7 @@ async fn what_disturbs_a_node_is_reported_on_its_node() {
     futures::future::join_all(each).await;
 }
 
-/// An attempt on a host that does not answer disturbs nothing, however often it is made.
+/// An attempt on an unreachable host disturbs nothing, however often it is repeated.
 #[tokio::test]
 async fn nothing_is_reported_before_the_operator_is_logged_in() {
     for (type_, more) in [
@@ -131,7 +131,7 @@ async fn nothing_is_reported_before_the_operator_is_logged_in() {
     }
 }
 
-/// A drain may be aborted, as when the maintenance window closes: pods were moved, and the node is as it was before.
+/// A drain may be aborted, for example when the maintenance window closes: pods were evicted, and the node is as it was before.
 #[tokio::test]
 async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
     for (hold, cause) in [(false, "pool p has revoked the grant"), (true, "hold=true holds the host")] {

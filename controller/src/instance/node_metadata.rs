@@ -24,8 +24,7 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
         wanted.annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
         wanted.annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
     }
-    // The legacy operator puts it on a node for the time of an upgrade. A leftover one only names the owner of the
-    // cordon.
+    // The legacy operator sets it for the duration of an upgrade. A leftover one only shows the owner of the cordon.
     if !is_legacy_cordon(scope, node) {
         wanted.stale.push(key::UPGRADING);
     }
@@ -37,13 +36,13 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
     wanted
 }
 
-/// Id of the Machine, by which its API finds the Node. A cloud controller manager writes it itself, in a form of its own.
+/// Returns the provider ID of the host's Machine, by which the Machine API finds the Node. A cloud controller manager sets its own.
 fn provider_id(scope: &Scope) -> Option<String> {
     let id = scope.instance.spec.origin.as_ref()?.provider_id.clone();
     id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
 }
 
-/// Adds the legacy user and key hash. The two go together: a user that no client can decrypt would never be found out.
+/// Adds the legacy user name and key hash, always together: a user name that no client can decrypt would go unnoticed.
 async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
     let host = &scope.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();
@@ -51,7 +50,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
     if let Some(hash) = scope.status.public_key_hash.as_ref().filter(|_| same_key || annotation.is_none()) {
         wanted.annotations.insert(key::PUB_KEY_HASH.into(), hash.clone());
     }
-    // The same name has many encrypted forms: which name a form stands for is remembered, not decrypted again and again.
+    // The same name has many encrypted forms, so the last decrypted name is stored instead of being decrypted each time.
     wanted.username.clone_from(&scope.status.annotated_username);
     let is_known = scope.status.annotated_username.as_ref() == Some(&host.username);
     if annotation.is_some() && same_key && is_known {
@@ -70,7 +69,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
         wanted.username = Some(host.username.clone());
         return;
     }
-    // It is encrypted with the private key, so it must be encrypted again when that key changes.
+    // The name is encrypted with the private key, so a new key requires a new annotation.
     match username::encrypt_username(&host.username, &taken.pem) {
         Ok(text) => {
             wanted.username = Some(host.username.clone());

@@ -7,24 +7,24 @@ use k8s_openapi::api::core::v1::Node;
 use super::{error::StepError, scope::Scope};
 use crate::caches::name_owner as whose;
 use wnp_core::node::{
-    owner::{By, Evidence, Whose, evidence},
+    owner::{By, Evidence, NodeOwner, evidence},
     reference,
 };
 
-/// Node that a host is on record as.
+/// Node on record for a host.
 pub(crate) enum Found {
-    /// The Node is there.
+    /// The Node exists.
     Node(Box<Node>),
-    /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
+    /// The host was a node, and its Node no longer exists. Pods may still be bound to the name.
     Gone,
-    /// A Node of the host's name exists, and it is not proven to be the host's.
+    /// A Node with the host's name exists, and is not proven to be the host's.
     Others,
     /// The host never was a node.
     None,
 }
 
 impl Found {
-    /// The Node, if it is there.
+    /// Returns the Node, if it exists.
     pub(crate) fn node(self) -> Option<Node> {
         match self {
             Self::Node(node) => Some(*node),
@@ -34,20 +34,20 @@ impl Found {
 }
 
 impl Scope {
-    /// Known facts about the host, to identify its Node.
+    /// Returns the known facts that identify the host's Node.
     pub(super) fn evidence(&self) -> Evidence {
         evidence(&self.instance, &self.status, &|machine| self.cx.caches.machines.addresses(machine))
     }
 
-    /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One of
-    /// another owner is an error; a missing one leaves the name to the host. `reached` is the address of the
-    /// connection, if it is not on record yet.
+    /// Checks in the API server who owns the Node with the host's name, before the host gets anything that makes it that Node. Fails if the Node
+    /// belongs to another owner. Reserves the name for the host if there is no Node. `reached` is the address of the connection, if it is not on
+    /// record yet.
     pub(super) async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
-            (_, Whose::Nobodys) => self.status.record().holds_node_name = true,
-            (_, Whose::Hosts(_)) => {}
-            (_, Whose::Others(why)) => {
-                // What was free once is another's now.
+            (_, NodeOwner::Nobodys) => self.status.record().holds_node_name = true,
+            (_, NodeOwner::Hosts(_)) => {}
+            (_, NodeOwner::Others(why)) => {
+                // The name was free before, and now belongs to another owner.
                 self.status.record().holds_node_name = false;
                 return Err(StepError::NodeNameTaken { name: self.name(), why });
             }
@@ -55,42 +55,42 @@ impl Scope {
         Ok(())
     }
 
-    /// Returns the Node, asked of the API server, if the host is on record as that node: its pods may be
-    /// moved away, and it may be deleted. A Node that was created again, under another UID, is recorded.
+    /// Returns the Node from the API server, if the host is on record as that node: its pods may be evicted, and it may be deleted. Records a Node
+    /// that was created again, under another UID.
     pub(super) async fn find_node(&mut self) -> Result<Found, StepError> {
         let found = self.ask_for_node(None).await?;
         Ok(self.found(found))
     }
 
-    fn found(&mut self, found: (Option<Node>, Whose)) -> Found {
+    fn found(&mut self, found: (Option<Node>, NodeOwner)) -> Found {
         match found {
             (None, _) if self.evidence().holds_name => {
-                // What appears under this name from now on is the host's, if it has an address of the host.
+                // From now on, a Node with this name belongs to the host if it has an address of the host.
                 self.status.record().node_ref = None;
                 self.status.record().holds_node_name = true;
                 Found::Gone
             }
-            (Some(node), Whose::Hosts(By::Uid | By::Name)) => {
+            (Some(node), NodeOwner::Hosts(By::Uid | By::Name)) => {
                 self.status.record().node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            (_, Whose::Others(_)) => Found::Others,
-            // A mark means that an operator has made it a node. An operator that has only observed the host does not decide that.
-            (_, Whose::Hosts(_) | Whose::Nobodys) => Found::None,
+            (_, NodeOwner::Others(_)) => Found::Others,
+            // A mark shows that some operator created the node. Without a record of the host, that is not enough.
+            (_, NodeOwner::Hosts(_) | NodeOwner::Nobodys) => Found::None,
         }
     }
 
-    /// Returns the Node as [`Scope::find_node`] does, before the host is disturbed. A host that is a node is not treated as one without pods only
-    /// because it is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
-    /// that it is, and whether or not that is on record already.
+    /// Returns the Node as [`Scope::find_node`] does, before the host is disturbed. Fails if the host may be a node and no Node is proven to be its
+    /// own: its pods could not be evicted. A host with a recorded host key is going to be cleaned, so a marked Node counts as its own, whichever
+    /// operator has joined the host.
     pub(super) async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
         let will_be_cleaned = self.status.host_key.is_some();
         match self.ask_for_node(None).await? {
-            (Some(node), Whose::Hosts(By::Mark)) if will_be_cleaned => {
+            (Some(node), NodeOwner::Hosts(By::Mark)) if will_be_cleaned => {
                 self.status.record().node_ref = Some(reference(&node));
                 Ok(Found::Node(Box::new(node)))
             }
-            (_, Whose::Others(why))
+            (_, NodeOwner::Others(why))
                 if will_be_cleaned || self.status.current_version.is_some() || self.evidence().holds_name =>
             {
                 Err(StepError::NodeUnproven { name: self.name(), why })
@@ -99,8 +99,8 @@ impl Scope {
         }
     }
 
-    /// Asks the API server whose the Node of the host's name is. `reached` is the address of the connection, if it is not on record yet.
-    pub(super) async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
+    /// Reads the Node with the host's name from the API server, and its owner. `reached` is the connection's address, if not on record yet.
+    pub(super) async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, NodeOwner), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
         whose::ask(&self.cx.cluster.client, &evidence).await.map_err(StepError::api("get the Node"))

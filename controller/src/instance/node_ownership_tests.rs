@@ -1,4 +1,4 @@
-//! Tests of which Node belongs to an instance.
+//! Tests of the ownership of Nodes.
 
 use api::{Grant, WindowsInstanceStatus};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::super::{
 };
 use super::*;
 
-/// Status of a node that is reached at another address than the one that it has, as behind NAT.
+/// Returns the status of a node that is reached at another address than its own, as behind NAT.
 fn status(bed: &Bed) -> Value {
     json!({
         "currentVersion": "1-a",
@@ -47,7 +47,7 @@ async fn a_node_that_is_made_again_is_the_hosts_wherever_the_host_is_reached() {
     }
 }
 
-/// Pods may be on such a host, and they could not be moved away.
+/// Pods may run on such a host, and could not be evicted.
 #[tokio::test]
 async fn no_host_is_wiped_because_its_node_cannot_be_recognised() {
     let mut bed = Bed::new().await;
@@ -67,7 +67,7 @@ async fn no_host_is_wiped_because_its_node_cannot_be_recognised() {
             assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
             assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
         } else {
-            // That it is to be cordoned is enough.
+            // The attempt to cordon is enough.
             bed.api.forget("PATCH", NODE).fail("PATCH", NODE, 403, "Forbidden", "no", Value::Null);
             let error = remove::run(&mut scope, &grant).await.unwrap_err();
             assert!(matches!(error, StepError::Drain(_)), "{error}");
@@ -76,7 +76,7 @@ async fn no_host_is_wiped_because_its_node_cannot_be_recognised() {
         assert_eq!(bed.host.stats().connections, 0, "it was taken for a host without pods");
         assert_eq!(bed.api.calls("DELETE", INSTANCE), []);
     }
-    // Of a host that never was a node it is no matter.
+    // For a host that never was a node, this does not matter.
     let mut joins = status(&bed);
     joins.as_object_mut().unwrap().retain(|k, _| k.starts_with("proven"));
     bed.node("n-2", "10.9.9.9", &json!({}));

@@ -1,5 +1,4 @@
-//! Metadata that the legacy operator needs on a released Node to adopt the host again. Pure, except for lifting a
-//! cordon.
+//! Metadata that the legacy operator needs on a released Node to adopt the host again.
 
 use api::names::key;
 use k8s_openapi::api::core::v1::Node;
@@ -16,8 +15,8 @@ use wnp_core::{
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 
-/// Returns how a Node differs from what the legacy operator expects of its own, by what is missing and what must not be there: names of labels and
-/// annotations, and other words. `of_machine`: the host is that of a Machine.
+/// Returns the differences between a Node and the expectations of the legacy operator: what is missing, and what must not be there. `of_machine`
+/// is true for the host of a Machine.
 pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     let (labels, annotations) = (node.labels(), node.annotations());
     let mut lacks: Vec<String> = ANNOTATIONS
@@ -48,7 +47,7 @@ pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     lacks
 }
 
-/// Lifts a cordon of the operator, and reports what the legacy operator would miss.
+/// Removes the operator's cordon, and returns a note that includes what the legacy operator would miss.
 pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     const NOTE: &str = "the host was released as it is; its node continues to run";
     let Some(node) = scope.find_node().await?.node() else { return Ok(NOTE.into()) };

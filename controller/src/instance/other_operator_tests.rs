@@ -1,4 +1,4 @@
-//! Work on a host while the legacy operator works in the cluster, too.
+//! Tests of work on a host while the legacy operator also runs in the cluster.
 
 use api::GrantType;
 use kube::runtime::controller::Action;
@@ -13,7 +13,7 @@ use super::{
 const EVICTION: &str = "/api/v1/namespaces/shop/pods/cart/eviction";
 const LONG_AGO: &str = "2026-01-01T00:00:00Z";
 
-/// Reconciles once, without the wait after a failure. Returns the action, and how many connections the reconcile made.
+/// Reconciles once, without the wait after a failure. Returns the action, and the number of new connections.
 async fn reconcile(world: &mut World) -> (Action, u64) {
     world.edit(|i| {
         if let Some(failures) = i["status"]["failures"].as_object_mut() {
@@ -34,7 +34,7 @@ fn has_failed(world: &World) -> bool {
     world.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number())
 }
 
-/// The grant of a failed join is still there, because its pool is refused and takes nothing back.
+/// The grant of a failed join remains, because its refused pool revokes nothing.
 #[tokio::test]
 async fn a_failed_join_is_not_begun_again() {
     let mut world = World::new().await;
@@ -59,7 +59,7 @@ async fn a_host_that_has_a_grant_waits_and_says_for_what() {
     world.bed.cx.other_operator.set(true);
     assert_eq!(reconcile(&mut world).await, (Action::await_change(), 0));
     let conditions = world.instance().unwrap()["status"]["conditions"].to_string();
-    assert!(conditions.contains("waits until no other operator works in the cluster"), "{conditions}");
+    assert!(conditions.contains("waits until no other operator is active in the cluster"), "{conditions}");
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn no_kind_of_operation_is_begun_on_a_node() {
     }
 }
 
-/// A node that is drained is not changed yet.
+/// A node that is being drained is not changed yet.
 #[tokio::test]
 async fn a_drain_is_given_up_and_a_change_is_completed() {
     for (about, changed) in [("only cordoned", false), ("changed", true)] {

@@ -1,4 +1,4 @@
-//! Status of the instance that is being worked on: anyone reads it, `record` alone gives it to be changed, and `commit` stores it.
+//! Status of the instance that is being reconciled: read by dereferencing, changed through `record`, and stored by `commit`.
 
 use std::{
     ops::Deref,
@@ -15,20 +15,20 @@ use serde_json::json;
 use super::error::StepError;
 use crate::{context::Context, runtime::clock};
 use wnp_core::{
-    operation::{remove::is_past_return, times},
+    operation::{remove::is_irrevocable, times},
     status::apply,
 };
 
-/// Status of an instance that has none yet.
+/// Empty status, for an instance that has none yet.
 static NO_STATUS: LazyLock<WindowsInstanceStatus> = LazyLock::new(WindowsInstanceStatus::default);
 
-/// Status of the instance that is being worked on.
+/// Status of the instance that is being reconciled.
 pub(super) struct OwnStatus {
-    /// Status as it is to be stored.
+    /// Status to be stored.
     desired: WindowsInstanceStatus,
-    /// Status as this reconcile has stored it last, if it has.
+    /// Status that this reconcile has stored last, if any.
     saved: Option<WindowsInstanceStatus>,
-    /// True if the operation is not stored yet: a grant that was revoked in the meantime must not be used.
+    /// True if the operation is not stored yet. Its first write fails if the grant was revoked in the meantime.
     begins: bool,
 }
 
@@ -41,20 +41,20 @@ impl Deref for OwnStatus {
 }
 
 impl OwnStatus {
-    /// Status of an instance as it was read.
+    /// Creates the status from an instance as it was read.
     pub(super) fn of(instance: &WindowsInstance) -> Self {
-        // The only copy: nearly every reconcile describes its conditions again.
+        // Copied only here: nearly every reconcile sets its conditions again.
         let mut desired = instance.status.clone().unwrap_or_default();
         times::correct(&mut desired, clock::now());
         Self { desired, saved: None, begins: false }
     }
 
-    /// The status, to be changed. The end of the reconcile stores it, or an earlier [`commit`](Self::commit).
+    /// Returns the status for changes. The end of the reconcile stores it, or an earlier [`commit`](Self::commit).
     pub(super) fn record(&mut self) -> &mut WindowsInstanceStatus {
         &mut self.desired
     }
 
-    /// Continues with the operation that is stored under this grant's ID and type, or begins this one.
+    /// Continues the stored operation with the same ID and type, or begins this one.
     pub(super) fn begin(&mut self, operation: Operation) {
         let is_same = |o: &Operation| o.id == operation.id && o.type_ == operation.type_;
         let stored = self.desired.operation.take().filter(is_same);
@@ -68,13 +68,13 @@ impl OwnStatus {
         self.begins
     }
 
-    /// Status as it is stored.
+    /// Returns the status as it is stored.
     pub(super) fn stored<'a>(&'a self, instance: &'a WindowsInstance) -> &'a WindowsInstanceStatus {
         self.saved.as_ref().or(instance.status.as_ref()).unwrap_or(&NO_STATUS)
     }
 
-    /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it slept must not
-    /// write over what the next one has done.
+    /// Stores the status, if it has changed. The write is bound to what was read: an operator that was replaced while it was suspended must not
+    /// overwrite its successor's status.
     pub(super) async fn commit(&mut self, instance: &mut Arc<WindowsInstance>, cx: &Context) -> Result<(), StepError> {
         if self.desired == *self.stored(instance) {
             return Ok(());
@@ -108,7 +108,7 @@ impl OwnStatus {
         Ok(())
     }
 
-    /// Version of the instance, which has changed. If its status has, another operator works on the host.
+    /// Returns the new resource version of a changed instance. Fails if its status has changed, because another operator works on the host.
     async fn version_of_fresh(
         &self,
         instance: &WindowsInstance,
@@ -116,18 +116,18 @@ impl OwnStatus {
     ) -> Result<Option<String>, StepError> {
         let fresh = api.get_opt(&instance.name_any()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == instance.uid()).ok_or(StepError::Outdated)?;
-        // As JSON, in which times have the same precision on both sides.
+        // Compared as JSON, so that times have the same precision on both sides.
         if json!(fresh.status.clone().unwrap_or_default()) != json!(self.stored(instance)) {
             return Err(StepError::Outdated);
         }
-        // An operation that can still be aborted is aborted: a revoked grant permits no disruption.
+        // An operation that can still be aborted ends here: a revoked grant permits no disruption.
         let is_same = |now: &Operation, o: &Operation| (&now.id, now.type_) == (&o.id, o.type_);
         let goes_on = |o: &&Operation| self.desired.operation.as_ref().is_some_and(|now| is_same(now, o));
         let going_on = self.stored(instance).operation.as_ref().filter(goes_on);
         let is_granted = |o: &Operation| fresh.spec.grant.as_ref().is_some_and(|g| g.id == o.id);
         let is_taken_back = |o: &Operation| match o.type_ {
-            GrantType::Remove => !(is_past_return(&fresh) || is_granted(o) && fresh.is_leaving()),
-            type_ => type_.is_change() && !o.is_past_return() && !is_granted(o),
+            GrantType::Remove => !(is_irrevocable(&fresh) || is_granted(o) && fresh.is_leaving()),
+            type_ => type_.is_change() && !o.is_irrevocable() && !is_granted(o),
         };
         if going_on.is_some_and(is_taken_back) {
             return Err(StepError::Outdated);

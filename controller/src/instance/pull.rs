@@ -1,5 +1,5 @@
-//! Makes a host pull and pin the images of its pool's `provisioning.prePullImages`, one in each reconcile: between two of them a change of its grant
-//! counts. It may end anywhere. What may be pinned is stored before the host is asked, and a repeated request finds what is there.
+//! Makes a host pull and pin the images of its pool's `provisioning.prePullImages`, one per reconcile, so that a changed grant takes effect in
+//! between. It may end anywhere: what may be pinned is stored before the host is asked, and a repeated request finds existing images.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use crate::runtime::{clock, events::EventReason};
 use remote::Session;
 use wnp_core::{operation::identity::Purpose, rollout::image_pull};
 
-/// Time that the pull of one image may take. What has arrived by then stays on the host, and the next attempt fetches the rest.
+/// Time limit for the pull of one image. What was downloaded by then stays on the host, and the next attempt continues.
 const TIMEOUT: Duration = Duration::from_mins(30);
 
-/// Margin in which wicd answers that a pull has taken too long, before the operator gives up waiting.
+/// Margin in which wicd reports a timeout of the pull, before the operator's own timeout.
 const MARGIN: Duration = Duration::from_secs(15);
 
-/// Interval at which a host without a place tries to get one, up to twice as long.
+/// Minimum wait of a host for a free slot. The maximum is twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);
 
-/// Reports whether the operation is a pull of images by a host that must stay.
-pub(super) fn is_at_it(scope: &Scope) -> bool {
+/// Reports whether the operation is an image pull on a host that must stay.
+pub(super) fn is_in_progress(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages)
 }
 
-/// Finds out what the host lacks, releases what is no longer listed, and has it pull the next image.
+/// Finds the missing images, unpins images that are no longer listed, and pulls the next one.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     let Some(_place) = scope.cx.hosts.pulls.take(&scope.instance.spec.pool_ref.name) else {
         return Ok(Action::requeue(NO_PLACE.mul_f64(1.0 + rand::random::<f64>())));
     };
-    // What this operation has pulled must stay: otherwise a host could keep it going, and others from their turn.
-    let goes_on = is_at_it(scope) && scope.step() == Step::PullImages;
+    // Images pulled by this operation must still exist. Otherwise, a host could keep its operation and its slot forever.
+    let goes_on = is_in_progress(scope) && scope.step() == Step::PullImages;
     scope.start_operation(grant, Step::Connect);
     let images = scope.pool.spec.pre_pull_images().to_vec();
     let pulled = scope.status.record().pre_pulled.get_or_insert_default();
@@ -45,7 +45,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     scope.enter_step(Step::Connect, &what).await?;
     let mut target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
     target.command_timeout = TIMEOUT;
-    let mut session = login::open_apart(&scope.cx, &scope.instance, &grant.id, &target).await?;
+    let mut session = login::open_without_slot(&scope.cx, &scope.instance, &grant.id, &target).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
     prove(scope, &mut session, &state, Purpose::Keep)?;
@@ -75,14 +75,14 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Images that the host is asked for, and the time limit of a pull.
+/// Images that the host must have, and the time limit of a pull.
 struct Request {
     images: Vec<String>,
     limit: Duration,
 }
 
 impl Request {
-    /// Asks the host, and notes which images are there. Returns the missing ones.
+    /// Sends the request, and records the images on the host. Returns the missing ones.
     async fn send(
         &self,
         scope: &mut Scope,
@@ -114,7 +114,7 @@ fn done(scope: &mut Scope, images: &[String]) -> Action {
     Action::await_change()
 }
 
-/// Records a failure. The node continues unchanged, other operations on it proceed, and the images are tried again later.
+/// Records a failure. The node stays unchanged, other operations on it continue, and the images are tried again later.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<Duration, StepError> {
     let before = scope.status.pre_pulled.clone().unwrap_or_default();
     let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);

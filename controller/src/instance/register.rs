@@ -1,4 +1,4 @@
-//! The Node of a host that comes up: waiting for it, and putting on it what belongs there.
+//! Registration of a host's Node: waits for the Node, and applies its metadata.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,31 +25,35 @@ use wnp_core::{
     node::{
         applied::Applied,
         metadata::{patch, template},
-        owner::{Whose, whose},
+        owner::{NodeOwner, whose},
         ready, reference,
     },
-    operation::join::Wanted,
+    operation::join::DesiredJoin,
 };
 
 /// Interval at which an unchanged Node is checked.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
-/// The Node of the host, as last observed: every change of it triggers another reconcile. A Node of that name with
-/// another owner is an error.
+/// Returns the host's Node, as last observed. Every change of it triggers another reconcile. Fails if the Node with that name has
+/// another owner.
 pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
     match whose(Some(&node), &scope.evidence()) {
-        Whose::Hosts(_) => scope.status.record().node_ref = Some(reference(&node)),
-        Whose::Others(why) => return Err(StepError::NodeNameTaken { name: scope.name(), why }),
-        Whose::Nobodys => return Ok(None),
+        NodeOwner::Hosts(_) => scope.status.record().node_ref = Some(reference(&node)),
+        NodeOwner::Others(why) => return Err(StepError::NodeNameTaken { name: scope.name(), why }),
+        NodeOwner::Nobodys => return Ok(None),
     }
     Ok(Some(node))
 }
 
-/// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
-pub(super) async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -> Result<Action, StepError> {
+/// Waits for the Node, and applies its metadata. wicd follows the version in it.
+pub(super) async fn register(
+    scope: &mut Scope,
+    node: Option<&Node>,
+    wanted: &DesiredJoin,
+) -> Result<Action, StepError> {
     if node.is_none() {
-        // What is seen all the time are Windows Nodes. One of another system would be waited for in vain.
+        // The cache has only Windows Nodes: a Node of another operating system would never appear.
         scope.claim_name(None).await?;
     }
     let what = match node {
@@ -68,13 +72,13 @@ pub(super) async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wa
     }
     let limit = scope.cx.process.args.register_timeout;
     if scope.in_step() > limit {
-        // A watch that is behind says nothing about the host: the change that is waited for may have come long ago.
+        // A delayed watch says nothing about the host: the awaited change may have happened long ago.
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
         let there = nodes.get_opt(&scope.name()).await.map_err(StepError::api("get the Node"))?;
         if there.and_then(|n| n.resource_version()) != node.and_then(ResourceExt::resource_version) {
             return Ok(Action::requeue(REGISTER_POLL.min(limit)));
         }
-        // A host that was a node has one, unless it was deleted: that does not count against a version.
+        // A host that was a node has a Node, unless the Node was deleted, which does not count against the version.
         if node.is_none() && scope.status.current_version.is_some() {
             return Err(StepError::NodeDeleted { name: scope.name(), seconds: limit.as_secs() });
         }
@@ -96,8 +100,8 @@ pub(super) async fn request_restart(scope: &Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Logs in once, before the version is blamed: a host that is off, or that the network does not reach, proves nothing about its version.
-/// The next attempt connects first, with the full timeout.
+/// Logs in once before the version is blamed: an unreachable host proves nothing about its version. After a failure, the next attempt
+/// connects first, with the full timeout.
 async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     let opened = match login(&scope.cx, &scope.instance, &scope.pool).await {
         Ok(login) => login::open(scope, "reach", &login, "logging in, to see whether the host answers").await,
@@ -118,8 +122,8 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     }
 }
 
-/// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes. Returns whether the Node has it. Otherwise
-/// another client has written the Node since: it must be observed again.
+/// Applies the desired metadata to the Node. Called whenever the Node or the pool changes. Returns false if another client has changed
+/// the Node since: it must be observed again.
 pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<bool, StepError> {
     let written = scope.cx.writes.nodes.newer_than(node);
     let node = written.as_deref().unwrap_or(node);
@@ -138,7 +142,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
             Ok(written) => scope.cx.writes.nodes.note(written),
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(false),
-            // Neither the same request nor another operator changes what the API server says.
+            // Neither a retry nor another operator changes the answer of the API server.
             Err(kube::Error::Api(status)) if is_refused(&status) => {
                 let why = api::text::line(&status.message, 500);
                 return Err(StepError::NodeRefused { name: node.name_any(), why });
@@ -151,7 +155,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
     Ok(true)
 }
 
-/// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.
+/// Records the metadata that kubelet registers its Node with and that is applied to it, before either happens. The caller stores it.
 pub(super) fn record_template(scope: &mut Scope) {
     let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref()));
     let recorded = scope.status.record().template_applied.take();

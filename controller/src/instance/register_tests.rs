@@ -6,14 +6,14 @@ use super::super::test_bed::{Bed, NODE};
 use super::*;
 use wnp_core::operation::update::{AfterFailure, Blame, Failure, after_failure};
 
-/// Consequence of the failure of an update that has changed the host.
+/// Returns the consequence of the failure of an update that has changed the host.
 fn follows(error: &StepError) -> AfterFailure {
     after_failure(Failure {
         type_: api::GrantType::Update,
-        past_return: true,
+        irrevocable: true,
         rolling_back: false,
         blame: error.blame(),
-        is_of_the_api: error.is_of_the_api(),
+        is_api_failure: error.is_api_failure(),
         is_final: error.is_final(),
         attempts: 0,
     })
@@ -32,7 +32,7 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     let status = json!({
         "currentVersion": "1-a", "nodeRef": {"name": "win-1", "uid": "n-1"}, "operation": operation,
     });
-    let wanted = || Wanted {
+    let wanted = || DesiredJoin {
         cluster_id: String::new(),
         node_name: "win-1".into(),
         version: "2-b".into(),
@@ -51,7 +51,7 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     assert!(matches!(error, StepError::NotRegistered(_)), "{error}");
     assert_eq!(follows(&error), AfterFailure::TakeBack, "a host that can be reached says something of its version");
 
-    // What is seen of the Node is old.
+    // The cached Node is out of date.
     bed.api.forget("GET", NODE).on("GET", NODE, 200, json!({"metadata": {"name": "win-1", "resourceVersion": "8"}}));
     let mut scope = bed.scope(instance.clone());
     let action = register(&mut scope, Some(&node), &wanted()).await.unwrap();
@@ -63,12 +63,12 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     let error = register(&mut scope, Some(&node), &wanted()).await.unwrap_err();
     assert!(error.is_unreachable() && error.blame() == Blame::Host, "{error:?}");
     assert_eq!(follows(&error), AfterFailure::Retry { attempts: 0 });
-    // When it is back it is verified first, and its services have their full time again.
+    // A host that is back is verified first, and its services get the full timeout again.
     assert_eq!(scope.step(), Step::Connect);
     assert!(scope.in_step() < Duration::from_mins(1), "{:?}", scope.in_step());
 }
 
-/// The pool wants another version while a host joins: what is in place does not become it by being waited for.
+/// The pool may want another version while a host joins. Waiting does not update the version in place.
 #[tokio::test]
 async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() {
     let bed = Bed::new().await;
@@ -77,7 +77,7 @@ async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() 
     for (type_, placed, expected) in [
         ("Provision", Some("1-a"), false),
         ("Provision", Some("2-b"), true),
-        // Of an earlier operator, which did not note it.
+        // An earlier operator did not record the version.
         ("Provision", None, true),
         ("Update", Some("1-a"), true),
     ] {
@@ -94,7 +94,7 @@ async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() 
     }
 }
 
-/// A Ready node may have pods already, and must not be changed under them.
+/// A Ready node may already have pods, and must not be changed while they run.
 #[tokio::test]
 async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
     let mut bed = Bed::new().await;
@@ -124,7 +124,7 @@ async fn a_host_that_is_a_ready_node_ends_its_join_with_the_version_in_place() {
     }
 }
 
-/// A cloud controller manager gives the provider ID in a form of its own.
+/// A cloud controller manager sets the provider ID in its own format.
 #[tokio::test]
 async fn the_provider_id_of_a_machine_is_left_to_a_cloud_controller_manager() {
     let mut bed = Bed::new().await;

@@ -42,17 +42,17 @@ use wnp_core::{
     },
 };
 
-/// Shortest time for which a node stays one after it was marked as leaving: a host that was taken out by mistake, or is in the next object that is
-/// applied, has time to come back.
+/// Minimum time between marking a node as leaving and its removal: a host that was removed by mistake, or is in the next applied object, can come
+/// back.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Interval of checks of a Node that finalizers keep.
+/// Interval at which a Node kept by finalizers is checked.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// Continues the removal of the host, until it is complete or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
-    if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && past_return(scope).is_none() {
+    // A user who hands hosts back sets this policy last: it takes precedence over an earlier grant.
+    if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && irrevocable(scope).is_none() {
         return let_go(scope, grant).await;
     }
     let is_removal = |o: &&Operation| o.id == grant.id && o.type_ == GrantType::Remove && is_step(o.step);
@@ -68,7 +68,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         }
         seen.deconfiguring = scope.status.operation.as_ref().is_some_and(is_deconfiguring);
         let found = if seen.deconfiguring { scope.find_node().await? } else { scope.find_node_to_empty().await? };
-        // Pods of a Node that is gone must end before anything is done to the host.
+        // The pods of a missing Node must end before the host is changed.
         let is_gone = matches!(found, Found::Gone);
         let node = found.node();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(scope).is_held(n));
@@ -92,11 +92,11 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 if is_gone && let Some(action) = left_behind(scope).await? {
                     return Ok(action);
                 }
-                if let Some(wait) = settles(scope) {
+                if let Some(wait) = remaining_grace(scope) {
                     return Ok(Action::requeue(wait));
                 }
                 if let Some(other) = listed_elsewhere(scope).await? {
-                    // Its own pool hands it over, which brings the instance here.
+                    // The host's own pool hands it over, which triggers another reconcile.
                     scope.cx.wake.pool(&scope.instance.spec.pool_ref.name);
                     scope
                         .enter_step(Step::Drain, &format!("pool {other} lists the host now: it is handed over"))
@@ -118,7 +118,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
             Next::DeleteNode(node) => {
                 if let Some(why) = kept_by_finalizers(&node) {
                     scope.enter_step(Step::DeleteNode, &why).await?;
-                    // The Node's end brings the instance here at once.
+                    // The end of the Node triggers another reconcile at once.
                     return Ok(Action::requeue(KEPT));
                 }
                 scope.enter_step(Step::DeleteNode, "deleting the Node").await?;
@@ -131,7 +131,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Begins the removal. What an interrupted change has done to the host stays on record, in case the host stays after all.
+/// Begins the removal. The changes of an interrupted operation stay on record, in case the host stays after all.
 fn take_up(scope: &mut Scope, grant: &Grant) {
     let interrupted = scope.status.operation.clone().filter(|o| o.id != grant.id && is_half_changed(o));
     let operation = scope.start_operation(grant, Step::Cordon);
@@ -147,39 +147,39 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
     }
 }
 
-/// Restarts the timeout of the drain: pods arrived after it, because a user has lifted the cordon, and get the time that any drain has.
+/// Restarts the timeout of the drain: after a user removed the cordon, new pods arrived, which get the full time.
 fn drain_anew(scope: &mut Scope) {
     if let Some(drain) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         drain.start_time = clock::now().into();
     }
 }
 
-/// Reports whether something of the host was changed by an operation that is not over.
+/// Reports whether an unfinished operation has changed the host in part.
 fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
 }
 
-/// Grant of a removal that can no longer be revoked.
-pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
+/// Returns the grant of a removal that can no longer be revoked.
+pub(super) fn irrevocable(scope: &Scope) -> Option<Grant> {
     let removal = scope.status.operation.as_ref().filter(|o| is_deconfiguring(o))?;
     scope.instance.is_deleting().then(|| removal.as_grant())
 }
 
-/// Remaining time before a newly marked node may be taken out.
-fn settles(scope: &Scope) -> Option<Duration> {
+/// Returns the remaining time before a newly marked node may be removed.
+fn remaining_grace(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
     let age = age(leaving.since.known()?, clock::now());
     let left = SETTLE.saturating_sub(Duration::try_from(age).unwrap_or_default());
     (!left.is_zero()).then_some(left)
 }
 
-/// Returns another pool that lists a node in its spec. Pools are read from the API server, directly before the removal can no longer be revoked: what
-/// a cache has may be older than the move of the host.
+/// Returns another pool that lists a node in its spec. Reads the pools from the API server directly before the removal becomes irrevocable: a cache
+/// may be older than the move of the host.
 async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     if scope.status.current_version.is_none() || scope.instance.is_deleting() {
         return Ok(None);
     }
-    // A pool that cannot be read must not stop the removals of all others.
+    // An unreadable pool must not block the removals of all others.
     let pools: Api<DeserializeGuard<WindowsNodePool>> = Api::all(scope.cx.cluster.client.clone());
     let pools = pools.list(&ListParams::default()).await.map_err(StepError::api("list the pools"))?;
     let pools: Vec<Arc<WindowsNodePool>> = pools.items.into_iter().filter_map(|p| p.0.ok()).map(Arc::new).collect();
@@ -187,7 +187,7 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
 
-/// Undoes the steps of a removal that was revoked, or whose grant was revoked. What an earlier change did to the host is completed.
+/// Reverts a removal that was revoked, or whose grant was revoked. A change that the removal has interrupted is completed.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
@@ -197,7 +197,7 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     if is_half_changed(operation) {
         operation.step = Step::Connect;
         operation.step_start_time = clock::now().into();
-        // A node that is still to be in maintenance is not put to use.
+        // A node with a requested maintenance is not put back to use.
         let node = scope.find_node().await?.node();
         let is_requested = maintenance::requested(scope, node.as_ref()).request.is_some();
         if let Some(operation) = scope.status.record().operation.as_mut() {
@@ -225,9 +225,9 @@ pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Releases the host as it is: nothing is drained, and nothing on the host is touched. If an operation had begun, only its cordon is lifted.
+/// Releases the host unchanged, without a drain. Removes only the cordon of an operation that has begun.
 pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    // A node that takes pods again must not be mistaken for a drained one.
+    // A node that accepts pods again must not look drained.
     if let Some(node) = scope.find_node().await?.node() {
         maintenance::withdraw(scope, &node).await?;
     }
@@ -247,7 +247,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     finish(scope).await
 }
 
-/// Reports whether a user has given the host up.
+/// Reports whether a user has abandoned the host.
 pub(super) fn is_abandoned(instance: &WindowsInstance) -> bool {
     instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true")
 }
@@ -256,8 +256,8 @@ fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
     instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
 }
 
-/// Deletes the instance, unless it is being deleted, if its current state requires it: from here on, the removal cannot be revoked. The finalizer
-/// keeps it until the rest is done.
+/// Deletes the instance if its current state requires it, unless it is already being deleted: from here on, the removal cannot be revoked. The
+/// finalizer keeps the instance until the removal is complete.
 async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
     if scope.instance.is_deleting() {
         return Ok(());
@@ -292,7 +292,7 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
     scope.mark_reachable();
     session.prepare().await?;
     let state = session.look(&[]).await?;
-    if let Identity::Anothers(owner) = prove(scope, &mut session, &state, Purpose::Remove)? {
+    if let Identity::OtherOwner(owner) = prove(scope, &mut session, &state, Purpose::Remove)? {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
         let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
@@ -331,7 +331,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     finish(scope).await
 }
 
-/// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
+/// Releases a host whose Machine was deleted: nothing is left to drain, contact or clean.
 pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(node) = scope.find_node().await?.node() {
         delete_node(scope, &node).await?;
@@ -343,7 +343,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     finish(scope).await
 }
 
-/// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
+/// Abandons an unreachable host: deletes its Node, and records the host as unclean.
 pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
@@ -351,7 +351,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
     match instances.patch(&scope.name(), &params, &Patch::Merge(label)).await {
         Ok(_) => {}
-        // It was given up a moment ago, which the cache has not seen.
+        // The instance was abandoned a moment ago, which the cache does not show yet.
         Err(kube::Error::Api(status)) if status.is_not_found() => return Err(StepError::Outdated),
         Err(error) => return Err(StepError::api("label the instance")(error)),
     }
@@ -371,7 +371,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     finish(scope).await
 }
 
-/// Records the host in the pool's status, where it stays until the host joins again, in this pool or another.
+/// Records the host as unclean in the pool's status, until the host joins this or another pool again.
 async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
     let host = UncleanHost {
         name: scope.name(),
@@ -381,13 +381,13 @@ async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
     write_unclean(scope, &scope.pool.name_any(), |list| {
         list.retain(|h| h.name != host.name);
         list.push(host);
-        // Only the newest fit; the events have reported all.
+        // Only the newest 100 are kept; the events have reported all.
         list.drain(..list.len().saturating_sub(100));
     })
     .await
 }
 
-/// Removes the host from the unclean hosts of all pools: it is in the operator's hands again, whichever pool gave it up.
+/// Removes the host from the unclean hosts of all pools, because the operator manages it again.
 pub(super) async fn forget_unclean(scope: &Scope) -> Result<(), StepError> {
     let name = scope.name();
     for pool in scope.cx.caches.pools.state() {
@@ -412,7 +412,7 @@ async fn write_unclean(scope: &Scope, pool: &str, change: impl FnOnce(&mut Vec<U
     Ok(())
 }
 
-/// Removes the finalizer of the instance, which lets it go, and with it the operation, if there is one.
+/// Removes the finalizer of the instance, which deletes the instance and its operation.
 async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let finalizers = scope.instance.finalizers();
     if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {
@@ -436,7 +436,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::Bed;
 
-    /// A removal that forgot the change would leave it half way when the host is to stay after all.
+    /// A removal that discarded the change would leave the host half changed if the host stays after all.
     #[tokio::test]
     async fn a_removal_in_the_middle_of_a_change_keeps_what_was_changed() {
         let bed = Bed::with_objects().await;
@@ -451,6 +451,6 @@ mod tests {
         assert_eq!((scope.operation_type(), scope.step()), (Some(GrantType::Remove), Step::Cordon));
         take_back(&mut scope).await.unwrap();
         let operation = scope.status.operation.as_ref().unwrap();
-        assert!(operation.is_past_return() && operation.to_version.as_deref() == Some("2-b"), "{operation:?}");
+        assert!(operation.is_irrevocable() && operation.to_version.as_deref() == Some("2-b"), "{operation:?}");
     }
 }

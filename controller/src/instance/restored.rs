@@ -1,6 +1,6 @@
-//! Finds out again what a host is whose status was lost, as after the cluster's objects were restored from a backup without it. A host
-//! that is to stay is found to be a node when it joins; one that is to leave must be found out before, or it would be let go as one that
-//! was never touched, running, with its Node.
+//! Recovers the state of a host whose status was lost, for example after a restore of the cluster's objects from a backup without it. A host
+//! that stays is found to be a node when it joins. A host that leaves must be identified before: otherwise, it would be released as untouched,
+//! while it still runs with its Node.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use kube::ResourceExt;
 use super::{error::StepError, idle_session, scope::Scope};
 use crate::runtime::events::EventReason;
 use wnp_core::{
-    node::{owner::Whose, reference},
+    node::{owner::NodeOwner, reference},
     operation::identity::{Identity, Purpose},
 };
 
-/// Reports whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join the host
-/// ended after its key was pinned.
+/// Reports whether a host has a Node that follows a version, but no record of being that node: the status was lost, or a join ended after the
+/// host key was pinned.
 pub(super) fn is_lost(scope: &Scope) -> bool {
     let status = &scope.status;
     let blank = status.current_version.is_none() && status.facts.is_none() && status.node_ref.is_none();
     blank && scope.cx.node(&scope.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 
-/// Asks the host for its facts, and adopts it as the node that it reports if that is proven. Does not change the host. Returns how long to
-/// wait, if no place is free.
+/// Queries the facts of the host, and adopts the host as the node that it reports, if that is proven. Does not change the host. Returns the wait
+/// if no SSH slot is free.
 ///
-/// The host's own report is not the proof: the author of a list can give a hostile host the name of any Node. The Node itself must belong to the
-/// host that was reached, before the host gets anything.
+/// The host's own report is no proof: the author of a list can give a malicious host the name of any Node. The Node must belong to the host that
+/// was reached, before the host gets anything.
 pub(super) async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let _one_of_few = match idle_session::place(scope) {
         Ok(place) => place,
@@ -41,24 +41,24 @@ pub(super) async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepE
 async fn ask(scope: &mut Scope) -> Result<(), StepError> {
     let mut session = idle_session::open(scope, false).await?;
     let (node, whose) = scope.ask_for_node(Some(session.connection().peer_address())).await?;
-    if let Whose::Others(why) = whose {
+    if let NodeOwner::Others(why) = whose {
         session.close().await;
         return Err(StepError::NodeUnproven { name: scope.name(), why });
     }
     let (identity, state, facts) = idle_session::ask(scope, &mut session, Purpose::Remove).await?;
-    // A node of another operator has no record of this one on its host: its Node is enough, which the host was reached at.
+    // The node of another operator has no record of this one on its host. A Node with the address of the host is enough.
     let version = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty()).cloned();
     let version = version.or_else(|| state.marker.as_ref().map(|m| m.version.clone()));
     let is_a_node = node.is_some() || state.marker.is_some();
-    if is_a_node && matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
+    if is_a_node && matches!(identity, Identity::ExpectedHost | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
         scope.status.record().facts = Some(facts);
-        // One that was deleted in the meantime may have left pods behind.
+        // A Node that was deleted in the meantime may have left pods behind.
         scope.status.record().holds_node_name |= node.is_none();
         scope.status.record().current_version = Some(version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()));
         scope.status.record().node_ref = node.as_ref().map(reference);
         scope.status.record().failures = None;
-        let note = "the instance had no stored state of a node; its host and its Node show that it is one";
+        let note = "the lost status was recovered from the host and its Node";
         scope.cx.events.say(&*scope.instance, EventReason::Recovered, "Connect", note);
     }
     session.close().await;

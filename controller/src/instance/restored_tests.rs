@@ -11,9 +11,9 @@ use super::super::{
     test_bed::{Bed, CLUSTER, INSTANCE, NODE},
 };
 use super::*;
-use crate::runtime::ssh_slots::Place;
+use crate::runtime::ssh_slots::SshSlot;
 
-/// A host that says that it is the node, and a leaving instance without a stored status.
+/// Returns a host that reports to be the node, and a leaving instance without a stored status.
 async fn bed() -> (Bed, Value, Value) {
     let bed = Bed::new().await;
     let marker =
@@ -26,7 +26,7 @@ async fn bed() -> (Bed, Value, Value) {
     (bed, json!({"leaving": leaving, "grant": grant}), json!({}))
 }
 
-/// The author of a list can give a hostile host the name of any Node, and have it report anything.
+/// The author of a list can give a malicious host the name of any Node, and the host can report anything.
 #[tokio::test]
 async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     let (mut bed, spec, status) = bed().await;
@@ -40,7 +40,7 @@ async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     assert_eq!((&scope.status.node_ref, &scope.status.current_version), (&None, &None));
     assert_eq!(bed.host.stats().processes, 0, "the host was asked");
 
-    // It has its turn, and still nothing happens to that Node.
+    // The host has a grant, and that Node still stays unchanged.
     Box::pin(reconcile_instance(&instance.clone().into(), &bed.cx)).await.unwrap();
     assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
     assert_eq!(bed.api.calls("DELETE", INSTANCE), [], "it was let go");
@@ -57,15 +57,15 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     assert_eq!(scope.status.node_ref.as_ref().unwrap().uid, "n-1");
     assert_eq!(scope.status.current_version.as_deref(), Some("1-b"));
 
-    // The Node went away since it was seen last: its pods may still be there.
+    // The Node was deleted since it was last seen: its pods may still exist.
     bed.no_node();
     let mut scope = bed.scope(instance.clone());
     assert_eq!(recover(&mut scope).await.unwrap(), None);
     assert!(scope.status.holds_node_name && scope.status.node_ref.is_none() && scope.status.host_key.is_some());
     assert_eq!(scope.status.current_version.as_deref(), Some("1-a"));
 
-    // Without a place it waits, and does not ask.
-    let places: Vec<Place> = std::iter::from_fn(|| bed.cx.hosts.looks.take("p")).collect();
+    // Without a free slot, the host is not contacted.
+    let places: Vec<SshSlot> = std::iter::from_fn(|| bed.cx.hosts.looks.take("p")).collect();
     let (before, asked) = (bed.host.stats().connections, bed.api.calls("GET", NODE).len());
     let mut scope = bed.scope(instance);
     assert!(recover(&mut scope).await.unwrap().is_some());
@@ -73,7 +73,7 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     drop(places);
 }
 
-/// The first attempt to join a node of another operator may end after its key was pinned: by its clock, a broken line, or a crash.
+/// The first join of another operator's node may end after the host key was pinned: by a timeout, a lost connection, or a crash.
 #[tokio::test]
 async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
     let (mut bed, spec, _) = bed().await;
@@ -96,7 +96,7 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
         let (cordons, holds) = (matches!(error, StepError::Drain(_)), matches!(error, StepError::NodeUnproven { .. }));
         assert!(if status.get("provenAddress").is_some() { cordons } else { holds }, "{about}: {error}");
         assert_eq!(bed.host.stats().processes, 0, "{about}: the host was changed");
-        // What can be found out is found out first: as a node that is Ready it needs a place in the budget.
+        // The lost state is recovered first: a Ready node needs a slot in the disruption budget.
         assert!(is_lost(&bed.scope(instance.clone())), "{about}");
     }
     let instance = bed.instance(&json!({}), &spec, &json!({"hostKey": pinned}));
@@ -106,7 +106,7 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
     assert_eq!(scope.status.node_ref.as_ref().map(|n| n.uid.as_str()), Some("n-1"));
 }
 
-/// The grant was given to hosts that were not known to be Ready nodes.
+/// The grant was given before the host was known to be a Ready node.
 #[tokio::test]
 async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
     let (mut bed, spec, status) = bed().await;

@@ -1,9 +1,9 @@
-//! Gives a host the first key of its list in place of the one that it takes: puts the new one beside the old one, logs in with it alone, and only
-//! then takes the old one out. Nothing but lines of our own keys is changed, and it may end anywhere: the host takes at least one of them at any
-//! time.
+//! Replaces the key that a host accepts with the first key of its list: adds the new key next to the old one, logs in with the new key alone, and
+//! only then removes the old one. Changes only lines of the operator's own keys. A rotation may end anywhere: the host accepts at least one of the
+//! keys at any time.
 //!
-//! User data of another operator puts the key that it carries in place of all others at each start of its machine. Such a host keeps its key, or its
-//! next start would lock the operator out.
+//! User data of another operator replaces all keys with its own at each start of the machine. Such a host keeps its key, because its next start
+//! would otherwise lock the operator out.
 
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ use wnp_core::operation::{
     identity::Purpose,
 };
 
-/// File with the keys of administrators in the default configuration of the SSH server of Windows.
+/// File with the keys of administrators, in the default configuration of the Windows SSH server.
 const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys";
 /// File with the keys of other users, in the user's profile.
 const PROFILE: &str = r".ssh\authorized_keys";
-/// File that the user data of this operator leaves on a machine when it has written the key there, which it does once (`host.ps1`).
+/// File that this operator's user data (`host.ps1`) leaves on a machine after it has written the key there, which it does only once.
 const USER_DATA_RECORD: &str = r"C:\ProgramData\ssh\windows-node-pools-machine.txt";
-/// Limit of a file with keys, in bytes: more than any such file has.
+/// Maximum size of a file with keys in bytes, larger than any such file.
 const MAX_FILE: usize = 1 << 20;
 
-/// Reports whether the operation is a key rotation of a host that must stay.
-pub(super) fn is_at_it(scope: &Scope) -> bool {
+/// Reports whether the operation is a key rotation on a host that must stay.
+pub(super) fn is_in_progress(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
 }
 
-/// Performs the whole rotation. It takes seconds, and what an earlier operator has done is found done.
+/// Performs the whole rotation, which takes seconds. Steps that an earlier operator has completed are skipped.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     let host = scope.instance.spec.host.clone();
@@ -58,7 +58,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let retiring = scope.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
     let old = if is_new { retiring } else { taken };
     let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
-        // The operator has replaced none, or it is no longer listed: then it does not belong to the operator.
+        // No key is being replaced, or the old key is no longer listed and does not belong to the operator.
         session.close().await;
         return Ok(done(scope));
     };
@@ -78,12 +78,12 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     Ok(done(scope))
 }
 
-/// Machine that the host belongs to.
+/// Returns the Machine of the host.
 fn machine(scope: &Scope) -> Option<String> {
     scope.instance.spec.origin.as_ref().and_then(|origin| origin.machine.clone())
 }
 
-/// New key, and the old key whose place it takes.
+/// New key, and the old key that it replaces.
 struct Change {
     new: Arc<Key>,
     old: Arc<Key>,
@@ -101,7 +101,7 @@ impl Change {
     }
 }
 
-/// Puts the new key beside the old one, and comes back over a connection that was made with it.
+/// Adds the new key next to the old one, and returns a connection that was made with the new key.
 async fn add(
     scope: &mut Scope,
     session: Session,
@@ -111,7 +111,7 @@ async fn add(
     operation: &str,
 ) -> Result<Session, StepError> {
     let (new, old) = (&change.new.identity, &change.old.identity);
-    // What is to go in the end is known before what is to stay is there.
+    // The key to remove is recorded before the new key is added.
     let rotation = scope.status.record().key_rotation.get_or_insert_default();
     rotation.retiring_key_hash = Some(old.public_key_hash());
     let what = format!("putting the key {} beside {}", new.fingerprint(), old.fingerprint());
@@ -121,7 +121,7 @@ async fn add(
     for file in files {
         let text = match read(connection, file).await {
             Ok(text) => text,
-            // The other one may be the one that counts.
+            // The other file may be the relevant one.
             Err(error) => {
                 problem = problem.or(Some(error));
                 continue;
@@ -138,14 +138,14 @@ async fn add(
         }
     }
     if places.is_empty() {
-        // Nothing was added, so that nothing is to be taken out.
+        // No key was added, so none has to be removed.
         rotation_over(scope);
         let (key, files) = (old.fingerprint(), files.join(", "));
         return Err(problem.map_or(StepError::KeyLineNotFound { key, files }, StepError::from));
     }
     let places = places.join(", ");
     let check = HostKeyCheck::Pinned(connection.host_key().clone());
-    // A host may allow one connection at a time, and so may the limit over all hosts.
+    // A host may allow only one connection at a time, and so may the limit for all hosts.
     session.close().await;
     let what = format!("logging in with the key {} alone", new.fingerprint());
     scope.enter_step(Step::VerifyKey, &what).await?;
@@ -160,7 +160,7 @@ async fn add(
     Ok(session)
 }
 
-/// Takes the old key out. `session` was made with the new one.
+/// Removes the old key. `session` was opened with the new one.
 async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
     let old = &change.old.identity;
     scope.enter_step(Step::RetireKey, &format!("removing the key {}", old.fingerprint())).await?;
@@ -180,7 +180,7 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
             scope.cx.events.say(&*scope.instance, EventReason::KeyRetired, Step::RetireKey.as_str(), &note);
         }
     }
-    // In a file that cannot be read there may still be one.
+    // A file that cannot be read may still have the old key.
     problem.map_or(Ok(()), |error| Err(StepError::from(error)))
 }
 
@@ -190,14 +190,14 @@ fn done(scope: &mut Scope) -> Action {
     Action::await_change()
 }
 
-/// Records that there is no key that is to be taken out.
+/// Records that no key has to be removed.
 fn rotation_over(scope: &mut Scope) {
     if let Some(rotation) = &mut scope.status.record().key_rotation {
         rotation.retiring_key_hash = None;
     }
 }
 
-/// Records a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
+/// Records a failure. The node stays unchanged, other operations on it continue, and the rotation is tried again later.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = scope.status.key_rotation.clone().unwrap_or_default();
     let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);
@@ -215,20 +215,19 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::
     Ok(wait)
 }
 
-/// Files in which the SSH server may look for the keys of the user.
+/// Returns the files in which the SSH server may look for the keys of the user.
 async fn files(connection: &Connection) -> Result<Vec<String>, StepError> {
     let profile = connection.home().await?.map(|home| format!(r"{}\{PROFILE}", home.trim_end_matches('\\')));
     Ok([ADMINISTRATORS.to_owned()].into_iter().chain(profile).collect())
 }
 
-/// Reads a file as text in which each byte is a character, so that comments in any
-/// encoding come back as they were. A file that is not there has no lines.
+/// Reads a file as text with one character per byte, so that comments in any encoding are preserved. A missing file is empty.
 async fn read(connection: &Connection, file: &str) -> Result<String, SshError> {
     let read = connection.read(file, MAX_FILE).await?;
     Ok(read.unwrap_or_default().into_iter().map(char::from).collect())
 }
 
-/// Bytes of a text that [`read`] returned.
+/// Returns the bytes of a text from [`read`].
 fn bytes(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(c).unwrap_or(b'?')).collect()
 }

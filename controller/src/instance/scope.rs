@@ -1,4 +1,4 @@
-//! One instance that is being worked on: its status, and how it is stored.
+//! Instance that is being reconciled: its status, and how it is stored.
 
 use std::{pin::pin, sync::Arc};
 
@@ -36,18 +36,18 @@ use wnp_core::{
     status::instance::{Situation, describe, reached},
 };
 
-/// Maximum wait after an error that users correct elsewhere, as in credentials: they then watch the pool, so that a long wait has no benefit.
+/// Maximum wait after an error that users correct elsewhere, as in credentials. They then watch the pool, so that a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Time after which the status reports what a Node that comes up waits for. Such a Node takes moments for each of its steps, and each change before
-/// would be a write more for every host that joins.
+/// Time after which the status reports what a registering Node waits for. Each step of the registration takes only moments, and earlier reports would
+/// cost one more write for every host that joins.
 pub(super) const REGISTER_QUIET: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// One instance that is being worked on.
+/// Instance that is being reconciled.
 pub(super) struct Scope {
     /// Context that all controllers share.
     pub cx: Arc<Context>,
-    /// The instance, as it was read when the work began: the cache's own, copied only if something of it is written.
+    /// Instance as it was read when the work began. Shared with the cache, and copied only when it is changed.
     pub instance: Arc<WindowsInstance>,
     /// Pool of the instance.
     pub pool: Arc<WindowsNodePool>,
@@ -56,7 +56,7 @@ pub(super) struct Scope {
     step_began: Option<std::time::Instant>,
 }
 
-/// Version that a host is brought to.
+/// Target version of a host, with its configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// Name of the version.
@@ -66,38 +66,38 @@ pub(super) struct Target {
 }
 
 impl Scope {
-    /// Takes an instance up.
+    /// Creates the scope of an instance.
     pub(super) fn new(cx: Arc<Context>, instance: Arc<WindowsInstance>, pool: Arc<WindowsNodePool>) -> Self {
         let status = OwnStatus::of(&instance);
         Self { cx, instance, pool, status, step_began: None }
     }
 
-    /// Status as it is stored.
+    /// Returns the status as it is stored.
     fn stored(&self) -> &WindowsInstanceStatus {
         self.status.stored(&self.instance)
     }
 
-    /// Name of the instance, which is that of its host and of its Node.
+    /// Returns the name of the instance, which is also the name of its host and of its Node.
     pub(super) fn name(&self) -> String {
         self.instance.name_any()
     }
 
-    /// Reports whether the host is to leave: marked, or being deleted. Until the instance is being deleted, the mark can be revoked.
+    /// Reports whether the host must leave: marked for removal, or being deleted. Until the instance is being deleted, the mark can be revoked.
     pub(super) fn leaving(&self) -> bool {
         self.instance.is_leaving()
     }
 
-    /// Reports whether the host is being removed: its operation is no change of a node that is to work again.
+    /// Reports whether the current operation removes or releases the host.
     pub(super) fn removes(&self) -> bool {
         self.status.operation.as_ref().is_some_and(|o| matches!(o.type_, GrantType::Remove | GrantType::Orphan))
     }
 
-    /// Reports whether the pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.
+    /// Reports whether the pool is in mode Plan, so that nothing begins. A pool that is being deleted counts as applied.
     pub(super) fn is_plan(&self) -> bool {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
     }
 
-    /// Reports whether neither the host nor the Node is changed, except to end what has begun.
+    /// Reports whether the host and the Node stay unchanged, except to finish what has begun.
     pub(super) fn only_watches(&self) -> bool {
         self.is_plan() || !self.cx.other_operator.is_gone()
     }
@@ -107,16 +107,16 @@ impl Scope {
         self.status.last_operation.as_ref() == Some(&grant.id)
     }
 
-    /// Reports whether the operation of this grant may be worked on. What has begun is finished; beside another operator, only what has changed the
-    /// host: a failed attempt is not repeated there, and a drain is given up. A used grant that was restored from a backup without its status makes
-    /// no host of a paused pool join.
+    /// Reports whether the operation of this grant may be worked on. An operation that has begun continues; next to another operator, only if it has
+    /// changed the host: a failed attempt is not repeated, and a drain is aborted. No join begins in a paused pool, because a used grant may have
+    /// been restored from a backup without its status.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
         let begun = self.status.operation.as_ref().filter(|o| o.id == grant.id);
         let waits = grant.type_ == GrantType::Provision && self.pool.spec.rollout().pause(clock::now()).is_some();
         begun.map_or(!self.only_watches() && !waits, |o| self.cx.other_operator.is_gone() || o.has_changed_the_host())
     }
 
-    /// Time for which a grant waits for a pause that ends by itself. Such an end is no change of any object, which would bring another reconcile.
+    /// Returns the time until a pause ends by itself, if a grant waits for it. Such an end changes no object, and triggers no reconcile.
     pub(super) fn until_pause_ends(&self) -> Option<std::time::Duration> {
         let now = clock::now();
         let pause = self.pool.spec.rollout().pause(now).filter(|_| self.instance.open_grant().is_some());
@@ -154,11 +154,11 @@ impl Scope {
         }
     }
 
-    /// The version that wicd must follow, in the Node's annotation: never one whose files are not in place.
+    /// Returns the version for the Node's annotation, which wicd follows: never one whose files are not in place.
     pub(super) fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
-        // An adopted node continues to follow its version, from any operator.
+        // An adopted node keeps following its version, whichever operator has stored it.
         if current == Some(UNKNOWN_VERSION) && operation.is_none() {
             return None;
         }
@@ -174,27 +174,27 @@ impl Scope {
         wicd && (wanted.is_none() || wanted == current) && self.moved().is_none()
     }
 
-    /// The address that the Node must have; empty as long as the host has reported none.
+    /// Returns the address that the Node must have. Empty until the host has reported one.
     pub(super) fn node_ip(&self) -> String {
         node_ip::desired(&self.instance.spec.host.address, &self.status)
     }
 
-    /// Returns the move of the host, if its Node must have another address than the one that kubelet was given.
+    /// Returns the address change of the host, if its Node needs another address than kubelet was given.
     pub(super) fn moved(&self) -> Option<Moved> {
         node_ip::moved(&self.instance.spec.host.address, &self.status)
     }
 
-    /// Step of the operation; unknown without an operation.
+    /// Returns the step of the operation; [`Step::Unknown`] without an operation.
     pub(super) fn step(&self) -> Step {
         self.status.operation.as_ref().map(|o| o.step).unwrap_or_default()
     }
 
-    /// Type of the operation.
+    /// Returns the type of the operation.
     pub(super) fn operation_type(&self) -> Option<GrantType> {
         self.status.operation.as_ref().map(|o| o.type_)
     }
 
-    /// Disruption that the operation may cause.
+    /// Returns the disruption that the operation may cause.
     pub(super) fn disruption(&self) -> Disruption {
         self.status.operation.as_ref().and_then(|o| o.disruption).unwrap_or_default()
     }
@@ -204,20 +204,20 @@ impl Scope {
         self.operation_type().is_some_and(|type_| drains(type_, self.disruption()))
     }
 
-    /// Records that the operation is over, and with it its failures.
+    /// Records that the operation is over, and clears its failures.
     pub(super) fn finish_operation(&mut self) {
         self.end_operation();
         self.status.record().failures = None;
     }
 
-    /// Counts the end of an attempt.
+    /// Counts the end of an attempt in the metrics.
     pub(super) fn count_operation(&self, succeeded: bool) {
         if let Some(type_) = self.operation_type() {
             self.cx.process.metrics.ended(&self.instance.spec.pool_ref.name, type_, succeeded);
         }
     }
 
-    /// Drops the operation, which did not do what it was for.
+    /// Drops an operation that was not completed.
     pub(super) fn drop_operation(&mut self) {
         self.status.record().operation = None;
     }
@@ -237,15 +237,15 @@ impl Scope {
         self.save().await
     }
 
-    /// Begins a step that leaves nothing to remember: an operator that continues finds out itself how far it has come. The step is stored with
-    /// the next one that does, or by [`while_shown`](Self::while_shown) if it lasts.
-    pub(super) fn pass_step(&mut self, step: Step, what: &str) {
+    /// Begins a step that needs no record: an operator that resumes it finds out its progress itself. The next recorded step stores it, or
+    /// [`run_showing_step`](Self::while_shown) if it lasts.
+    pub(super) fn announce_unstored_step(&mut self, step: Step, what: &str) {
         self.announce_step(step, what);
     }
 
-    /// Begins a step, and stores what must be remembered before it, unless it is stored: which operation it is, that it changes the host, the host
-    /// key, and that the host holds its name.
-    pub(super) async fn resume_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
+    /// Begins a step, and stores the essential state unless it is stored: the operation, that it changes the host, the host key, and that the host
+    /// holds its name.
+    pub(super) async fn enter_step_if_changed(&mut self, step: Step, what: &str) -> Result<(), StepError> {
         self.announce_step(step, what);
         let essential = |s: &WindowsInstanceStatus| {
             let operation = s.operation.as_ref().map(|o| (o.id.clone(), o.type_, o.changed));
@@ -257,18 +257,18 @@ impl Scope {
         self.save().await
     }
 
-    /// Does `work` of the step that is announced. If it lasts, the step is stored meanwhile, so that users see the progress.
-    pub(super) fn while_shown<'a, T: Send + 'a>(
+    /// Does the `work` of the announced step. If it lasts, stores the step meanwhile, so that users see the progress.
+    pub(super) fn run_showing_step<'a, T: Send + 'a>(
         &'a mut self,
         work: impl Future<Output = T> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, StepError>> {
-        // On the heap: the futures of connections are large.
+        // Boxed, because the futures of connections are large.
         let mut work = Box::pin(work);
         Box::pin(async move {
             if let Ok(done) = tokio::time::timeout(self.cx.process.args.show_step_after, &mut work).await {
                 return Ok(done);
             }
-            // Both continue: a request of the work that is not polled would keep the place that this one may wait for.
+            // Both continue: a request of the work that is not polled would keep the client slot that the write may wait for.
             match future::select(pin!(self.save()), work).await {
                 Either::Left((saved, work)) => {
                     saved?;
@@ -298,7 +298,7 @@ impl Scope {
         let before = reported(&self.status);
         let type_ = self.status.operation.as_ref().map_or(GrantType::Provision, |o| o.type_);
         self.set_conditions(&Situation::Working { type_, step, what });
-        // A wait is reported many times, and is logged once.
+        // A wait is reported many times, but logged only once.
         if reported(&self.status) == before {
             tracing::debug!(instance = self.name(), step = step.as_str(), "{what}");
         } else {
@@ -306,7 +306,7 @@ impl Scope {
         }
     }
 
-    /// Clears the time of the next attempt, which is under way.
+    /// Clears the time of the next attempt, because the attempt has begun.
     fn attempt_begins(&mut self) {
         let failures = match self.status.operation.as_ref().map(|o| o.type_) {
             Some(GrantType::RotateKey) => self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()),
@@ -318,8 +318,8 @@ impl Scope {
         }
     }
 
-    /// Counts how long the step took that ends. It may have begun in another reconcile, or in another process: then the stored time
-    /// counts, which has whole seconds.
+    /// Records the duration of the step that ends in the metrics. If the step began in another reconcile or process, uses the stored time, which has
+    /// whole seconds.
     fn observe_step(&mut self) {
         let step = self.step();
         if step != Step::Unknown {
@@ -330,7 +330,7 @@ impl Scope {
         self.step_began = Some(std::time::Instant::now());
     }
 
-    /// Duration of the current step, by the stored clock.
+    /// Returns the duration of the current step, by its stored start time.
     pub(super) fn in_step(&self) -> std::time::Duration {
         let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
         since.map_or(std::time::Duration::ZERO, |t| {
@@ -343,7 +343,7 @@ impl Scope {
         describe(self.status.record(), situation, self.instance.metadata.generation, clock::now());
     }
 
-    /// Records when wicd's certificate ends, unless a later one is known.
+    /// Records the expiry of wicd's certificate, unless a later one is known.
     pub(super) fn note_wicd_certificate(&mut self, end: Timestamp) {
         let known = self.status.wicd_certificate_expires.and_then(Time::known);
         if known.is_none_or(|known| known < end) {
@@ -369,7 +369,7 @@ impl Scope {
         self.status.record().proven_at.get_or_insert_with(place);
         let taken = Some(connection.identity().public_key_hash());
         if self.status.public_key_hash != taken {
-            // Failures of the previous key do not apply to this one.
+            // Failures of the previous key do not apply to the new one.
             self.status.record().key_rotation =
                 self.status.record().key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
         }
@@ -378,7 +378,7 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Records that the host refuses every key of its list, if it does. The host might take a key that is not available now.
+    /// Records that the host refuses all its listed keys. Records nothing if a key cannot be read now, because the host might accept it.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.record().key_refusal.take();
@@ -393,7 +393,7 @@ impl Scope {
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
     }
 
-    /// Returns a failure after others, and how long the next attempt waits.
+    /// Returns the failure that follows earlier ones, and the wait until the next attempt.
     pub(super) fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
         let now = clock::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
@@ -412,23 +412,23 @@ impl Scope {
             first_time: before.and_then(|f| f.first_time).or_else(|| Some(now.into())),
             next_retry_time: Some(next.into()),
             last_reason: error.reason().into(),
-            last_message: self.with_way_out(error),
+            last_message: self.message_with_remedy(error),
             step: self.step(),
             host_digest: Some(self.host_digest()),
         };
         (failures, wait)
     }
 
-    /// Message of the error, and how a user ends a removal whose host cannot be cleaned up.
-    /// A jump host that is gone is no reason to give up the hosts behind it.
-    fn with_way_out(&self, error: &StepError) -> String {
+    /// Returns the message of the error. For a removal whose host cannot be cleaned, adds how a user can end it. A lost jump host is no reason to
+    /// abandon the hosts behind it.
+    fn message_with_remedy(&self, error: &StepError) -> String {
         if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();
         }
         format!("{error}. If this host is gone for good, give it up: {}", Act::Abandon(&self.name()))
     }
 
-    /// Records a failure, and when the next attempt is made.
+    /// Records a failure, and returns the wait until the next attempt.
     pub(super) async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
         let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
         let (reason, step, summary) = (failures.reason(), failures.step, failures.summary());
@@ -438,10 +438,10 @@ impl Scope {
         }
         self.note_refusal(error).await;
         let leaving = self.removes();
-        // A node that could not be sent something, or whose host is found unfit to be changed, continues as it is.
+        // After a failed staging, or a check that rejects the host before a change, the node continues as it is.
         let is_quiet = self.status.operation.as_ref().is_some_and(|o| match o.type_ {
             GrantType::Stage => true,
-            GrantType::Update | GrantType::Reboot | GrantType::Maintenance => !o.is_past_return() && o.drain.is_none(),
+            GrantType::Update | GrantType::Reboot | GrantType::Maintenance => !o.is_irrevocable() && o.drain.is_none(),
             _ => false,
         });
         if leaving || !is_quiet {
@@ -449,7 +449,7 @@ impl Scope {
         }
         self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, reason);
         self.count_operation(false);
-        // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
+        // Event reasons are few and fixed; the note has the exact failure, which may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
             _ if leaving => EventReason::RemoveFailed,
             Some(GrantType::Stage) => EventReason::StageFailed,
@@ -464,7 +464,7 @@ impl Scope {
         Ok(wait)
     }
 
-    /// Forgets failures from before the host was to leave: they were part of another operation, and delay nothing of its removal.
+    /// Clears failures from before the host was marked for removal: they belong to another operation, and must not delay the removal.
     pub(super) fn forget_failures_before_leaving(&mut self) {
         let marked = self.instance.spec.leaving.as_ref().and_then(|l| l.since.known());
         let since = marked.or_else(|| self.instance.metadata.deletion_timestamp.as_ref().map(|t| t.0));
@@ -485,12 +485,12 @@ impl Scope {
         is_idle && self.is_retry_open() && self.cx.node(&self.name()).is_some_and(|node| !ready(&node).0)
     }
 
-    /// Records that the request for another attempt is met.
+    /// Records that the request for another attempt was handled.
     pub(super) fn take_retry(&mut self) {
         self.status.record().last_handled_retry = retry_requested(&self.instance);
     }
 
-    /// Reports a request for another attempt where none has failed.
+    /// Reports a request for another attempt when nothing has failed.
     fn report_needless_retry(&self) {
         let status = &self.status;
         let is_due = status.failures.is_some()
@@ -508,12 +508,12 @@ impl Scope {
         }
     }
 
-    /// Time for which the next attempt waits, if it does. A user ends the wait by asking for a retry, or by allowing a host key.
+    /// Returns the wait until the next attempt, if there is one. A user ends the wait by requesting a retry, or by allowing a host key.
     pub(super) fn retry_after(&mut self) -> Option<std::time::Duration> {
         if self.is_retry_open() && !self.awaits_repair() {
             self.take_retry();
             self.report_needless_retry();
-            // What a user asks for is tried even if it has failed for good.
+            // A requested retry also tries a version that has failed permanently.
             self.status.record().failed_version = None;
             self.retry_now();
             if let Some(failures) = &mut self.status.record().address_failures {
@@ -523,13 +523,13 @@ impl Scope {
                 failures.next_retry_time = None;
             }
             if let Some(pulled) = &mut self.status.record().pre_pulled {
-                // The host is asked which it has.
+                // The next pull asks the host for its images.
                 pulled.images.clear();
                 pulled.failures = None;
             }
             return None;
         }
-        // What is wrong with an entry is often corrected in the entry.
+        // An error in an entry is often corrected in the entry itself.
         let now = self.host_digest();
         let failures = self.status.record().failures.as_mut()?;
         if failures.host_digest.as_ref().is_some_and(|then| *then != now) {
@@ -538,41 +538,41 @@ impl Scope {
         until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
-    /// Wait for the next attempt, if the last one failed in the same way and nothing has asked for another since. Such a failure is reported already.
+    /// Returns the wait until the next attempt, if the last one failed in the same way and no retry was requested. The failure is already reported.
     pub(super) fn same_failure(&mut self, error: &StepError) -> Option<std::time::Duration> {
         let wait = self.retry_after()?;
-        let (reason, message) = (error.reason(), self.with_way_out(error));
+        let (reason, message) = (error.reason(), self.message_with_remedy(error));
         let is_same = |f: &Failures| f.last_reason == reason && f.last_message == message;
         self.status.failures.as_ref().is_some_and(is_same).then_some(wait)
     }
 
-    /// Digest of the host in the spec of the instance.
+    /// Returns a digest of the host in the instance's spec.
     pub(super) fn host_digest(&self) -> String {
         let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();
         hex::encode(&Sha256::digest(text)[..8])
     }
 
-    /// Time for which the next key rotation waits after a failure, if it does.
+    /// Returns the wait of the next key rotation after a failure, if there is one.
     pub(super) fn key_waits(&self) -> Option<std::time::Duration> {
         until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
-    /// Time for which the next pull of images waits after a failure, if it does.
+    /// Returns the wait of the next image pull after a failure, if there is one.
     pub(super) fn images_wait(&self) -> Option<std::time::Duration> {
         let pulled = self.status.pre_pulled.as_ref()?;
         let failures = image_pull::failures(pulled, self.pool.spec.pre_pull_images())?;
         until(failures, self.cx.process.args.backoff_max)
     }
 
-    /// Schedules the next attempt at once.
+    /// Makes the next attempt due at once.
     pub(super) fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.record().failures {
             failures.next_retry_time = None;
         }
     }
 
-    /// Stores the status at the end of a reconcile, unless the next one finds out the same. While a host registers, every change of its Node
-    /// brings another one.
+    /// Stores the status at the end of a reconcile, unless the next reconcile finds out the same. While a host registers, every change of its Node
+    /// triggers one.
     pub(super) async fn save_at_end(&mut self) -> Result<(), StepError> {
         self.observe_generation();
         let waits = |s: &WindowsInstanceStatus| {
@@ -587,22 +587,22 @@ impl Scope {
         self.save().await
     }
 
-    /// Records the generation that was seen, also where only that is new: a client that waits for the operator to see it would otherwise wait for the
-    /// next attempt on the host. A new instance says nothing yet.
+    /// Records the observed generation, even if nothing else has changed: otherwise, a client that waits for it would wait until the next attempt on
+    /// the host. Skips a new instance, which has reported nothing yet.
     fn observe_generation(&mut self) {
         if self.status.observed_generation.is_some_and(|observed| observed >= 0) {
             self.status.record().observed_generation = self.instance.metadata.generation;
         }
     }
 
-    /// Stores the status, if it differs from what is stored.
+    /// Stores the status, if it has changed.
     pub(super) async fn save(&mut self) -> Result<(), StepError> {
         self.observe_generation();
         self.status.commit(&mut self.instance, &self.cx).await
     }
 }
 
-/// Time for which the attempt after these failures waits, if it does.
+/// Returns the wait until the next attempt after these failures, if there is one.
 pub(super) fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
     let now = clock::now();
     let until = believed(failures.next_retry_time?.known()?, now, max);

@@ -1,4 +1,4 @@
-//! Tests of the status of an instance that is being worked on.
+//! Tests of the status of an instance that is being reconciled.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         assert_eq!(begun.is_ok(), goes_on, "{about}: {begun:?}");
         assert!(goes_on || matches!(begun, Err(StepError::Outdated)), "{about}: {begun:?}");
 
-        // That it was taken back can be stored in any case.
+        // The revocation itself can always be stored.
         bed.api.forget("PATCH", &patch).on("PATCH", &patch, 409, conflict()).on("PATCH", &patch, 200, json!(changed));
         let mut scope = bed.scope(instance);
         if let Some(operation) = &mut scope.status.record().operation {
@@ -52,7 +52,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
     }
 }
 
-/// An instance is gone at the end of a removal, or because a user has deleted it: that is no error.
+/// An instance is gone after a removal, or because a user has deleted it: that is no error.
 #[tokio::test]
 async fn nothing_is_stored_of_an_instance_that_is_gone() {
     let bed = Bed::new().await;
@@ -64,7 +64,7 @@ async fn nothing_is_stored_of_an_instance_that_is_gone() {
     assert_eq!(bed.api.calls("PATCH", &patch).len(), 1, "it was not tried");
 }
 
-/// Steps mostly take several reconciles.
+/// Steps often span several reconciles.
 #[tokio::test]
 async fn a_step_lasts_as_long_as_it_lasts() {
     let bed = Bed::new().await;
@@ -103,7 +103,7 @@ async fn the_time_of_an_attempt_that_is_under_way_is_not_in_the_past() {
     }
 }
 
-/// Each status that is written wakes its own instance: a refusal that is counted again each time would never rest.
+/// Each write of the status triggers a reconcile of its instance: a refusal that is counted each time would loop forever.
 #[tokio::test]
 async fn a_failure_is_counted_once_until_its_wait_is_over() {
     let bed = Bed::new().await;
@@ -123,8 +123,8 @@ async fn a_failure_is_counted_once_until_its_wait_is_over() {
     }
 }
 
-/// The API server answers a limited number of requests at once. A request of `work` that is not polled keeps its place, which the one that stores the
-/// status may wait for.
+/// The API server answers a limited number of requests at once. A request of `work` that is not polled keeps its slot, which the write of the status
+/// may wait for.
 #[tokio::test]
 async fn work_goes_on_while_its_step_is_stored() {
     let bed = Bed::new().await;
@@ -136,7 +136,7 @@ async fn work_goes_on_while_its_step_is_stored() {
     let instance = bed.instance(&json!({}), &json!({}), &json!({"operation": operation}));
     let stored = bed.api.forget("PATCH", &patch).hold("PATCH", &patch, json!(instance));
     let mut scope = bed.scope(instance);
-    scope.pass_step(Step::Certify, "requesting certificates");
+    scope.announce_unstored_step(Step::Certify, "requesting certificates");
     let api = bed.api.clone();
     let work = async move {
         while api.calls("PATCH", &patch).is_empty() {
@@ -145,11 +145,11 @@ async fn work_goes_on_while_its_step_is_stored() {
         stored.notify_one();
         7
     };
-    let done = tokio::time::timeout(std::time::Duration::from_secs(30), scope.while_shown(work)).await;
+    let done = tokio::time::timeout(std::time::Duration::from_secs(30), scope.run_showing_step(work)).await;
     assert_eq!(done.expect("the work waits for the status, and the status for the work").unwrap(), 7);
 }
 
-/// A used grant may be restored from a backup without the status in which it was used.
+/// A used grant may be restored from a backup without its status.
 #[tokio::test]
 async fn no_host_of_a_paused_pool_joins() {
     let granted = json!({"grant": {"id": "join-1", "type": "Provision", "grantedTime": "2026-01-01T00:00:00Z"}});
@@ -171,7 +171,7 @@ async fn no_host_of_a_paused_pool_joins() {
     }
 }
 
-/// A user who asks for another attempt gets a repair of a node that does not work, or learns that there is nothing to retry.
+/// A user who requests a retry gets a repair of a broken node, or learns that there is nothing to retry.
 #[tokio::test]
 async fn a_request_to_try_again_is_met_or_told_to_have_no_effect() {
     let mut bed = Bed::new().await;

@@ -18,8 +18,7 @@ use wnp_core::{
 use super::scope::Scope;
 use crate::runtime::{clock, events::EventReason};
 
-/// Reports the result of the check before the first change. Warnings that are new get
-/// an event. A restart that the operation is about to make is no warning.
+/// Reports the result of the preflight check. New warnings get an event. A restart that the operation is about to make is no warning.
 pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &Faults>, state: &HostState) {
     let leaves = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
     let is_on_aws = scope.cx.hosts.release.get().cluster.platform == Platform::Aws && of_pool.has_cloud_controller();
@@ -43,7 +42,7 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
     }
 }
 
-/// Reports whether the host can use the accounts of its pool. Without accounts there is nothing to report.
+/// Reports whether the host can use the accounts of its pool. Removes the condition if there are no accounts.
 pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostState) {
     let accounts = &of_pool.service_accounts;
     if accounts.is_empty() {

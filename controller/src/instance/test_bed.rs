@@ -1,4 +1,4 @@
-//! One host to work on, for tests: simulated, and an API server that answers from a script.
+//! Test bed: one simulated host, and an API server that answers from a script.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -30,14 +30,14 @@ use crate::{
     wmco::lock::OtherOperator,
 };
 
-/// Id of the cluster.
+/// ID of the cluster.
 pub(crate) const CLUSTER: &str = "cluster-1";
 /// Path of the Node of the host.
 pub(crate) const NODE: &str = "/api/v1/nodes/win-1";
 /// Path of the host's instance.
 pub(crate) const INSTANCE: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances/win-1";
 
-/// A host `win-1` of the pool `p`.
+/// Test bed with the host `win-1` of the pool `p`.
 pub(crate) struct Bed {
     pub api: FakeApi,
     pub cx: Arc<Context>,
@@ -54,12 +54,12 @@ struct Writers {
 }
 
 impl Bed {
-    /// Creates a bed with an API server that answers from a script alone.
+    /// Creates a bed whose API server answers only from a script.
     pub(crate) async fn new() -> Self {
         Self::with(FakeApi::new()).await
     }
 
-    /// Creates a bed with an API server that answers from a script, and otherwise from its objects.
+    /// Creates a bed whose API server answers from a script, and otherwise from its objects.
     pub(crate) async fn with_objects() -> Self {
         Self::with(FakeApi::with_objects()).await
     }
@@ -90,13 +90,13 @@ impl Bed {
         Self { api, cx, host, caches, files, _sim: sim }
     }
 
-    /// Ends the operator, wherever it is, and starts the next one, with empty caches.
+    /// Ends the operator at any point, and starts the next one with empty caches.
     pub(crate) fn restart_operator(&mut self) {
         let epoch = self.cx.process.epoch + 1;
         (self.cx, self.caches) = process(&self.api, self.files.path(), epoch);
     }
 
-    /// Restarts the operator with these payloads: each has a minor version of Kubernetes as its name.
+    /// Restarts the operator with these payloads, each named after a minor version of Kubernetes.
     pub(super) fn take_payloads(&mut self, payloads: &[(&str, Vec<Entry>)]) {
         let dir = self.files.path().join("payload");
         std::fs::remove_dir_all(&dir).unwrap();
@@ -106,7 +106,7 @@ impl Bed {
         self.restart_operator();
     }
 
-    /// Changes the contents of the payload on the operator's disk while the operator runs. Their sizes stay.
+    /// Corrupts the payload on the operator's disk while the operator runs. The file sizes stay.
     pub(super) fn damage_payload(&self) {
         let mut folders = vec![self.files.path().join("payload")];
         while let Some(folder) = folders.pop() {
@@ -121,7 +121,7 @@ impl Bed {
         }
     }
 
-    /// Brings what the API server has into the caches, as the watches do. Returns the instance.
+    /// Copies the API server's objects into the caches, as the watches do. Returns the instance.
     pub(crate) fn sync(&mut self) -> Option<WindowsInstance> {
         let read = |plural: &str| self.api.objects(|o| o.of_kind(plural));
         let (instances, nodes) = (read("windowsinstances"), read("nodes"));
@@ -131,7 +131,7 @@ impl Bed {
         instances.into_iter().next().map(|i| serde_json::from_value(i).unwrap())
     }
 
-    /// Returns the instance of the host. A write of its status is answered with it from now on.
+    /// Returns the instance of the host. From now on, a write of its status is answered with this instance.
     pub(crate) fn instance(&self, metadata: &Value, spec: &Value, status: &Value) -> WindowsInstance {
         let mut instance = json!({
             "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1",
@@ -159,7 +159,7 @@ impl Bed {
         serde_json::from_value(instance).unwrap()
     }
 
-    /// Creates a scope on an instance.
+    /// Creates the scope of an instance.
     pub(super) fn scope(&self, instance: impl Into<Arc<WindowsInstance>>) -> Scope {
         let instance = instance.into();
         let pool = self.cx.pool_of(&instance).unwrap();
@@ -171,7 +171,7 @@ impl Bed {
         self.node_that_is("False", uid, address, annotations);
     }
 
-    /// Creates the Node of the host, with this status of its condition `Ready`.
+    /// Creates the Node of the host, with this status of its `Ready` condition.
     pub(crate) fn node_that_is(&mut self, ready: &str, uid: &str, address: &str, annotations: &Value) {
         let node = json!({
             "metadata": {
@@ -193,27 +193,27 @@ impl Bed {
         self.api.forget("GET", NODE).fail("GET", NODE, 404, "NotFound", "there is no such Node", Value::Null);
     }
 
-    /// Number of times that the Node was changed or deleted, or a pod moved.
+    /// Returns how often the Node was changed or deleted, or a pod evicted.
     pub(crate) fn disturbed(&self) -> usize {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()
     }
 }
 
-/// The key that the host takes, in the Secret `key`.
+/// Returns the key that the host accepts, in the Secret `key`.
 pub(crate) fn key() -> PrivateKey {
     PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]))
 }
 
-/// Another key, in the Secret `new-key`.
+/// Returns another key, in the Secret `new-key`.
 pub(crate) fn new_key() -> PrivateKey {
     PrivateKey::from(Ed25519Keypair::from_seed(&[8; 32]))
 }
 
-/// Images that the pool `p` has its hosts pull ahead, as soon as it grants that.
+/// Images that the hosts of the pool `p` pull ahead, once granted.
 pub(crate) const IMAGES: [&str; 2] = ["r.example/a:1", "r.example/b:1"];
 
-/// An operator that has just become the leader.
+/// Creates an operator that has just become the leader.
 fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
     let args = ["run", "--namespace", "operator", "--loopback-hosts", "--backoff-base", "1ms", "--backoff-max", "2s"];
     let args = args.into_iter().map(Into::into);
@@ -243,7 +243,7 @@ fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
         epoch,
         metrics: Arc::new(Metrics::default()),
         stop: CancellationToken::new(),
-        looks_once: false,
+        is_one_shot: false,
     };
     let cluster = Cluster::fake(api.client());
     let mut base = Base::new(process, cluster, CLUSTER.into(), caches);

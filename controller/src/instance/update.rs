@@ -1,5 +1,5 @@
-//! Changes a node: gives it another version, restarts its host, or repairs it, by the steps that [`operation::update`](wnp_core::operation::update)
-//! and [`operation::join`](wnp_core::operation::join) choose. A version that fails permanently is rolled back.
+//! Changes a node: updates its version, restarts its host, or repairs it, by the steps that [`operation::update`](wnp_core::operation::update) and
+//! [`operation::join`](wnp_core::operation::join) choose. Rolls back a version that fails permanently.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,10 +32,10 @@ use wnp_core::{
     status::instance::Situation,
 };
 
-/// Interval at which a node in maintenance is observed without a change: whether its cordon is still there.
+/// Interval at which a node in maintenance is checked without a change, to find a removed cordon.
 const MAINTENANCE_POLL: Duration = Duration::from_mins(1);
 
-/// Sends the payload of a version ahead. The node continues unchanged.
+/// Sends the payload of a version ahead of its update. The node continues unchanged.
 pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     let Some(version) = &grant.version else { return Ok(Action::await_change()) };
     if let Some(wait) = scope.retry_after() {
@@ -123,10 +123,10 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                     Converged::Works(node) => node,
                     Converged::Waits(action) => return Ok(action),
                     Converged::MustBeEmpty => return empty_first(scope).await,
-                    // Only a host that joins is asked.
+                    // Only a host that joins gives this result.
                     Converged::AlreadyNode(_) => None,
                 };
-                // What was converged again is watched again.
+                // A node that was converged again is watched again.
                 (seen.works, seen.proven) = (true, scope.pool.spec.rollout().min_ready().is_zero());
             }
             Next::Verify => {
@@ -141,31 +141,31 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Reports whether a maintenance is no longer requested, and nothing has been done on the host for it. Its pool is about to take the grant back.
+/// Reports whether a maintenance is no longer requested and has changed nothing on the host. Its pool is about to revoke the grant.
 async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepError> {
-    if grant.type_ != GrantType::Maintenance || is_past_return(scope) {
+    if grant.type_ != GrantType::Maintenance || is_irrevocable(scope) {
         return Ok(false);
     }
     let node = scope.find_node().await?.node();
     Ok(maintenance::requested(scope, node.as_ref()).request.is_none())
 }
 
-/// Reports whether a node that is not found to work after its maintenance is to be in maintenance again, for which it waits for no retry.
+/// Reports whether a new maintenance is requested for a node that is not verified after the last one. Such a node does not wait for a retry.
 fn is_requested_again(scope: &Scope) -> bool {
     let node = scope.cx.node(&scope.name());
     scope.operation_type() == Some(GrantType::Maintenance)
-        && is_past_return(scope)
+        && is_irrevocable(scope)
         && ChangePhase::from(scope.step()) >= ChangePhase::Converge
         && maintenance::requested(scope, node.as_deref()).request.is_some()
 }
 
-fn is_past_return(scope: &Scope) -> bool {
-    scope.status.operation.as_ref().is_some_and(Operation::is_past_return)
+fn is_irrevocable(scope: &Scope) -> bool {
+    scope.status.operation.as_ref().is_some_and(Operation::is_irrevocable)
 }
 
-/// Reports whether a repair that has changed nothing yet would disturb a node that works again: its services would be restarted under its pods.
+/// Reports whether a repair that has changed nothing yet would disturb a recovered node, by restarting services under its pods.
 fn is_needless(scope: &Scope, grant: &Grant) -> bool {
-    let is_unchanged = scope.status.operation.as_ref().is_none_or(|o| !o.is_past_return());
+    let is_unchanged = scope.status.operation.as_ref().is_none_or(|o| !o.is_irrevocable());
     grant.type_ == GrantType::Repair
         && is_unchanged
         && scope.cx.node(&scope.name()).is_some_and(|node| {
@@ -173,7 +173,7 @@ fn is_needless(scope: &Scope, grant: &Grant) -> bool {
         })
 }
 
-/// Takes up the change: a new one begins from the version that the host follows.
+/// Starts or continues the change. A new change records the version that the host follows.
 async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
     let is_new = scope.status.operation.as_ref().is_none_or(|o| o.id != grant.id);
     let current = scope.status.current_version.clone();
@@ -187,7 +187,7 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Returns the change as observed before anything is done, and the Node, if the change was seen to work already: then it is only watched.
+/// Returns the initial observation of the change. If the change was already seen to work, also returns the Node, which is then only watched.
 fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) {
     let begun = scope.step().into();
     let is_maintenance = scope.operation_type() == Some(GrantType::Maintenance);
@@ -206,7 +206,7 @@ fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) 
     (seen, working)
 }
 
-/// Observes what other clients may change at any time. Whether the Node has a cordon, and whose, is asked of the API server.
+/// Observes what other clients may change at any time. Reads the Node with its cordon from the API server.
 async fn observe(scope: &mut Scope, seen: &mut ObservedChange) -> Result<Found, StepError> {
     let found = if seen.maintenance != Maintenance::None {
         let found = scope.find_node_to_empty().await?;
@@ -235,10 +235,10 @@ fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| cordoned_by(node) == Some(o.id.as_str()))
 }
 
-/// Moves the pods away first from a host that has to be restarted.
+/// Begins a drain for a host that turns out to need a restart.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.disruption() == Disruption::None {
-        // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
+        // The operation has no slot in the disruption budget. Nothing was done yet: the restart is requested, and both are granted later.
         request_restart(scope).await?;
         scope.finish_operation();
         return Ok(Action::await_change());
@@ -250,7 +250,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Names all services for a repair whose broken service is unknown.
+/// Adds all services to a repair that does not know which service is broken.
 fn name_services(scope: &mut Scope, target: &Target) {
     if let Some(operation) = &mut scope.status.record().operation
         && operation.type_ == GrantType::Repair
@@ -265,7 +265,7 @@ async fn target(scope: &Scope) -> Result<Target, StepError> {
     scope.target(&version.unwrap_or_default()).await
 }
 
-/// Reports whether a Node is still as it was when the change was seen to work.
+/// Reports whether a Node is as it was when the change was seen to work.
 fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
     let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(key::VERSION));
     scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
@@ -273,7 +273,7 @@ fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
         && follows == Some(&target.version)
 }
 
-/// Watches the node that works. Returns the time for which it is to be watched yet.
+/// Watches the working node. Returns the remaining time, if any.
 async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let hold = scope.pool.spec.rollout().min_ready();
     let what = format!("watching whether the node stays Ready for {} s", hold.as_secs());
@@ -292,7 +292,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.record().previous_version = scope.status.record().current_version.replace(target.version.clone());
     }
-    // A new certificate for the version that it follows says nothing about one that failed.
+    // A certificate renewal for the same version proves nothing about a version that failed.
     let is_renewal =
         operation.from_version == operation.to_version && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
@@ -308,7 +308,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.status.record().staged_version = None;
     scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     if let Some(node) = &node {
-        // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
+        // Before the operation is cleared: it records whether a restart requested in the Node has happened.
         sync_node_metadata(scope, node).await?;
     }
     let was_drained = scope.drains();
@@ -321,7 +321,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
     if reason == EventReason::Updated && !was_drained {
-        // That its services are restarted was reported on the Node when it began, and otherwise its owner notices nothing.
+        // The restart of services was reported on the Node when it began. Without one, the node's owner notices nothing.
         scope.cx.events.say(&*scope.instance, reason, operation.type_.as_str(), &note);
     } else {
         node_events::say(scope, reason, operation.type_.as_str(), &note);
@@ -343,7 +343,7 @@ fn completion_event(operation: &Operation, target: &Target) -> (EventReason, Str
     }
 }
 
-/// Decides what follows from a failure. Returns true if the change is to be taken back at once.
+/// Decides what follows from a failure. Returns true if the change is rolled back at once.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepError> {
     let Some(operation) = scope.status.operation.clone() else { return Ok(false) };
     if operation.type_ == GrantType::Stage {
@@ -352,10 +352,10 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     }
     let failure = Failure {
         type_: operation.type_,
-        past_return: operation.is_past_return(),
+        irrevocable: operation.is_irrevocable(),
         rolling_back: operation.rolling_back,
         blame: error.blame(),
-        is_of_the_api: error.is_of_the_api(),
+        is_api_failure: error.is_api_failure(),
         is_final: error.is_final(),
         attempts: operation.attempts,
     };
@@ -401,7 +401,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     Ok(true)
 }
 
-/// Ends an operation whose grant was revoked before it changed the host, and reports it if pods were moved for it.
+/// Ends an operation whose grant was revoked before it changed the host, and reports it if the node was being drained.
 pub(super) async fn withdraw(scope: &mut Scope) -> Result<(), StepError> {
     let drained = scope.status.operation.as_ref().filter(|o| o.drain.is_some()).map(|o| o.type_);
     abort_operation(scope).await?;
@@ -412,7 +412,7 @@ pub(super) async fn withdraw(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Reason why the pool revokes a grant, as far as the host's side sees it.
+/// Returns the reason why the pool revokes a grant, as far as the instance shows it.
 fn revoked_because(scope: &Scope) -> String {
     let (node, pool) = (scope.cx.node(&scope.name()), &scope.instance.spec.pool_ref.name);
     if is_held(&scope.instance, node.as_deref()) {
@@ -429,7 +429,7 @@ fn revoked_because(scope: &Scope) -> String {
     }
 }
 
-/// Ends an operation that has changed nothing on the host, or whose grant was revoked before it did.
+/// Ends an operation that has changed nothing on the host.
 pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.operation.clone() else { return Ok(()) };
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
@@ -440,7 +440,7 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
     let node = scope.cx.node(&scope.name());
     let is_withdrawn = || maintenance::requested(scope, node.as_deref()).request.is_none();
     if operation.type_ == GrantType::Maintenance && (operation.drain.is_some() || is_withdrawn()) {
-        // It has had its turn. One that is withdrawn each time before the drain would come first each time.
+        // This maintenance counts as done. Otherwise, one that is withdrawn before each drain would always come first.
         scope.status.record().last_maintenance_time = Some(clock::now().into());
     }
     scope.drop_operation();

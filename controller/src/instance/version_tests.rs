@@ -1,4 +1,4 @@
-//! Versions that cannot be given to a host, and what a host may have kept from an earlier time.
+//! Tests of versions that cannot be given to a host, of payload changes, and of outdated state on a host.
 
 use std::fs;
 
@@ -67,7 +67,7 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
         let version = publish(&world);
         world.grant("join-1", GrantType::Provision, &version, &json!({}));
         world.works_until(about, |w| failure(w) == reason).await;
-        // Whichever it is, the version that is asked for.
+        // In each case, the message names the requested version.
         let message = world.instance().unwrap()["status"]["failures"]["lastMessage"].to_string();
         assert!(message.contains(&version), "{about}: {message}");
         assert!(reason != "VersionFilesMissing" || message.contains("it has payloads for all versions"), "{message}");
@@ -83,7 +83,7 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
     }
 }
 
-/// A rollout brings the API server's version to the program on the host, and back with the cluster, for each node.
+/// A rollout updates the host's program with the API server's version, and reverts it with the cluster, for each node.
 #[tokio::test]
 async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     let mut world = World::new().await;
@@ -109,7 +109,7 @@ async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     world.works_until("it joins", |w| w.follows(&first)).await;
     assert_eq!(on_host(&world), "1.34.9");
 
-    // A control plane that goes over a minor version in one upgrade, as from EUS to EUS.
+    // The control plane skips a minor version in one upgrade, as from EUS to EUS.
     for minor in [35, 36] {
         follow(&world, minor, true);
         assert_eq!(world.publish(110), first, "the upgrade of the control plane is not done");
@@ -153,7 +153,7 @@ async fn a_plugin_of_another_installer_is_found_before_the_node_is_drained() {
     assert!(!is_cordoned(&world.node().unwrap()) && instance["status"]["currentVersion"] == json!(old));
 }
 
-/// A host that joins again may be another machine by now, or one whose containerd is new.
+/// A host that joins again may be another machine, or have a new containerd.
 #[tokio::test]
 async fn a_host_that_joins_again_has_no_images_of_an_earlier_time() {
     let mut world = World::new().await;

@@ -1,7 +1,7 @@
-//! An instance whose pool does not exist: the pool's finalizer was removed by hand, or its kind was deleted.
+//! Instance whose pool does not exist: the pool's finalizer was removed by hand, or its kind was deleted.
 //!
-//! The operator has no settings to reach the host, and no user has requested its removal: it does not change the host.
-//! An operation that had begun is ended as far as the cluster goes, and the instance reports the remedies.
+//! Without a pool, the operator has no settings to reach the host, and no user has requested its removal: the host is
+//! not changed. An operation that has begun is ended as far as the cluster goes, and the instance reports the remedies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{error::StepError, remove, scope::Scope, update};
 use crate::context::Context;
 use wnp_core::status::instance::Situation;
 
-/// Time after which the cache must have a new pool.
+/// Time after which the cache must contain a new pool.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reconciles an instance without a pool.
@@ -24,7 +24,7 @@ pub(super) async fn reconcile(cached: &Arc<WindowsInstance>, cx: &Arc<Context>) 
         Ok(None) => {}
         Err(error) => return Err(StepError::api("get the pool")(error)),
     }
-    // It stands for the one that is not there: nothing is read of it but its name.
+    // Placeholder for the missing pool: only its name is read.
     let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
     let mut scope = Scope::new(cx.clone(), cached.clone(), Arc::new(stand_in));
     let action = act(&mut scope).await?;
@@ -36,14 +36,14 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
     }
-    // What has changed something on the host is brought to its end when the pool is there again.
-    if !scope.status.operation.as_ref().is_some_and(|o| o.is_past_return() || o.type_ == GrantType::Remove) {
+    // A change that has begun on the host is completed when the pool exists again.
+    if !scope.status.operation.as_ref().is_some_and(|o| o.is_irrevocable() || o.type_ == GrantType::Remove) {
         update::abort_operation(scope).await?;
-    } else if remove::past_return(scope).is_none() {
+    } else if remove::irrevocable(scope).is_none() {
         remove::take_back(scope).await?;
     }
-    let text = message(&scope.name(), &scope.instance, remove::past_return(scope).is_some());
-    scope.set_conditions(&Situation::Poolless { message: &text });
+    let text = message(&scope.name(), &scope.instance, remove::irrevocable(scope).is_some());
+    scope.set_conditions(&Situation::WithoutPool { message: &text });
     Ok(Action::await_change())
 }
 

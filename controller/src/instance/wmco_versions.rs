@@ -1,4 +1,4 @@
-//! Nodes of the legacy operator that keep its version, because a change would lose settings that they have.
+//! Legacy versions that nodes keep because a change would lose settings.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,11 +20,11 @@ use wnp_core::{
     rollout::lost_settings::{Loss, images, losses, node_manager, unaccepted},
 };
 
-/// Versions of the legacy operator that hosts follow, and what users accept to lose.
+/// Versions of the legacy operator that hosts follow, and the losses that users accept.
 pub(crate) struct WmcoVersions {
-    /// Stored versions by name; `None` for one that is not stored, and an error in words for one that cannot be read.
+    /// Stored versions by name; `None` for one that is not stored, and an error message for one that is unreadable.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
-    /// Value of the act on the pool that accepts lost settings.
+    /// Value of the pool's annotation that accepts lost settings.
     accepted: Option<String>,
     /// True if the ServiceAccount of cloud-node-managers is missing.
     lacks_node_manager: bool,
@@ -33,7 +33,7 @@ pub(crate) struct WmcoVersions {
 }
 
 impl WmcoVersions {
-    /// Reads the versions.
+    /// Reads these versions, and the losses that the pool accepts.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = acts::in_force(pool, key::ACCEPT_LOST_SETTINGS).map(str::to_owned);
         let cluster = &cx.hosts.release.get().cluster;
@@ -47,8 +47,8 @@ impl WmcoVersions {
         read
     }
 
-    /// Settings that a node of this version would lose, and whose loss is not accepted. `accepted` is the instance's
-    /// annotation.
+    /// Returns the settings that a node of this version would lose, and whose loss is not accepted. `accepted` is the
+    /// instance's annotation.
     pub(crate) fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
         let all = match self.versions.get(version) {
             Some(Ok(Some(stored))) => match stored.as_ref() {
@@ -62,7 +62,7 @@ impl WmcoVersions {
                 }
                 Stored::Ours(_) => Vec::new(),
             },
-            // A node that names no version has no settings that are recorded anywhere: it is drained, and changed.
+            // A node of unknown version has no recorded settings: it is drained and changed.
             Some(Ok(None)) if version != UNKNOWN_VERSION => vec![Loss::Gone(version.to_owned())],
             Some(Err(error)) => vec![Loss::Unreadable(error.clone())],
             Some(Ok(None)) | None => Vec::new(),
@@ -70,7 +70,7 @@ impl WmcoVersions {
         unaccepted(&all, &[self.accepted.as_ref(), accepted])
     }
 
-    /// Settings that a host would lose, and whose loss is not accepted.
+    /// Returns the settings that a host would lose, and whose loss is not accepted.
     pub(crate) fn losses_of(&self, instance: &WindowsInstance, to: &ServicesConfig) -> Vec<Loss> {
         let Some(version) = adopted_version(instance) else { return Vec::new() };
         self.losses(version, instance.annotations().get(key::ACCEPT_LOST_SETTINGS), to)

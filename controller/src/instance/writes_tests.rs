@@ -1,4 +1,4 @@
-//! Cost of an operation for the API server: the operator's own writes, without those of the pool controller and of the certificate approver.
+//! Tests of the API writes of an operation: the operator's own, without those of the pool controller and the certificate approver.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{executor_tests::World, reconcile_instance};
 use crate::fake_api::Call;
 
-/// The writes since `before` calls, as "METHOD resource step", where a status has a step.
+/// Returns the writes since `before` calls, as "METHOD resource step", where a status has a step.
 fn writes(world: &World, before: usize) -> Vec<String> {
     let calls = world.bed.api.all_calls().split_off(before);
     let step = |call: &Call| call.body["status"]["operation"]["step"].as_str().unwrap_or_default().to_owned();
@@ -29,7 +29,7 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
     world.works_until("it joins", |w| w.follows(&version)).await;
     let request = ["POST certificatesigningrequests", "PATCH certificatesigningrequests/approval"];
     let mut expected = vec![
-        // With the host's key, before anything is done to the host.
+        // Includes the host key, before the host is changed.
         "PATCH windowsinstances/status Connect",
         "PATCH windowsinstances/status Configure",
         request[0],
@@ -50,7 +50,7 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
     world.works_until("it is updated", |w| w.follows(&version)).await;
     let expected = [
         "PATCH windowsinstances/status Configure",
-        // The version that wicd is to follow.
+        // The version for wicd to follow.
         "PATCH nodes",
         "PATCH windowsinstances/status Register",
         "PATCH windowsinstances/status",
@@ -112,7 +112,7 @@ async fn a_renewal_of_wicds_certificate_costs_one_write_of_a_status() {
     assert_eq!(world.bed.host.stats().connections, 1, "the join's");
 }
 
-/// Sorts requests: those that are made at the same time have no order.
+/// Sorts requests, because concurrent ones have no order.
 fn sorted(mut list: Vec<String>) -> Vec<String> {
     list.sort();
     list

@@ -1,4 +1,4 @@
-//! Lists that are files, of Git or of Flux: entries with their locations, or the faults in words. Pure.
+//! Host lists in files, from Git or Flux: entries with their locations, or an error with the findings.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use gitops::hosts::{self, Finding};
 
 use wnp_core::inventory::{Entry, SourceError};
 
-/// Findings that a message has room for.
+/// Maximum number of findings in a message.
 const SHOWN: usize = 3;
 
-/// The commit that last changed each entry, by file, and name or address of the host.
+/// Commit that last changed each entry, by file, and name or address of the host.
 pub(super) type Changes = BTreeMap<(String, String), Commit>;
 
-/// Key under which the commit of an entry is looked up: the file, and the name of the host, or its address if it has none.
+/// Returns the key of an entry in [`Changes`]: the file, and the name of the host, or its address if it has no name.
 pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
     let host = &entry.host;
     let name = if host.name.is_empty() { &host.address } else { &host.name };
     (entry.file.clone(), name.clone())
 }
 
-/// Entries of files with their locations.
+/// Returns the entries of files with their locations.
 pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
     let place = |entry: hosts::Entry| {
         let commit = changes.get(&called(&entry)).cloned();
@@ -38,7 +38,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
     entries.into_iter().map(place).collect()
 }
 
-/// Error for a faulty revision, of which nothing is used.
+/// Returns the error for a faulty revision, of which nothing is used.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let said = |f: &Finding| match (f.file.is_empty(), f.line) {
         (true, _) => f.message.clone(),

@@ -1,9 +1,8 @@
-//! Probe of hosts that a list names by their address alone, for their names.
+//! Probe for the names of hosts that a list names only by their addresses.
 //!
-//! A host is contacted twice. The first time only to see its key, unless one is declared; nothing is put on it. The key is stored in the
-//! pool's status, and only then the operator logs in with that key, sends wicd, and asks for the name. The answer is stored beside
-//! the key for as long as the entry is listed and has no instance, so that no host is asked twice, not even after a
-//! restart of the operator.
+//! A host is contacted twice. The first contact only reads its host key, unless one is declared, and puts nothing on the host. The key is stored in
+//! the pool's status. Only then does the operator log in, trusting that key, send wicd, and ask for the name. The name is stored with the key while
+//! the entry is listed and has no instance, so that no host is asked twice, even after a restart of the operator.
 
 mod contact;
 mod queue;
@@ -29,34 +28,34 @@ use wnp_core::{
     inventory::{
         Entry,
         list::MAX_ASKED,
-        naming::{Place, Why},
+        naming::{Endpoint, Why},
     },
     operation::host_key_problem::HostKeyProblem,
 };
 
-/// Time after which a host that could not be asked is asked again, and after twice as long each further time.
+/// Initial backoff for a host that could not be asked, doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
 const LAST_RETRY: Duration = Duration::from_mins(5);
-/// Time after which a host whose name cannot be used is asked again, and after twice as long each further time: it may be renamed.
+/// Initial wait before a host with an unusable name is asked again, doubled after each further time: it may be renamed.
 const FIRST_REVISIT: Duration = Duration::from_mins(5);
 const LAST_REVISIT: Duration = Duration::from_hours(1);
-/// Time after which a DNS answer is refreshed, if it is still needed.
+/// Time after which a DNS answer is refreshed while it is needed.
 const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
 /// Time without use after which a DNS answer is dropped.
 const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// Probe of hosts for their names: probes in progress, and results that are not stored yet.
+/// Probe for the names of hosts, with the tasks in progress and the results that are not stored yet.
 #[derive(Clone, Default)]
 pub(crate) struct HostnameProbe(Arc<Mutex<State>>);
 
-type Key = (String, Place);
+type Key = (String, Endpoint);
 
 #[derive(Default)]
 struct State {
     queue: Queue<Task>,
-    /// Hosts to ask, by pool and place.
+    /// Hosts to ask, by pool, address and port.
     asked: HashMap<Key, Arc<Ask>>,
-    /// Contacts that the status of the pool does not have yet.
+    /// Contacts that the pool's status does not have yet.
     fresh: HashMap<Key, FirstContact>,
     failures: HashMap<Key, Failed>,
     revisits: HashMap<Key, (u32, Instant)>,
@@ -67,15 +66,15 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
     Lookup(String),
-    Contact(Place),
+    Contact(Endpoint),
 }
 
-/// A host to ask.
+/// Host to ask for its name.
 pub(crate) struct Ask {
     pool: Arc<WindowsNodePool>,
-    place: Place,
+    place: Endpoint,
     entry: Entry,
-    /// Stored contact with the host.
+    /// Contact with the host that the pool's status has.
     stored: Option<FirstContact>,
 }
 
@@ -87,16 +86,16 @@ struct Failed {
 
 #[derive(Default)]
 struct Lookup {
-    /// Addresses of the DNS name; `None` until it has been looked up once.
+    /// Addresses of the DNS name, or `None` until the first look-up.
     addresses: Option<Vec<String>>,
     at: Option<Instant>,
     needed: Option<Instant>,
 }
 
-/// Source of the host key of an entry without a name.
+/// Returns the source of the host key of an entry without a name.
 ///
 /// # Errors
-/// Fails if the host must not be logged in to.
+/// Fails when the operator must not log in to the host.
 pub(crate) fn host_key_of(
     entry: &Entry,
     stored: Option<&FirstContact>,
@@ -112,22 +111,27 @@ pub(crate) fn host_key_of(
 }
 
 impl HostnameProbe {
-    /// Reason why the host at a place of this pool could not be asked.
-    pub(crate) fn failure(&self, pool: &str, place: &Place) -> Option<Why> {
+    /// Returns the reason why the host at an address of this pool could not be asked.
+    pub(crate) fn failure(&self, pool: &str, place: &Endpoint) -> Option<Why> {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
     }
 
-    /// Returns the contacts with the hosts at these places: the stored ones, and newer ones.
-    pub(crate) fn contacts(&self, pool: &str, stored: &[FirstContact], places: &BTreeSet<Place>) -> Vec<FirstContact> {
+    /// Returns the contacts with the hosts at these addresses: new ones, or else those in `stored`.
+    pub(crate) fn contacts(
+        &self,
+        pool: &str,
+        stored: &[FirstContact],
+        places: &BTreeSet<Endpoint>,
+    ) -> Vec<FirstContact> {
         let state = self.lock();
-        let of = |place: &Place| {
+        let of = |place: &Endpoint| {
             let fresh = state.fresh.get(&(pool.to_owned(), place.clone())).cloned();
             fresh.or_else(|| stored.iter().find(|c| is_at(c, place)).cloned())
         };
         places.iter().filter_map(of).take(MAX_ASKED).collect()
     }
 
-    /// The addresses of a DNS name; `None` until they are known. It is looked up with the next [`Self::ask`], and the pool is woken.
+    /// Returns the addresses of a DNS name, or `None` until they are known. The next [`Self::ask`] looks up the name and then triggers the pool.
     pub(crate) fn addresses(&self, pool: &str, name: &str) -> Option<Vec<String>> {
         let mut state = self.lock();
         let now = Instant::now();
@@ -140,7 +144,7 @@ impl HostnameProbe {
         addresses
     }
 
-    /// Looks names up at once, for a command that looks once.
+    /// Looks up names immediately, for a command that runs once.
     pub(crate) async fn look_up(&self, names: BTreeSet<String>) {
         let looked_up = futures::future::join_all(names.into_iter().map(|name| async {
             let addresses = contact::look_up(&name).await;
@@ -151,11 +155,11 @@ impl HostnameProbe {
         }
     }
 
-    /// Asks the hosts that are due, in the background; the pool is woken when there is something new. Returns the time until the next is due.
+    /// Asks the hosts that are due in the background, and triggers the pool when a task ends. Returns the time until the next host is due.
     pub(crate) fn ask(
         &self,
         pool: &Arc<WindowsNodePool>,
-        hosts: &[(Place, Entry)],
+        hosts: &[(Endpoint, Entry)],
         cx: &Arc<Context>,
     ) -> Option<Duration> {
         let next = self.queue(pool, hosts, Instant::now());
@@ -163,14 +167,14 @@ impl HostnameProbe {
         next
     }
 
-    /// Forgets the questions of a pool.
+    /// Forgets the tasks of a pool.
     pub(crate) fn forget(&self, pool: &str) {
         let mut state = self.lock();
         state.keep(pool, &BTreeSet::new());
         state.queue.retain(pool, |_| false);
     }
 
-    fn queue(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Place, Entry)], now: Instant) -> Option<Duration> {
+    fn queue(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Endpoint, Entry)], now: Instant) -> Option<Duration> {
         let name = pool.name_any();
         let mut state = self.lock();
         let hosts = &hosts[..hosts.len().min(MAX_ASKED)];
@@ -184,7 +188,7 @@ impl HostnameProbe {
             if state.fresh.get(&key).is_some_and(|fresh| stored.as_ref() == Some(fresh)) {
                 state.fresh.remove(&key);
             }
-            // New contacts are stored first.
+            // A new contact must be stored first.
             if state.fresh.contains_key(&key) || host_key_of(entry, stored.as_ref(), pool).is_err() {
                 continue;
             }
@@ -208,7 +212,7 @@ impl HostnameProbe {
         next
     }
 
-    /// Begins the tasks that may begin.
+    /// Starts all tasks that may start.
     fn begin(&self, cx: &Arc<Context>) {
         let mut begun = Vec::new();
         let mut state = self.lock();
@@ -219,7 +223,7 @@ impl HostnameProbe {
             };
             begun.push((pool, task, ask));
         }
-        // A runtime that ends drops a task in the moment in which it is spawned, and the end of a turn takes the lock.
+        // Unlocked first: a runtime that shuts down drops a task when it is spawned, and the drop of its turn takes the lock.
         drop(state);
         for (pool, task, ask) in begun {
             let turn = Turn { asking: self.clone(), cx: cx.clone(), pool, task };
@@ -238,7 +242,7 @@ impl HostnameProbe {
     fn answered(&self, ask: &Ask, result: Result<FirstContact, Failure>, now: Instant) {
         let key = (ask.pool.name_any(), ask.place.clone());
         let mut state = self.lock();
-        // Its entry may have been taken out meanwhile.
+        // The entry may have been removed in the meantime.
         if !state.asked.contains_key(&key) {
             return;
         }
@@ -269,8 +273,8 @@ impl HostnameProbe {
 }
 
 impl State {
-    /// Forgets the places of a pool that are no longer listed.
-    fn keep(&mut self, pool: &str, places: &BTreeSet<Place>) {
+    /// Forgets the hosts of a pool that are no longer listed.
+    fn keep(&mut self, pool: &str, places: &BTreeSet<Endpoint>) {
         let stays = |key: &Key| key.0 != pool || places.contains(&key.1);
         self.asked.retain(|key, _| stays(key));
         self.fresh.retain(|key, _| stays(key));
@@ -283,11 +287,11 @@ impl State {
     }
 }
 
-fn is_at(contact: &FirstContact, place: &Place) -> bool {
+fn is_at(contact: &FirstContact, place: &Endpoint) -> bool {
     (contact.address.as_str(), contact.port) == (place.0.as_str(), place.1)
 }
 
-/// A task that is under way. However it ends, the next one begins.
+/// Task in progress. Whenever and however it ends, the next one starts.
 struct Turn {
     asking: HostnameProbe,
     cx: Arc<Context>,

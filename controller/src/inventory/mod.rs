@@ -1,4 +1,4 @@
-//! Sources that hosts come from. The lists of all sources are treated in the same way (`wnp_core::inventory`).
+//! Sources of hosts. `wnp_core::inventory` processes the lists of all sources in the same way.
 
 pub(crate) mod wmco_sources;
 
@@ -16,20 +16,20 @@ use hostname_probe::HostnameProbe;
 use parking_lot::{Mutex, MutexGuard};
 use wnp_core::inventory::ownership::HostOwners;
 
-/// The sources of hosts that are read all the time, and what is known of their lists.
+/// Sources of hosts that are read continuously, with the state of their lists.
 pub(crate) struct Sources {
-    /// Record of which pool lists which hosts, for all pools that are reconciled at once.
+    /// Record of which pool lists which hosts, shared by pools that are reconciled concurrently.
     owners: Mutex<HostOwners>,
-    /// Hosts that are asked for their names.
+    /// Probe for the names of hosts.
     pub names: HostnameProbe,
     /// Git repositories.
     pub git: GitSources,
-    /// Artifacts of Flux.
+    /// Flux artifacts.
     pub flux: Arc<Flux>,
 }
 
 impl Sources {
-    /// Creates the sources, with nothing read.
+    /// Creates the sources without reading any of them.
     pub(crate) fn new(cx: &Context) -> Self {
         let git = GitSources::new(
             cx.cluster.client.clone(),
@@ -46,7 +46,7 @@ impl Sources {
         }
     }
 
-    /// Locks the record of which pool lists which hosts. No pool is read or missed as long as the guard is held.
+    /// Locks the record of which pool lists which hosts. No pool is read or missed while the guard is held.
     pub(crate) fn owners(&self) -> MutexGuard<'_, HostOwners> {
         self.owners.lock()
     }

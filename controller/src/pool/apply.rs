@@ -1,4 +1,4 @@
-//! Carries out what was decided for a pool: all its writes, but that of the status.
+//! Carries out the plan of a pool: all its writes, except the write of the status.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ use wnp_core::{
 
 /// Result of applying a plan.
 pub(super) struct Applied {
-    /// Time when the next host without a name is asked for it.
+    /// Time of the next contact with a host to learn its name.
     pub next_contact: Option<Timestamp>,
 }
 
-/// Applies the plan. `None` if the pool was changed meanwhile, so that its plan is out of date.
+/// Applies the plan. Returns `None` if the plan is out of date: the pool has changed, or a used annotation was removed from it.
 pub(super) async fn apply(
     pool: &Arc<WindowsNodePool>,
     seen: &Snapshot,
@@ -54,7 +54,7 @@ pub(super) async fn apply(
         remove_annotation(pool, key::APPROVE_REMOVAL, cx).await?;
         return Ok(None);
     }
-    // It confirms one removal, and goes first: what is not carried out then is asked for again.
+    // An approval confirms one removal, and is used up first: a removal that fails afterwards needs a new approval.
     if let Some(spent) = &seen.list.spent
         && !use_approval(pool, spent, seen.list.confirmed.len(), cx).await?
     {
@@ -62,8 +62,8 @@ pub(super) async fn apply(
     }
     let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
     instances::apply(pool, writes, &cx.shared).await?;
-    // That a list is about to be read is no event, nor is a host that is about to go over from another pool.
-    let is_news = |p: &&EntryError| p.reason != Reason::Fetching && !seen.list.going_over.contains(&p.host);
+    // A list that is about to be read is no event, nor is a host that is about to move here from another pool.
+    let is_news = |p: &&EntryError| p.reason != Reason::Fetching && !seen.list.pending_moves.contains(&p.host);
     for problem in seen.list.problems.iter().filter(is_news) {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }
@@ -73,14 +73,14 @@ pub(super) async fn apply(
     Ok(Some(Applied { next_contact: wait.and_then(|wait| now.checked_add(wait).ok()) }))
 }
 
-/// Adds the finalizer. Returns whether the pool was unchanged: one that is gone would leave the instances behind that are written for it.
+/// Adds the finalizer. Returns false if the pool has changed or is gone: instances written for a deleted pool would be left behind.
 async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<bool, PoolError> {
     let mut finalizers = pool.finalizers().to_vec();
     finalizers.push(FINALIZER_POOL.into());
     write_finalizers(pool, cx, &finalizers).await
 }
 
-/// Removes an annotation from a pool as it was seen. Returns whether the pool was unchanged.
+/// Removes an annotation from the pool as it was read. Returns false if the pool has changed since.
 async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key: null}}});
@@ -92,7 +92,7 @@ async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) 
     }
 }
 
-/// Uses up the act by which a user has confirmed a removal, of `hosts` hosts or of none. Returns whether the pool was unchanged.
+/// Records that the approval of a removal is used up, for `hosts` hosts or for none. Returns false if the pool has changed since.
 async fn use_approval(
     pool: &WindowsNodePool,
     approved: &str,
@@ -104,7 +104,7 @@ async fn use_approval(
     let stored =
         store_status(&cx.cluster.client, pool, &status).await.map_err(failed("store that an approval is used"))?;
     let Some(written) = stored else { return Ok(false) };
-    // If it is changed in between, the next reconcile removes it.
+    // If the pool changes in between, the next reconcile removes the annotation.
     if written.annotations().contains_key(key::APPROVE_REMOVAL) {
         remove_annotation(&written, key::APPROVE_REMOVAL, cx).await?;
     }
@@ -117,7 +117,7 @@ async fn use_approval(
         cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
     } else {
         let note = format!(
-            "the annotation {}={approved} confirms no removal that waits, and is used up; the condition InventorySynced says what to confirm",
+            "the annotation {}={approved} matches no pending removal and was removed; the condition InventorySynced says what to confirm",
             key::APPROVE_REMOVAL
         );
         cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);

@@ -1,5 +1,5 @@
-//! Records the effect of the list on a host: an event on its instance, or for new hosts one on their pool, and a line for auditors in the log, which
-//! has the same fields for every source.
+//! Records the effect of the list on hosts: an event on the instance, or on the pool for new hosts, and a line in the audit log, which has the same
+//! fields for every source.
 
 use api::{Origin, WindowsInstance, WindowsNodePool};
 use kube::ResourceExt;
@@ -9,18 +9,18 @@ use crate::{context::Context, runtime::events::EventReason};
 /// Effect of the list on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HostEvent {
-    /// The host is in the pool from now on.
+    /// The host was added to the pool.
     Admitted,
     /// The entry of the host has changed.
     Changed,
-    /// The host is to leave.
+    /// The host was marked for removal.
     Dismissed {
         /// Reason why the host leaves.
         why: String,
         /// Revision of the list that no longer has the host.
         revision: Option<String>,
     },
-    /// The host was to leave, and stays.
+    /// The removal was revoked, and the host stays.
     Returned,
     /// The host moves to another pool.
     Moved {
@@ -30,7 +30,7 @@ pub(super) enum HostEvent {
 }
 
 impl HostEvent {
-    /// Reason of the event on the instance, if it has one of its own.
+    /// Returns the reason of the event on the instance, if it has one.
     fn reason(&self) -> Option<EventReason> {
         match self {
             Self::Admitted => None,
@@ -64,7 +64,7 @@ impl HostEvent {
     }
 }
 
-/// Location of an entry, in words.
+/// Returns the location of an entry, in words.
 pub(super) fn place(origin: &Origin) -> String {
     let revision = origin.revision.as_ref().map(|r| format!(" at {r}")).unwrap_or_default();
     let file = match (&origin.file, origin.line) {
@@ -76,12 +76,12 @@ pub(super) fn place(origin: &Origin) -> String {
     format!("{}{revision}{file}{machine}", origin.source)
 }
 
-/// Hosts that the note of an event names with the location of their entry.
+/// Number of hosts that the note of an event names with the location of their entry.
 const LOCATED: usize = 5;
-/// Hosts that the note of an event names.
+/// Maximum number of hosts that the note of an event names.
 const NAMED: usize = 20;
 
-/// Note about new hosts, at least one.
+/// Returns the note about new hosts, at least one.
 fn admitted(instances: &[WindowsInstance]) -> String {
     let named = instances.iter().take(NAMED).enumerate().map(|(n, instance)| match &instance.spec.origin {
         Some(origin) if n < LOCATED => format!("{} ({})", instance.name_any(), place(origin)),

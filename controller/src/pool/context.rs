@@ -6,32 +6,32 @@ use crate::{
     cluster::release::Warning, context::Context, inventory::Sources, pool::disruption_budget::GlobalDisruptionBudget,
 };
 
-/// Context of the pool controller, with access to what all controllers share as if it were its own.
+/// Context of the pool controller. Dereferences to the context that all controllers share.
 pub(crate) struct PoolContext {
     /// Context that all controllers share.
     pub shared: Arc<Context>,
     /// Sources of hosts.
     pub sources: Sources,
-    /// Nodes that each pool disrupts, for the limit over all of them.
+    /// Number of nodes that each pool disrupts, for the limit over all pools.
     pub disruptions: GlobalDisruptionBudget,
-    /// Warning that every pool reports from the start, for example that the API server is older than supported.
+    /// Warning that every pool reports from the start, for example about an unsupported API server.
     at_start: Option<Warning>,
 }
 
 impl PoolContext {
-    /// Creates the context, with no source read.
+    /// Creates the context. No source is read yet.
     pub(crate) fn new(shared: Arc<Context>, at_start: Option<Warning>) -> Self {
         Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, at_start }
     }
 
-    /// Gives back the places of a pool that decides nothing now, except those of the nodes for which it has grants.
+    /// Frees the disruption slots of a pool that decides nothing now, except those of its existing grants.
     pub(super) fn keep_disruptions(&self, pool: &str, granted: u32) {
         for waiting in self.disruptions.keep(pool, granted) {
             self.wake.pool(&waiting);
         }
     }
 
-    /// Warning that every pool reports in addition to its own state.
+    /// Returns the warning that every pool reports in addition to its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
         let release = &self.hosts.release;
         let of_facts = release.fault().or_else(|| release.waits()).or_else(|| release.problems());

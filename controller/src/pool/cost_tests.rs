@@ -1,4 +1,4 @@
-//! Cost of a reconcile of a pool in a large fleet.
+//! Tests of the cost of a pool's reconcile in a large fleet.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,10 +8,10 @@ use serde_json::json;
 use super::{PoolContext, reconcile};
 use crate::instance::test_bed::Bed;
 
-/// Hosts of the pool.
+/// Number of hosts of the pool.
 const HOSTS: usize = 10;
 
-/// Number of instances that a reconcile of the pool is given, next to another pool with so many hosts.
+/// Returns the number of instances that a reconcile of the pool reads, next to another pool with `others` hosts.
 async fn instances_read(others: usize) -> usize {
     let mut bed = Bed::with_objects().await;
     let address = |n: usize| format!("10.0.{}.{}", n / 250, n % 250);

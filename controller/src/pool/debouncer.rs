@@ -1,7 +1,7 @@
 //! Debouncer of pool reconciles.
 //!
-//! Changes that arrive together are reconciled together, because a fleet that joins would keep its pool busy otherwise: a reconcile waits until
-//! nothing has changed for a while. Unlike kube's own debounce it does not wait forever: in a large pool there is always something that changes.
+//! Changes that arrive together are reconciled together. Otherwise, a fleet that joins would keep its pool busy. A reconcile waits until nothing
+//! has changed for a while, but not forever, unlike kube's own debounce: in a large pool, something always changes.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Time without a change before a pool is reconciled.
 const QUIET: Duration = Duration::from_millis(50);
-/// Maximum delay of a reconcile. A place in the budget is free for as long as this, until the next host gets it.
+/// Maximum delay of a reconcile. A free slot in the disruption budget may stay unused for this long.
 const LONGEST: Duration = Duration::from_millis(400);
 
 /// Time of the last change of each pool.
@@ -18,13 +18,13 @@ const LONGEST: Duration = Duration::from_millis(400);
 pub(crate) struct Debouncer(Mutex<HashMap<String, Instant>>);
 
 impl Debouncer {
-    /// Records that something of a pool has changed.
+    /// Records a change of a pool.
     pub(crate) fn changed(&self, pool: &str, now: Instant) {
         let mut changes = self.0.lock();
         if let Some(last) = changes.get_mut(pool) {
             *last = now;
         } else {
-            // Entries of pools that are gone are no longer of use.
+            // Entries of deleted pools are no longer needed.
             changes.retain(|_, last| *last + QUIET > now);
             changes.insert(pool.to_owned(), now);
         }

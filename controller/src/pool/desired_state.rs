@@ -1,5 +1,5 @@
-//! Desired state of a pool's hosts: the version that follows from its template, how
-//! far the change to it may have got, and what the change takes on each host.
+//! Desired state of a pool's hosts: the version that its template renders to, how far the rollout may have progressed, and the change that each
+//! host needs.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,8 +25,8 @@ use wnp_core::{
     rollout::{
         grants::{Candidate, PendingChange, lost},
         lost_settings::{Loss, message},
-        member::{Member, Wish, member},
-        progress::{BlockedBy, Progress, Seen, Settings, UpdateLimit, course},
+        member::{DesiredMember, Member, member},
+        progress::{BlockedBy, ObservedNodes, Progress, Settings, UpdateLimit, course},
         version_diff::{self, Change},
     },
 };
@@ -35,14 +35,14 @@ use wnp_core::{
 pub(super) struct DesiredState {
     /// Version that the template of the pool renders to.
     rendered: String,
-    /// Rendered configuration of that version. A pool that is being deleted has none.
+    /// Rendered configuration of that version. `None` for a pool that is being deleted.
     fresh: Option<Arc<Rendered>>,
-    /// Progress that the change to the version may have made.
+    /// Permitted progress of the rollout.
     pub course: Progress,
     wicd: String,
     min_ready: Duration,
     looks: bool,
-    /// Change to the target from each version that a node follows, and whether it needs nothing sent.
+    /// Change from each version that a node follows to the target, and whether the host already has all files for it.
     changes: HashMap<String, (Change, bool)>,
     target: Option<Arc<Rendered>>,
     wmco_versions: WmcoVersions,
@@ -51,7 +51,7 @@ pub(super) struct DesiredState {
 }
 
 impl DesiredState {
-    /// Renders the template of a pool, and finds out which versions its nodes follow.
+    /// Renders the template of a pool, and finds the versions that its nodes follow.
     pub(super) async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
@@ -82,7 +82,7 @@ impl DesiredState {
         };
         let remediation = pool.spec.remediation();
         let looks = remediation.type_ != Some(RemediationType::None);
-        let wish = Wish {
+        let wish = DesiredMember {
             version: &rendered,
             min_ready: rollout.min_ready(),
             looks,
@@ -142,7 +142,7 @@ impl DesiredState {
         })
     }
 
-    /// Desired state of a pool that is being deleted: it no longer wants anything of its hosts, and what it wanted may mean nothing.
+    /// Returns the desired state of a pool that is being deleted: it requests no changes, and its template may be invalid.
     fn of_nothing(before: Option<&RolloutStatus>, wmco_versions: WmcoVersions, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
@@ -163,7 +163,7 @@ impl DesiredState {
         }
     }
 
-    /// Stores the version that the template renders to, unless it is stored: hosts are sent only what is.
+    /// Stores the version that the template renders to, unless it is stored: hosts get only stored versions.
     pub(super) async fn publish(&self, cx: &Context) -> Result<(), PoolError> {
         match &self.fresh {
             Some(fresh) => Ok(cx.hosts.versions.publish(&self.rendered, fresh).await?),
@@ -171,7 +171,7 @@ impl DesiredState {
         }
     }
 
-    /// The version that hosts join with: the one that is in force, unless this operator no longer has its files. `open` says whether changes may
+    /// Returns the version that hosts join with: the one in force, unless this operator no longer has its files. `open` is true if changes may
     /// begin now.
     pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
@@ -186,14 +186,14 @@ impl DesiredState {
         }
     }
 
-    /// Reports whether there is a version that hosts may join with: not one that has failed here while the files of the previous one are gone.
+    /// Reports whether there is a version that hosts may join with. There is none if the new version has failed and the old files are gone.
     pub(super) fn has_version_for_new_hosts(&self, cx: &Context) -> bool {
         let has_failed = matches!(self.course.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let is_there = |rendered: &Arc<Rendered>| cx.hosts.release.get().has(rendered.files());
         !has_failed || self.from.as_ref().is_some_and(is_there)
     }
 
-    /// Observed state of one host.
+    /// Returns the observed state of one host.
     pub(super) fn member(
         &self,
         instance: &Arc<WindowsInstance>,
@@ -201,7 +201,7 @@ impl DesiredState {
         cx: &Context,
         now: Timestamp,
     ) -> Member {
-        let wish = Wish {
+        let wish = DesiredMember {
             version: &self.course.target,
             min_ready: self.min_ready,
             looks: self.looks,
@@ -216,22 +216,22 @@ impl DesiredState {
             let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
             candidate.health_check = machine.and_then(|m| cx.caches.machines.health_check(m, node.as_deref()));
         }
-        candidate.astray = follows.is_some_and(|version| self.course.is_astray(version));
+        candidate.follows_abandoned_version = follows.is_some_and(|version| self.course.is_astray(version));
         candidate.withheld = !self.losses(instance).is_empty();
         member
     }
 
-    /// Settings that a node would lose.
+    /// Returns the settings that a node would lose.
     fn losses(&self, instance: &WindowsInstance) -> Vec<Loss> {
         self.target.as_ref().map(|to| self.wmco_versions.losses_of(instance, &to.services)).unwrap_or_default()
     }
 
-    /// Message about a host that would be taken over with this version, if the next change would lose settings.
+    /// Returns a message if a host that is adopted with this version would lose settings with its next change.
     pub(super) fn lost_with(&self, version: &str, wmco_versions: &WmcoVersions) -> Option<String> {
         message(&wmco_versions.losses(version, None, &self.target.as_ref()?.services))
     }
 
-    /// Change of a node that does not follow the target, and whether everything for it is on the host.
+    /// Returns the pending change of a node, and whether the host already has everything for it.
     fn change(&self, instance: &WindowsInstance) -> Option<(PendingChange, bool)> {
         let status = instance.status.as_ref()?;
         let current = status.current_version.as_ref()?;
@@ -246,12 +246,12 @@ impl DesiredState {
         }
         let (change, sent) = self.changes.get(current)?;
         let services = change.services.iter().cloned().collect();
-        // kubelet gets its address with the version.
+        // kubelet gets a new address together with the version.
         let least = moved(instance).map_or(Disruption::None, |_| Disruption::Restart);
         Some((PendingChange { version, disruption: change.disruption.max(least), services }, *sent))
     }
 
-    /// Reason why a node has to change, in words.
+    /// Returns the reason why a node has to change, in words.
     pub(super) fn why(&self, instance: &WindowsInstance) -> String {
         if let Some(message) = message(&self.losses(instance)) {
             return message;
@@ -269,12 +269,12 @@ impl DesiredState {
     }
 }
 
-/// Returns the move of a host, if its Node must have another address than the one that kubelet was given.
+/// Returns the address change of a host, if its Node needs another address than kubelet was given.
 fn moved(instance: &WindowsInstance) -> Option<Moved> {
     node_ip::moved(&instance.spec.host.address, instance.status.as_ref()?)
 }
 
-/// Time when wicd's certificate ends, if that is known.
+/// Returns the expiry of wicd's certificate, if it is known.
 pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timestamp> {
     instance.status.as_ref()?.wicd_certificate_expires?.known()
 }
@@ -293,8 +293,8 @@ fn has_all(from: &Stored, to: &Rendered) -> bool {
 }
 
 /// Counts the nodes of the pool by their progress towards a version.
-fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
-    let mut seen = Seen::default();
+fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> ObservedNodes {
+    let mut seen = ObservedNodes::default();
     let mut versions: HashMap<String, u32> = HashMap::new();
     for Member { instance, candidate } in members {
         let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
@@ -304,7 +304,7 @@ fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
             continue;
         }
         let follows = current == version;
-        // A node that a user has cordoned is as good as any other.
+        // A node that a user has cordoned counts like any other.
         let works = candidate.ready && !candidate.begun;
         seen.total += 1;
         seen.failed += u32::from(candidate.failed);

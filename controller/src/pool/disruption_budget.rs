@@ -1,4 +1,4 @@
-//! The limits of disruptions that pools share.
+//! Disruption limits that pools share.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,22 +10,22 @@ use wnp_core::rollout::{
     shared_limit::{Share, Sharer, share},
 };
 
-/// Share of the limits that each pool takes, as it last decided.
+/// Share of the limits that each pool takes, by its last decision.
 #[derive(Debug, Default)]
 pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, Taken>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
-    /// Nodes that the pool disrupts.
+    /// Number of nodes that the pool disrupts.
     nodes: u32,
     /// Time since which the pool waits for another pool.
     waits: Option<Instant>,
 }
 
 impl GlobalDisruptionBudget {
-    /// Runs a pool's decision with what the other pools leave it. One pool at a time: two that decide at once would each take what is left. Returns
-    /// the decision, and the pools to reconcile because they waited for what this one has given back. `sharers` are read when it is the pool's turn: in
-    /// an older view a pool may be missing that has decided since, and its place would be given to another.
+    /// Runs a pool's decision with the share that other pools leave. One pool at a time: two concurrent decisions would each take the whole rest.
+    /// Returns the decision, and the pools to reconcile because they waited for slots that are free now. `sharers` is called under the lock: an older
+    /// view might miss a pool that has decided since, and its slot would be given to another pool.
     pub(crate) fn decide(
         &self,
         pool: &str,
@@ -36,16 +36,16 @@ impl GlobalDisruptionBudget {
     ) -> (Decision, Vec<String>) {
         let mut known = self.0.lock();
         let sharers = sharers();
-        // The place of a pool whose last instance is gone is free, too.
+        // The slots of a pool whose last instance is gone are free, too.
         let is_freed = known.iter().any(|(p, taken)| taken.nodes > 0 && !sharers.contains_key(p));
         known.retain(|p, _| sharers.contains_key(p));
-        // Of a pool that has not decided in this process, what it was granted before counts.
+        // For a pool that has not decided in this process, its existing grants count.
         let share = share(pool, &sharers, max_disruptions, &|p| known.get(p).map_or(0, |taken| taken.nodes));
         let Some(mut share) = share else {
             drop(known);
             let decision = decide(None);
             let mut known = self.0.lock();
-            // A pool that no longer shares a limit leaves its place.
+            // A pool that no longer shares a limit frees its slots.
             let next = if known.remove(pool).is_some() || is_freed { waiting(&known, pool) } else { Vec::new() };
             return (decision, next);
         };
@@ -60,8 +60,8 @@ impl GlobalDisruptionBudget {
         (decision, next)
     }
 
-    /// Takes back what a pool has decided and does not carry out: only the nodes count for which it has grants. Returns the pools to reconcile because
-    /// they waited for it.
+    /// Frees the slots of a decision that is not carried out, except those of existing grants. Returns the pools to reconcile because they waited for
+    /// these slots.
     pub(crate) fn keep(&self, pool: &str, granted: u32) -> Vec<String> {
         let mut known = self.0.lock();
         let Some(taken) = known.get_mut(pool) else { return Vec::new() };
@@ -70,7 +70,7 @@ impl GlobalDisruptionBudget {
     }
 }
 
-/// Pools other than this one that wait.
+/// Returns the other pools that wait.
 fn waiting(known: &HashMap<String, Taken>, pool: &str) -> Vec<String> {
     known.iter().filter(|(p, taken)| *p != pool && taken.waits.is_some()).map(|(p, _)| p.clone()).collect()
 }
@@ -79,7 +79,7 @@ fn waiting(known: &HashMap<String, Taken>, pool: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Returns what is left to a pool that disrupts so many nodes by its decision, the pool that it waits for, and those that follow.
+    /// Returns the share left to a pool that disrupts this many nodes, the pool that it waits for, and the pools to reconcile next.
     fn left(
         known: &GlobalDisruptionBudget,
         pool: &str,
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(left(&known, "a", &granted(0, 2), 0), (Some(1), None, vec![]));
         assert_eq!(left(&known, "b", &granted(0, 0), 0), (Some(3), None, vec![]), "none waits any more");
 
-        // The last instance of b is gone, and b decides no more.
+        // The last instance of `b` is gone, and `b` makes no more decisions.
         left(&known, "b", &granted(0, 3), 3);
         left(&known, "a", &granted(0, 3), 0);
         left(&known, "c", &granted(0, 3), 0);
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(left(&known, "c", &without("b"), 0), (Some(3), None, vec!["a".into()]));
         left(&known, "a", &without(""), 0);
 
-        // Without a limit nothing is shared.
+        // Without a limit, nothing is shared.
         left(&known, "b", &granted(0, 3), 3);
         left(&known, "a", &granted(0, 3), 0);
         let (_, next) = known.decide(

@@ -1,4 +1,4 @@
-//! No instance is left without its pool, however short the pool's life is.
+//! Tests that no instance is left without its pool, however short-lived the pool is.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Writes the instances of a pool: created, changed and marked as leaving according to its list, and granted operations according
+//! Writes the instances of a pool: creates, changes and marks them as leaving according to its list, and grants operations according
 //! to the plan.
 
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 
-use super::{PoolError, audit::HostEvent, failed, gone_is_fine};
+use super::{PoolError, audit::HostEvent, failed, ignore_conflict};
 use crate::context::Context;
 use wnp_core::inventory::instances::{Update, Write, can_have_instances};
 
-/// Writes to the API server that are under way at once for one pool.
+/// Maximum number of concurrent writes to the API server for one pool.
 const WRITES: usize = 16;
 
-/// Writes the result of the inventory and the plan.
+/// Writes the changes that follow from the inventory and the plan.
 pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<Context>) -> Result<(), PoolError> {
     let results: Vec<Result<Option<WindowsInstance>, PoolError>> =
         stream::iter(writes).map(|w| write(cx.clone(), w)).buffer_unordered(WRITES).collect().await;
@@ -28,7 +28,7 @@ pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<C
     results.into_iter().try_for_each(|result| result.map(|_| ()))
 }
 
-/// Carries out a write, and returns the instance if it is a new one.
+/// Carries out a write. Returns the instance if it is a new one.
 async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>, PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
     match write {
@@ -44,7 +44,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                 Err(error) => Err(failed("create an instance")(error)),
             }
         }
-        // That pool may have been deleted since the move was decided.
+        // The other pool may have been deleted since the move was decided.
         Write::Update(Update { moved_to: Some(to), .. })
             if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) =>
         {
@@ -52,7 +52,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
         }
         Write::Update(Update { name, patch, changed, moved_to, returns }) => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-            // A move that is repeated later may come after the other pool has gone.
+            // The client of a move does not retry, because the other pool may be gone by then.
             let api = if moved_to.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
             match api.patch(&name, &params, &Patch::Merge(patch)).await {
                 Ok(written) => {
@@ -67,7 +67,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                     }
                     Ok(None)
                 }
-                other => gone_is_fine(other).map(|_| None).map_err(failed("change an instance")),
+                other => ignore_conflict(other).map(|_| None).map_err(failed("change an instance")),
             }
         }
         Write::Grant { name, patch } => {
@@ -77,7 +77,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                     cx.writes.grants.note(&written);
                     Ok(None)
                 }
-                other => gone_is_fine(other).map(|_| None).map_err(failed("grant an operation")),
+                other => ignore_conflict(other).map(|_| None).map_err(failed("grant an operation")),
             }
         }
         Write::Leave { name, patch, mark, why, revision } => {
@@ -94,7 +94,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                     cx.record_host_event(&written, &HostEvent::Dismissed { why, revision });
                     Ok(None)
                 }
-                other => gone_is_fine(other).map(|_| None).map_err(failed("mark an instance as leaving")),
+                other => ignore_conflict(other).map(|_| None).map_err(failed("mark an instance as leaving")),
             }
         }
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, INSTANCE};
 
-    /// A confirmation is used up before it is carried out: a host that is just storing its status would stay, and be asked for again.
+    /// A confirmation is used up before it is carried out: a host that is storing its status must not need another one.
     #[tokio::test]
     async fn a_confirmed_removal_is_marked_although_the_status_changes_meanwhile() {
         let bed = Bed::new().await;

@@ -6,15 +6,15 @@ use api::InstanceHost;
 use futures::{StreamExt, stream};
 
 use crate::context::Context;
-use wnp_core::rollout::key_rotation::{Keys, first_keys, may_be_old};
+use wnp_core::rollout::key_rotation::{Keys, first_keys, max_cache_age};
 
-/// Secrets that are read at once.
+/// Maximum number of concurrent reads of Secrets.
 const READS: usize = 16;
 
-/// Reads the first keys of the hosts, each once.
+/// Reads the first keys of the hosts, each only once.
 pub(super) async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Keys {
     let places = first_keys(hosts);
-    let old = may_be_old(places.len());
+    let old = max_cache_age(places.len());
     let reads = places.into_iter().map(|(place, reference)| async move {
         let key = cx.hosts.secrets.key_not_older(&reference, old).await;
         let weak = key.as_ref().ok().and_then(|k| k.identity.weakness());

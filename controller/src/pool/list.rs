@@ -1,4 +1,4 @@
-//! The desired hosts of a pool: asks its source, and gathers what decides about the list ([`List`]).
+//! Desired hosts of a pool: queries its source, and gathers the input of [`List`].
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,7 +19,7 @@ use wnp_core::inventory::{
     removals::Presence,
 };
 
-/// Asks the pool's source, and makes a list of its answer. `known` finds the hosts of all pools.
+/// Queries the pool's source, and creates a list from its answer. `known` finds the hosts of all pools.
 pub(super) async fn list(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
@@ -63,7 +63,7 @@ pub(super) async fn list(
     list
 }
 
-/// List of a pool whose source is missing: that does not mean that anything must be removed.
+/// Returns the list of a pool whose source is missing, which alone is no reason to remove hosts.
 fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError, cx: &PoolContext) -> List {
     let mut list = List::missing(pool, trouble);
     hand_over(&mut list, pool, mine, cx);
@@ -89,10 +89,10 @@ async fn listed(
         let keys = HostKeys { is_known: &|host| has_host_key(host, cx), read: &read_host_key };
         hosts::resolve(&name, &pool.spec, &named.entries, known, &keys)
     };
-    let going_over = resolved.going_over(|pool, host| {
+    let pending_moves = resolved.pending_moves(|pool, host| {
         let (pools, instance) = (&cx.caches.pools, cx.caches.instances.get(&ObjectRef::new(host)));
         let address = instance.map(|i| canonical(&i.spec.host.address)).unwrap_or_default();
-        // The host of a pool that does not exist goes over to no other by itself.
+        // The host of a missing pool is not moved to another pool automatically.
         let Some(pool) = pools.get(&ObjectRef::new(pool)) else {
             let is_unreadable = cx.caches.unreadable.names("WindowsNodePool").iter().any(|name| name == pool);
             return if is_unreadable { OwnerState::Listed } else { OwnerState::WithoutPool };
@@ -100,7 +100,7 @@ async fn listed(
         let lists = pool.metadata.deletion_timestamp.is_none() && cx.sources.owners().lists(&pool, host, &address);
         if lists { OwnerState::Listed } else { OwnerState::Released }
     });
-    // A pool whose finalizer a user removes goes without a reconcile.
+    // A pool whose finalizer a user removes disappears without a reconcile.
     let gone = if resolved.owners.is_empty() { None } else { clock::now().checked_add(ASK_AGAIN).ok() };
     for owner in cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)) {
         cx.wake.pool(&owner);
@@ -117,10 +117,10 @@ async fn listed(
     let nameless = Nameless { broken: broken(pool, mine, &problems), unnamed };
     let place = |entry: Entry| (naming::place(&entry.host, port), entry);
     let mut list = List {
-        going_over,
+        pending_moves,
         unnamed: named.unnamed.into_iter().map(place).collect(),
         to_ask: named.to_ask.into_iter().map(place).collect(),
-        mends_itself: trouble.as_ref().is_some_and(|t| !t.stalls),
+        is_transient: trouble.as_ref().is_some_and(|t| !t.stalls),
         problems: trouble.iter().map(EntryError::from).collect(),
         hosts: resolved.hosts,
         origins: resolved.origins,
@@ -130,8 +130,8 @@ async fn listed(
     };
     list.problems.extend(problems.into_iter().chain(named.problems).chain(resolved.problems));
     list.keep_contacts(naming.contacts, &named.entries, port, mine);
-    list.say_if_too_long();
-    list.keep_what_is_only_wrong(mine);
+    list.limit_queries();
+    list.keep_hosts_of_faulty_entries(mine);
     hand_over(&mut list, pool, mine, cx);
     let presence = match (&departures, is_empty) {
         (Some(_), _) => Presence::Machines,
@@ -143,12 +143,12 @@ async fn listed(
     (list, reading)
 }
 
-/// Calls [`List::hand_over`] with what is known now of the lists of other pools.
+/// Calls [`List::hand_over`] with the current lists of other pools.
 fn hand_over(list: &mut List, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
     list.hand_over(pool, mine, &cx.caches.pools.state(), &cx.sources.owners());
 }
 
-/// Calls [`List::depart`], and has the lists read that were not read since a host was missed.
+/// Calls [`List::depart`], and triggers a read of the lists that were not read since a host went missing.
 fn depart(
     list: &mut List,
     pool: &WindowsNodePool,
@@ -157,13 +157,13 @@ fn depart(
     cx: &PoolContext,
 ) {
     list.depart(pool, mine, seen, |missed| {
-        // A command that looks once has seen no other list.
-        let mut unread = if cx.process.looks_once {
+        // A command that runs only once has read no other list.
+        let mut unread = if cx.process.is_one_shot {
             Unread::default()
         } else {
             cx.sources.owners().unread(&pool.name_any(), missed, &cx.caches.pools.state())
         };
-        // Such a pool is in no cache, and may list any host.
+        // An unreadable pool is in no cache, and may list any host.
         unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));
         for pending in &unread.pending {
             cx.wake.pool(pending);

@@ -1,4 +1,4 @@
-//! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
+//! Pool controller: derives instances, grants and the pool's status from the inventory. Does not change hosts.
 
 pub(crate) mod disruption_budget;
 
@@ -7,13 +7,13 @@ mod audit;
 mod context;
 #[cfg(test)]
 mod cost_tests;
+mod crd_deletion;
 mod debouncer;
 mod desired_state;
 #[cfg(test)]
 mod finalizer_tests;
 mod instances;
 mod keys;
-mod letting_go;
 mod list;
 mod names;
 mod plan;
@@ -64,12 +64,12 @@ use plan::Plan;
 use snapshot::Snapshot;
 use timers::Timers;
 
-/// Purpose of a reconcile.
+/// Mode of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
-    /// The pool is carried out: versions that are new are stored.
+    /// The pool is applied, and new versions are stored.
     Apply,
-    /// The operator only reports what it would do, without a write.
+    /// The operator only reports what it would do, and changes nothing.
     DryRun,
 }
 
@@ -77,7 +77,7 @@ enum Intent {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PoolError {
     /// A request to the API server failed.
-    #[error("failed to {doing}: {}", crate::runtime::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::runtime::errors::api_message(.source))]
     Api {
         /// Request, in words that complete "failed to …".
         doing: &'static str,
@@ -103,8 +103,8 @@ impl PoolError {
         }
     }
 
-    /// Reports whether the API server has refused a request, and will do so again
-    /// until a user changes something: a quota, a policy, a webhook or a right.
+    /// Reports whether the API server has refused a request, and will refuse it again until a user changes something: a quota, a policy, a webhook
+    /// or a permission.
     fn is_refusal(&self) -> bool {
         let source = match self {
             Self::Api { source, .. } => source,
@@ -119,9 +119,9 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> PoolError {
     move |source| PoolError::Api { doing, source }
 }
 
-/// Time after which a pool with an error is reconciled again without a change.
+/// Delay before a pool with an error is reconciled again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
-/// Time after which a pool is reconciled again when the API server fails.
+/// Delay before a pool is reconciled again after an error of the API server.
 const API_RETRY: Duration = Duration::from_secs(5);
 
 /// Returns the next action after an error.
@@ -139,12 +139,12 @@ pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Ar
 pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Result<Action, PoolError> {
     let now = clock::now();
     match reconcile_pool(&pool, &cx, now).await {
-        // What a user or a payload has to correct is in the status.
+        // The status reports errors that need a correction by a user, or another payload.
         Err(error) if !matches!(error, PoolError::Api { .. } | PoolError::Version(VersionError::Api { .. })) => {
             store(&pool, refused(&pool, error.reason(), &error.to_string(), &cx), &cx).await?;
             Ok(Action::requeue(REFUSED_RETRY))
         }
-        // So does what the API server will refuse again, for example because of a quota. It is tried again as after any other failure.
+        // The status also reports refusals that will repeat, for example because of a quota. They are retried like any other failure.
         Err(error) if error.is_refusal() => {
             store(&pool, refused(&pool, error.reason(), &error.to_string(), &cx), &cx).await?;
             Err(error)
@@ -153,7 +153,7 @@ pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) 
     }
 }
 
-/// The status of a pool that cannot be worked on, with what is seen of its nodes all the same.
+/// Returns the status of a pool that cannot be reconciled, with the observed number of its ready nodes.
 pub(crate) fn refused(
     pool: &WindowsNodePool,
     reason: Reason,
@@ -184,7 +184,7 @@ async fn reconcile_pool(
     if deleting && mine.is_empty() {
         return finish(pool, cx).await;
     }
-    // A grant that was given and is not seen yet would be given a second time, to another host.
+    // A grant that the cache does not show yet would be given a second time, to another host.
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
@@ -197,7 +197,7 @@ async fn reconcile_pool(
     if is_plan {
         return report_plan(pool, &seen, granted, cx, now).await;
     }
-    // Hosts are sent only what is stored, so nothing is granted of a version that cannot be.
+    // Hosts get only stored versions, so no operation is granted for a version that cannot be stored.
     seen.desired.publish(cx).await?;
     let plan = plan::decide(pool, &seen, cx, now);
     let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
@@ -209,11 +209,11 @@ async fn reconcile_pool(
     Ok(Timers { grant: plan.decision.next, contact: applied.next_contact, ..observed }.action(now))
 }
 
-/// Records the acts of users before anything is decided by them: the tool that applies the pool may remove their annotations at any time. The record
-/// brings the next reconcile.
+/// Records the acts of users before any decision depends on them: the tool that applies the pool may remove their annotations at any time. The
+/// record triggers the next reconcile.
 async fn record_acts(pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -> Result<Action, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
-    // Caches do not keep who wrote what, and when.
+    // Caches drop the managed fields, which show who wrote what, and when.
     let Some(pool) = api.get_opt(&pool.name_any()).await.map_err(failed("get the pool"))? else {
         return Ok(Action::await_change());
     };
@@ -231,7 +231,7 @@ fn has_own_limit(pool: &str, cx: &PoolContext) -> bool {
     pool.is_some_and(|p| p.spec.rollout().max_unavailable.is_some())
 }
 
-/// Reports what would be done for a pool in mode Plan. `granted` is the number of nodes that it disrupts with what was granted before.
+/// Reports the planned changes of a pool in mode Plan. `granted` is the number of nodes that the pool's earlier grants disrupt.
 async fn report_plan(
     pool: &Arc<WindowsNodePool>,
     seen: &Snapshot,
@@ -241,7 +241,7 @@ async fn report_plan(
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
     cx.keep_disruptions(&name, granted);
-    // Names are looked up, and no host is asked.
+    // Names are looked up, but no host is contacted.
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
     let hosts = seen.list.hosts.len();
@@ -252,17 +252,17 @@ async fn report_plan(
     Ok(seen.timers(pool, &Decision::default(), cx, now).action(now))
 }
 
-/// Warning of a pool in addition to its own state: requests of its nodes that are left to users, and faults of the operator and the cluster.
+/// Returns the warning of a pool in addition to its own state: requests of its nodes that wait for users, and other faults.
 fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
     let is_of_pool = |node: &str| seen.list.hosts.contains_key(node) || seen.mine.iter().any(|i| i.name_any() == node);
-    let requests = pending::warning(&cx.wicd.left_to_people.all(), &is_of_pool);
+    let requests = pending::warning(&cx.wicd.manual_requests.all(), &is_of_pool);
     match (requests, cx.warning()) {
         (Some((why, requests)), Some((_, others))) => Some((why, format!("{requests}; {others}"))),
         (requests, others) => requests.or(others),
     }
 }
 
-/// The status of a pool whose plan was applied.
+/// Returns the status of a pool whose plan was applied.
 fn report(
     pool: &WindowsNodePool,
     seen: &Snapshot,
@@ -288,7 +288,7 @@ fn report(
     next
 }
 
-/// Nodes of the legacy list that no list names, for the pool of that list.
+/// Returns the names of Nodes from the legacy list that no pool lists. Empty unless the pool uses that list.
 fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<String> {
     let inventory = &pool.spec.inventory;
     if pool.metadata.deletion_timestamp.is_some()
@@ -303,19 +303,19 @@ fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<Strin
     strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
-/// Reports once what begins with the next status: a change of version, its end, or a wait; and an approval that has no effect.
+/// Reports once what begins with the next status: a version change, its end, or a wait. Also reports an approval that has no effect.
 fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
     let before = pool.status.clone().unwrap_or_default();
     for (reason, note) in status::events(&before, next) {
         cx.events.say(pool, reason, "Rollout", &note);
     }
-    if let Some(note) = next.rollout.as_ref().and_then(|rollout| acts::approval_in_vain(pool, rollout)) {
+    if let Some(note) = next.rollout.as_ref().and_then(|rollout| acts::ineffective_approval_note(pool, rollout)) {
         cx.events.say(pool, EventReason::AnnotationWithoutEffect, "Approve", &note);
     }
 }
 
-/// Accepts a deletion or a change in between, which triggers another reconcile by itself. Returns whether there was none.
-fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<bool> {
+/// Accepts a concurrent deletion or change, which triggers another reconcile. Returns true if there was none.
+fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
@@ -323,15 +323,15 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<bool> {
     }
 }
 
-/// Releases a pool whose last instance is deleted.
+/// Releases a pool after its last instance was deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
-    // One that was created or handed over a moment ago is in no cache yet.
+    // An instance that was just created or handed over is in no cache yet.
     let name = pool.name_any();
     let of_pool = ListParams::default().labels(&format!("{}={name}", key::POOL));
     let api: Api<DeserializeGuard<WindowsInstance>> = Api::all(cx.cluster.client.clone());
     let left = match api.list(&of_pool).await {
         Ok(left) => left.items,
-        // The kind is deleted, too.
+        // The CRD is deleted, too.
         Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
         Err(error) => return Err(failed("list the pool's instances")(error)),
     };
@@ -349,12 +349,12 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     Ok(Action::await_change())
 }
 
-/// Stores the finalizers of a pool as it was seen. kube's `finalizer` calls a deletion that lasts for hours an error; here it has a status.
+/// Stores the finalizers of a pool as it was read. kube's `finalizer` treats a deletion that lasts for hours as an error; here it has a status.
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    gone_is_fine(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await)
+    ignore_conflict(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await)
         .map_err(failed("store the pool's finalizer"))
 }
 
@@ -365,9 +365,9 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status")).map(|_| ())
 }
 
-/// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way would belong to another
-/// entry of the managed fields, and stay when it is left out here. It is stored on what was seen: the course of a rollout must not be written
-/// over by an operator that was replaced. What has changed since brings us here again. Returns the pool as it was stored, if it was.
+/// Stores the status of a pool except `uncleanHosts`, which the instance controller writes. Always uses server-side apply: fields written in another
+/// way would have another manager, and stay when they are omitted here. Bound to the version that was read: a replaced operator must not overwrite
+/// the rollout's progress. Returns the stored pool; `None` after a conflict, which triggers another reconcile.
 pub(crate) async fn store_status(
     client: &Client,
     pool: &WindowsNodePool,
@@ -376,7 +376,7 @@ pub(crate) async fn store_status(
     apply_status(client, pool, wnp_core::status::apply::body(next)).await
 }
 
-/// Stores of a status what the CRD of the API server has, which may be of an earlier release.
+/// Stores the part of a status that the API server's CRD has, which may be of an earlier release.
 pub(crate) async fn store_known_status(
     client: &Client,
     pool: &WindowsNodePool,

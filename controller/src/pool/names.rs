@@ -1,4 +1,4 @@
-//! Names of hosts that are listed without one, by what is known: instances, Nodes, Machines, DNS, and what hosts have said.
+//! Names of hosts that are listed without one, derived from instances, Nodes, Machines, DNS, and the reports of the hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,20 +15,20 @@ use wnp_core::inventory::{
     Entry, EntryError,
     address::canonical,
     hosts::Resolved,
-    naming::{self, Existing, Identity, Named, Names, Place},
+    naming::{self, Endpoint, Existing, Identity, Named, Names},
     second_node::{NodesByAddress, Second, second_node},
 };
 
-/// Nodes that are asked for at once.
+/// Maximum number of concurrent requests for Nodes.
 const REQUESTS: usize = 16;
-/// Time after which a name is checked again: no watch reports the deletion of Machines and of other systems' Nodes.
+/// Time after which a name is checked again: no watch reports the deletion of Machines and of Nodes with other operating systems.
 pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Time after which a name is checked again when the API server fails.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Entries with names.
+/// Result of naming the entries of a pool.
 pub(super) struct Naming {
-    /// Entries that have names, and those that have none yet.
+    /// Entries with names, and entries without a name yet.
     pub named: Named,
     /// Owners of the names that hosts report.
     pub owners: Owners,
@@ -41,17 +41,17 @@ impl Naming {
     pub(super) async fn of(pool: &WindowsNodePool, entries: Vec<Entry>, cx: &PoolContext) -> Self {
         let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
         let unnamed = entries.iter().filter(|e| e.host.name.is_empty());
-        let places: BTreeSet<Place> = unnamed.map(|e| naming::place(&e.host, port)).collect();
+        let places: BTreeSet<Endpoint> = unnamed.map(|e| naming::place(&e.host, port)).collect();
         if places.is_empty() {
             let named = Named { entries, ..Named::default() };
             return Self { named, owners: Owners::default(), contacts: Vec::new() };
         }
         let stored = pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default();
-        // A name counts only once it is stored beside the key of the host that said it.
+        // A name counts only once it is stored together with the key of the host that reported it.
         let said: Vec<&FirstContact> = stored.iter().filter(|c| places.contains(&at(c))).collect();
         let existing: Vec<Existing> =
             cx.caches.instances.state().iter().map(|i| existing(i, &name, !said.is_empty())).collect();
-        if cx.process.looks_once {
+        if cx.process.is_one_shot {
             let all = places.iter().chain(existing.iter().map(|e| &e.place)).map(|(address, _)| address.clone());
             cx.sources.names.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
         }
@@ -75,8 +75,8 @@ impl Naming {
     }
 }
 
-/// Keeps hosts out that have no instance yet and are Nodes of another name already: they would be joined a second time, and their pods would stay
-/// behind on the first Node. What is kept out for good is a problem of its entry; returns when to look again.
+/// Excludes hosts without an instance that are already Nodes under another name: they would join a second time, and their pods would stay on the
+/// first Node. Reports each host with such a Node as a problem of its entry. Returns the time of the next check.
 pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, cx: &PoolContext) -> Option<Timestamp> {
     let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
     let hosts = resolved.hosts.values().map(|h| (h.name.clone(), canonical(&h.address)));
@@ -85,7 +85,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
         return None;
     }
     let is_name = |address: &&String| address.parse::<std::net::IpAddr>().is_err();
-    if cx.process.looks_once {
+    if cx.process.is_one_shot {
         cx.sources.names.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
     }
     let nodes = NodesByAddress::of(&cx.caches.nodes.state(), &|node| cx.caches.instances.get(&ObjectRef::new(node)));
@@ -110,7 +110,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
     next
 }
 
-fn at(contact: &FirstContact) -> Place {
+fn at(contact: &FirstContact) -> Endpoint {
     (contact.address.clone(), contact.port)
 }
 
@@ -140,7 +140,7 @@ fn identity(instance: &WindowsInstance) -> Option<Identity> {
 pub(super) struct Owners(BTreeMap<String, Result<Option<String>, String>>);
 
 impl Owners {
-    /// Finds the owners of the names that these contacts say.
+    /// Finds the owners of the names that these contacts report.
     async fn of(contacts: &[&FirstContact], cx: &PoolContext) -> Self {
         let names: BTreeSet<String> =
             contacts.iter().filter_map(|c| c.hostname.as_ref()).map(|name| name.to_ascii_lowercase()).collect();
@@ -155,7 +155,7 @@ impl Owners {
         self.0.get(name).cloned().unwrap_or_else(|| Err(format!("the owner of the name {name} is not known yet")))
     }
 
-    /// Latest time of the next check.
+    /// Returns the time of the next check, at the latest `other`.
     pub(super) fn next(&self, other: Option<Timestamp>) -> Option<Timestamp> {
         let wait = |owner: &Result<Option<String>, String>| match owner {
             Ok(None) => None,
@@ -167,7 +167,7 @@ impl Owners {
     }
 }
 
-/// Owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
+/// Returns the owner of a name, in words. Reads Nodes from the API server, because the cache has only Windows Nodes.
 async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
     if let Some(instance) = cx.caches.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);
@@ -178,6 +178,6 @@ async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
     }
     match Api::<Node>::all(cx.cluster.client.clone()).get_metadata_opt(name).await {
         Ok(node) => Ok(node.map(|_| format!("the Node {name}"))),
-        Err(error) => Err(format!("failed to get the Node {name}: {}", crate::runtime::errors::said(&error))),
+        Err(error) => Err(format!("failed to get the Node {name}: {}", crate::runtime::errors::api_message(&error))),
     }
 }

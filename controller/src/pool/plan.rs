@@ -1,4 +1,4 @@
-//! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
+//! Decides what to do for a pool, from its observed state. Changes only the pool's share of the limit over all pools, in memory.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use wnp_core::{
     rollout::grants::{self, Candidate, Decision, Limits},
 };
 
-/// Plan of what to do for a pool.
+/// Planned changes and grants of a pool.
 pub(super) struct Plan {
     /// Instances to create, to change, and to mark as leaving.
     pub changes: Changes,
-    /// Grants to give and to take back.
+    /// Grants to give and to revoke.
     pub decision: Decision,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Plan {
 pub(super) fn decide(pool: &WindowsNodePool, seen: &Snapshot, cx: &PoolContext, now: Timestamp) -> Plan {
     let version = seen.desired.for_new_hosts(seen.limits.open, cx);
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
-    // A host that is new gets its grant with its instance, if there is a place for it: no write for each of them more.
+    // A new host gets its grant together with its instance if there is a slot for it, which saves a write.
     let new = changes.create.iter().map(|i| seen.desired.member(&Arc::new(i.clone()), false, cx, now).candidate);
     let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).chain(new).collect();
     let cap = cx.process.args.max_disruptions;
-    // All pools with instances: they may share a limit of disruptions.
+    // All pools with instances, because they may share a limit of disruptions.
     let sharers = || cx.caches.instances.sharers(&|name| super::has_own_limit(name, cx));
     let (decision, next) = cx.disruptions.decide(&pool.name_any(), cap, sharers, now, |others| {
         grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)

@@ -1,4 +1,4 @@
-//! Report of a pool when the API server refuses what the operator stores for it.
+//! Tests of the status of a pool when the API server refuses what the operator stores for it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{PoolContext, reconcile};
 use crate::instance::test_bed::Bed;
 
-/// The conditions of a pool of one host after a reconcile that has failed, because ConfigMaps are answered with this status.
+/// Returns the conditions of a pool with one host after a failed reconcile, in which ConfigMap writes get this status code.
 async fn conditions(code: u16, reason: &str) -> Value {
     let mut bed = Bed::with_objects().await;
     let role = json!({"metadata": {"name": "windows-node-pools-wicd-services", "namespace": "operator"}});

@@ -1,5 +1,4 @@
-//! Observed and desired state of a pool, before anything is done about it: the same for
-//! a pool that is carried out, for one in mode Plan, and for the command `plan`.
+//! Observed and desired state of a pool, before any change: the same for a pool that is applied, for one in mode Plan, and for the command `plan`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,9 +14,9 @@ use kube::ResourceExt;
 
 use super::{
     Intent, PoolContext, PoolError,
+    crd_deletion::going,
     desired_state::{DesiredState, wicd_certificate_end},
     keys,
-    letting_go::going,
     list::list,
     timers::{self, Timers},
 };
@@ -30,8 +29,8 @@ use wnp_core::{
     inventory::{
         EntryError,
         hosts::{Known, KnownHosts, PlannedHosts, WithPlanned},
-        letting_go::{self, Going},
         list::List,
+        orphaning::{self, DeletedKinds},
     },
     node::{self, applied::Applied, metadata},
     rollout::{
@@ -40,7 +39,7 @@ use wnp_core::{
         key_rotation::Keys,
         maintenance_window::{self, WindowError, Windows},
         member::{Member, soonest_available},
-        preview::{Adoption, Sights, preview},
+        preview::{Adoption, HostLookups, preview},
     },
     status::pool::next_deadline,
 };
@@ -55,13 +54,13 @@ pub(super) struct Snapshot {
     pub window: Result<Windows, WindowError>,
     /// Desired state of the pool's hosts.
     pub desired: DesiredState,
-    /// Members of the pool, made from its instances.
+    /// Members of the pool, derived from its instances.
     pub members: Vec<Member>,
-    /// Limits of the pool, without that over all pools.
+    /// Limits of the pool, without the limit over all pools.
     pub limits: Limits,
     /// Keys that the pool's hosts must accept.
     pub keys: Keys,
-    /// Hosts without an instance that are nodes already.
+    /// Hosts without an instance that are already nodes.
     adoptable: BTreeMap<String, Adoption>,
 }
 
@@ -82,14 +81,14 @@ impl Snapshot {
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| desired.member(i, !stays(&i.name_any()), cx, now)).collect();
         let keys = keys::read(&list.hosts, cx).await;
-        let going = if intent == Intent::Apply { going(pool, &mine, cx).await? } else { Going::default() };
+        let going = if intent == Intent::Apply { going(pool, &mine, cx).await? } else { DeletedKinds::default() };
         for member in &mut members {
             member.candidate.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
             if !has_used_its_grant(&member.instance) {
                 image_pull::observe(member, pool.spec.pre_pull_images(), cx.process.args.backoff_max, now);
             }
             member.candidate.vanishing = list.vanishing.contains(&member.candidate.name);
-            member.candidate.let_go = letting_go::is_let_go(pool, &member.instance, going);
+            member.candidate.let_go = orphaning::is_let_go(pool, &member.instance, going);
         }
         let remediation = pool.spec.remediation();
         let limits = Limits {
@@ -97,7 +96,7 @@ impl Snapshot {
             max_unavailable: rollout.max_unavailable(),
             max_pulling: image_pull::MAX_PULLING,
             paused: rollout.pause(now).is_some(),
-            orphan: letting_go::lets_all_go(pool, &mine, going),
+            orphan: orphaning::orphans_all_hosts(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
             order: rollout.order(),
             ignore_lost_after: rollout.ignore_lost_after(),
@@ -130,7 +129,7 @@ impl Snapshot {
         Ok(Self { mine, list, window, desired, members, limits, keys, adoptable })
     }
 
-    /// Times at which what was observed changes by itself.
+    /// Returns the times at which the observed state changes by itself.
     pub(super) fn timers(
         &self,
         pool: &WindowsNodePool,
@@ -139,8 +138,8 @@ impl Snapshot {
         now: Timestamp,
     ) -> Timers {
         let rollout = pool.spec.rollout();
-        // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it. The other pool may also
-        // be deleted before it takes the instance.
+        // An instance that has moved to another pool triggers that pool, and not this one, which only waits for the move. The other pool may also be
+        // deleted before it takes the instance.
         let wait = if pool.metadata.deletion_timestamp.is_some() { 1 } else { 30 };
         let certificates = self.members.iter().filter_map(|m| wicd_certificate_end(&m.instance));
         Timers {
@@ -157,13 +156,13 @@ impl Snapshot {
         }
     }
 
-    /// Reason and message of the first host that cannot be adopted.
+    /// Returns the reason and message of the first host that cannot be adopted.
     pub(super) fn refused(&self) -> Option<(Reason, String)> {
         let (host, (reason, message)) = self.adoptable.iter().find_map(|(h, a)| Some((h, a.refusal.as_ref()?)))?;
         Some((*reason, format!("{host}: {message}")))
     }
 
-    /// Returns the hosts with which something would be done, and what.
+    /// Returns the hosts that would be changed, and the changes.
     pub(super) fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
@@ -176,7 +175,7 @@ impl Snapshot {
             &self.list.hosts,
             &self.members,
             &self.limits,
-            &Sights {
+            &HostLookups {
                 why: &|m| self.desired.why(&m.instance),
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
@@ -194,7 +193,7 @@ impl Snapshot {
     }
 }
 
-/// Reason and message of the refusal of an existing Node's host, before anything is asked of the host: the operator trusts no key of it.
+/// Returns the reason and message if the operator trusts no host key of an existing Node's host. Does not log in to the host.
 async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolContext) -> Option<(Reason, String)> {
     let host = list.hosts.get(name)?.clone();
     let origin = list.origins.get(name).cloned();
@@ -205,19 +204,19 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
             let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
             Some((Reason::HostKeyUnknown, message))
         }
-        // What cannot be read now, perhaps by the user who runs a command, is not refused for that.
+        // A source that cannot be read now, perhaps by the user of a command, is no refusal.
         Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,
         Err(error) => Some((error.reason(), error.to_string())),
     }
 }
 
-/// Reports whether the granted key rotation or pull of images is over. Nothing more is done with such a grant: it is taken back first.
+/// Reports whether the granted key rotation or image pull is over. Such a grant is revoked before anything else is done.
 fn has_used_its_grant(instance: &WindowsInstance) -> bool {
     let grant = instance.spec.grant.as_ref();
     grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && instance.has_used(g))
 }
 
-/// Services that the change of a node restarts.
+/// Returns the services that the change of a node restarts.
 fn restarts(member: &Member) -> Option<(String, BTreeSet<String>)> {
     let change = member.candidate.change.as_ref()?;
     Some((member.candidate.name.clone(), change.services.iter().cloned().collect()))
@@ -228,18 +227,17 @@ fn restarts(member: &Member) -> Option<(String, BTreeSet<String>)> {
 pub(crate) struct Planned {
     /// Version that the pool's nodes would follow.
     pub version: String,
-    /// Hosts that something would be done with, or for a reason is not, by name.
+    /// Hosts that would be changed, or are not changed for a reason, by name.
     pub list: Vec<PlannedHost>,
-    /// Services that a change restarts on a node, by name of the host.
+    /// Services that a change restarts, by host name.
     pub restarts: BTreeMap<String, BTreeSet<String>>,
-    /// Names and places of the hosts that the pool would use.
+    /// Names and addresses of the hosts that the pool would use.
     pub hosts: Vec<Known>,
     /// Entries of the inventory that would not be used.
     pub problems: Vec<EntryError>,
 }
 
-/// Returns the plan of the operator for a pool, without a write. `others` are hosts of pools that are not in the
-/// cluster either.
+/// Returns the operator's plan for a pool, without a write. `others` are hosts of other pools that are not in the cluster.
 ///
 /// # Errors
 /// Fails if the API server does not answer, or the services of the hosts cannot be rendered.

@@ -1,13 +1,13 @@
-//! Asks the source that a pool names for its list.
+//! Queries the source of a pool's hosts.
 
 use api::{Reason, WindowsNodePool};
 
 use super::PoolContext;
 use crate::inventory::wmco_sources::{config_map, machines};
-use wnp_core::inventory::{Entry, HostList, SourceError, SourceOutcome, ownership::Begun};
+use wnp_core::inventory::{Entry, HostList, SourceError, SourceOutcome, ownership::ReadStart};
 
-/// The list that is in force for a pool.
-pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) -> SourceOutcome {
+/// Returns the current list of a pool's source.
+pub(super) async fn ask(pool: &WindowsNodePool, begun: ReadStart, cx: &PoolContext) -> SourceOutcome {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
@@ -20,7 +20,7 @@ pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) 
         return machines::ask(pool, set, cx).await;
     }
     if let Some(git) = &inventory.git {
-        return cx.sources.git.ask(pool, git, begun, cx.process.looks_once).await;
+        return cx.sources.git.ask(pool, git, begun, cx.process.is_one_shot).await;
     }
     if let Some(from) = &inventory.source_ref {
         let services = cx.hosts.release.get().cluster.service_cidr.clone();

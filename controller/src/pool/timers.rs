@@ -1,4 +1,4 @@
-//! Times at which a pool is reconciled again without a change. Pure.
+//! Times at which a pool is reconciled again without a change. No I/O.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use jiff::Timestamp;
 use kube::runtime::controller::Action;
 use wnp_core::rollout::maintenance_window::Windows;
 
-/// Shortest wait, so that a time that has come just now makes no busy loop.
+/// Minimum wait, which prevents a busy loop when a time is nearly reached.
 const SHORTEST: Duration = Duration::from_millis(200);
 
-/// Times at which something of a pool changes by itself. A pool in mode Plan has all but those of what was applied: its preview and its
-/// status follow the clock, too.
+/// Times at which the state of a pool changes by itself. A pool in mode Plan has all of them except `grant` and `contact`, because its
+/// preview and its status follow the clock, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Timers {
-    /// End of a certificate of a host's daemon.
+    /// Expiry of a wicd certificate.
     pub certificate: Option<Timestamp>,
     /// Next read of a Secret with keys.
     pub keys: Option<Timestamp>,
-    /// End of the wait of a rollout's step.
+    /// End of the wait between two steps of a rollout.
     pub rollout: Option<Timestamp>,
     /// Opening or closing of a maintenance window.
     pub window: Option<Timestamp>,
     /// End of the pool's pause.
     pub pause: Option<Timestamp>,
-    /// Time when a node has been Ready for long enough to count as available.
+    /// Time when a node has been Ready long enough to count as available.
     pub available: Option<Timestamp>,
-    /// Time when a host has been on its way for as long as the pool allows.
+    /// Time when an operation has taken as long as the pool allows.
     pub deadline: Option<Timestamp>,
     /// Next read of the source of hosts.
     pub source: Option<Timestamp>,
     /// Time when another pool is expected to have taken over a host.
     pub handed_over: Option<Timestamp>,
-    /// Time when a grant may become possible, of what was applied.
+    /// Time when a grant may become possible. Only for an applied plan.
     pub grant: Option<Timestamp>,
-    /// Next contact with a host without a name, of what was applied.
+    /// Next contact with a host without a name. Only for an applied plan.
     pub contact: Option<Timestamp>,
 }
 
 impl Timers {
-    /// Returns the wait until the first time that is to come; `None` without one.
+    /// Returns the wait until the next of these times; `None` without one.
     fn wait(self, now: Timestamp) -> Option<Duration> {
         let Self {
             certificate,
@@ -64,7 +64,7 @@ impl Timers {
     }
 }
 
-/// Time when windows that stand like this change.
+/// Returns the time when the maintenance windows next close or open.
 pub(super) fn of_windows(windows: &Windows) -> Option<Timestamp> {
     windows.closes.or(windows.opens)
 }
@@ -86,7 +86,7 @@ mod tests {
             ("none", Timers::default(), None),
             ("past", Timers { source: at(-1), ..Timers::default() }, None),
             ("now", Timers { pause: at(0), ..Timers::default() }, None),
-            // All that a pool in mode Plan has.
+            // Timers of a pool in mode Plan.
             ("a source that is read again", Timers { source: at(300), ..Timers::default() }, Some(300)),
             ("a pause that ends", Timers { pause: at(60), source: at(300), ..Timers::default() }, Some(60)),
             ("a window", Timers { window: at(7200), pause: at(-60), ..Timers::default() }, Some(7200)),
@@ -96,7 +96,7 @@ mod tests {
             ("a certificate", Timers { certificate: at(86_400), ..Timers::default() }, Some(86_400)),
             ("a Secret", Timers { keys: at(10), ..Timers::default() }, Some(10)),
             ("another pool", Timers { handed_over: at(1), ..Timers::default() }, Some(1)),
-            // What a pool that is applied has beside.
+            // Additional timers of an applied pool.
             ("a grant", Timers { grant: at(5), source: at(300), ..Timers::default() }, Some(5)),
             ("a contact", Timers { contact: at(7), source: at(300), ..Timers::default() }, Some(7)),
         ] {

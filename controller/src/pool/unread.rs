@@ -1,4 +1,4 @@
-//! Reports pools that this operator cannot read. They are in no cache, so that no reconcile could.
+//! Reports pools that this operator cannot read. They are in no cache, so no reconcile can report them.
 
 use api::{
     Reason, WindowsNodePool,
@@ -12,13 +12,13 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::runtime::{clock, errors::said};
+use crate::runtime::{clock, errors::api_message};
 
 /// Reason of the conditions.
 const REASON: Reason = Reason::ObjectUnreadable;
 
-/// Stores in a pool's status that it cannot be read, so that no client that waits for it takes an old status for true. Returns whether that
-/// is stored.
+/// Reports in a pool's status that the pool cannot be read, so that no waiting client mistakes an old status for the current one. Returns
+/// whether the status was stored.
 pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     let message = format!(
         "the pool cannot be read, and the operator does nothing for it: {error}; a newer operator may have written it: install that version again"
@@ -26,7 +26,12 @@ pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     tracing::error!(pool = name, reason = REASON.as_str(), "{message}");
     let stored = store(client, name, &message).await;
     if let Err(error) = &stored {
-        tracing::warn!(pool = name, reason = REASON.as_str(), "the pool's status could not be stored: {}", said(error));
+        tracing::warn!(
+            pool = name,
+            reason = REASON.as_str(),
+            "the pool's status could not be stored: {}",
+            api_message(error)
+        );
     }
     stored.is_ok()
 }

@@ -1,4 +1,4 @@
-//! Rights of the daemons on the nodes, and the policies that bound them.
+//! Rights of wicd on the hosts, and the operator's condition for the Operator Lifecycle Manager.
 
 pub(crate) mod operator_condition;
 pub(crate) mod wicd_binding;

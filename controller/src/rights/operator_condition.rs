@@ -1,10 +1,9 @@
-//! Request to the Operator Lifecycle Manager not to upgrade the operator while hosts are being changed: the condition `Upgradeable` of the
-//! `OperatorCondition` that it makes for the operator. If it does not run, there is none, and nothing happens.
+//! Condition `Upgradeable` of the `OperatorCondition`, which keeps the Operator Lifecycle Manager (OLM) from upgrading the operator while hosts are
+//! being changed. Without OLM there is no `OperatorCondition`, and nothing happens.
 //!
-//! An upgrade in the middle of an operation does no harm: the next operator resumes it. The condition keeps an automatic upgrade from
-//! making a change last longer. So a leader that cannot work takes its own `False` back, also while operations are out: it ends none of them,
-//! and the upgrade may be what repairs it. Where no process leads, the condition stays as it is. Its message has the time of the last write, by
-//! which a user sees that.
+//! An upgrade during an operation does no harm, because the next operator resumes the operation. The condition only keeps automatic upgrades
+//! from prolonging a change. A leader that cannot work therefore withdraws its own `False`, even during operations: it cannot finish them, and
+//! the upgrade may repair it. Without a leader, the condition stays as it is. The time of the last write in its message shows this to users.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,34 +19,34 @@ use serde_json::{Value, json};
 use crate::{
     args::Run,
     context::Context,
-    runtime::{clock, errors::said},
+    runtime::{clock, errors::api_message},
 };
 
 /// Type of the condition.
 const UPGRADEABLE: &str = "Upgradeable";
 /// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Interval after which the condition is read though nothing has changed: another client may have taken it out. One that is `False` is written
-/// again, with the time.
+/// Interval after which the condition is read even if nothing has changed, because another client may have removed it. A condition that is `False`
+/// is also written again, with the current time.
 const REREAD: Duration = Duration::from_mins(5);
 
-/// State that the condition is to have.
+/// Desired state of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Verdict {
+struct DesiredCondition {
     status: &'static str,
     reason: Reason,
     message: String,
 }
 
-/// Reason of a condition that is `False`.
+/// Reason of the condition while it is `False`.
 const HOSTS_CHANGE: Reason = Reason::Progressing;
 
-/// Returns the condition that a leader that cannot work writes: a report on operations of it, or of a process before it, is no longer true. `None`:
-/// the condition stays.
-fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
+/// Returns the condition that a leader that cannot work writes in place of an earlier report on operations, which is no longer true. `None`: the
+/// condition stays.
+fn when_unable(conditions: Option<&Value>, cause: Reason) -> Option<DesiredCondition> {
     let ours = conditions.and_then(Value::as_array)?.iter().find(|condition| condition["type"] == UPGRADEABLE)?;
     let is_stale = ours["status"] == "False" && ours["reason"] == HOSTS_CHANGE.as_str();
-    is_stale.then(|| Verdict {
+    is_stale.then(|| DesiredCondition {
         status: "True",
         reason: Reason::CannotWork,
         message: format!(
@@ -56,9 +55,9 @@ fn of_unable(conditions: Option<&Value>, cause: Reason) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that follows from the instances. One that waits for its next attempt holds nothing up: the next operator makes that attempt
-/// as well.
-fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict {
+/// Returns the condition that follows from the instances. An instance that waits for its next attempt does not block an upgrade, because the next
+/// operator can make that attempt.
+fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> DesiredCondition {
     let mut busy: BTreeMap<&str, BTreeMap<&'static str, usize>> = BTreeMap::new();
     for instance in instances {
         if let Some(what) = operation(instance) {
@@ -66,7 +65,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
         }
     }
     if busy.is_empty() {
-        return Verdict {
+        return DesiredCondition {
             status: "True",
             reason: Reason::AsExpected,
             message: "no host joins, is updated or is removed".into(),
@@ -79,10 +78,10 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> Verdict 
     let pools: Vec<String> = busy.iter().map(of_pool).collect();
     let message =
         format!("hosts are being changed. {}. Wait until they are Ready, or pause the pools", pools.join("; "));
-    Verdict { status: "False", reason: HOSTS_CHANGE, message }
+    DesiredCondition { status: "False", reason: HOSTS_CHANGE, message }
 }
 
-/// Returns the operation that is granted to a host and not over, if it is one that an upgrade is to wait for.
+/// Returns the granted, unfinished operation of a host, if an upgrade must wait for it.
 fn operation(instance: &WindowsInstance) -> Option<&'static str> {
     let grant = instance.open_grant()?;
     let what = match grant.type_ {
@@ -100,25 +99,25 @@ fn operation(instance: &WindowsInstance) -> Option<&'static str> {
 /// Text before the time in the message of a condition that is `False`.
 const WRITTEN: &str = " (written at ";
 
-/// Returns the message as it is written: one that holds an upgrade up has a time, by which a user sees that no operator renews it.
-fn dated(verdict: &Verdict, now: Timestamp) -> String {
+/// Returns the message to write. A message that blocks upgrades has a time, which shows users if no operator renews it.
+fn dated(verdict: &DesiredCondition, now: Timestamp) -> String {
     match verdict.status {
         "False" => format!("{}{WRITTEN}{now:.0}, and again every 5 minutes)", verdict.message),
         _ => verdict.message.clone(),
     }
 }
 
-/// Reports whether a message says the same as the verdict, and was written not too long ago.
-fn is_said(message: &str, verdict: &Verdict, now: Timestamp) -> bool {
+/// Reports whether a message matches the verdict, and was written recently if it must be renewed.
+fn is_said(message: &str, verdict: &DesiredCondition, now: Timestamp) -> bool {
     let (text, time) = message.rsplit_once(WRITTEN).unwrap_or((message, ""));
     let time = time.split(',').next().and_then(|time| time.parse::<Timestamp>().ok());
     let is_fresh = time.is_some_and(|time| now.duration_since(time).unsigned_abs() < REREAD);
     text == verdict.message && (verdict.status != "False" || is_fresh)
 }
 
-/// Returns the conditions with the operator's, the others unchanged; `None` if it is there already.
-fn merged(conditions: Option<&Value>, verdict: &Verdict, now: Timestamp) -> Option<Vec<Value>> {
-    let Verdict { status, reason, .. } = verdict;
+/// Returns the conditions with that of the operator, the others unchanged; `None` if it is up to date already.
+fn merged(conditions: Option<&Value>, verdict: &DesiredCondition, now: Timestamp) -> Option<Vec<Value>> {
+    let DesiredCondition { status, reason, .. } = verdict;
     let mut all = conditions.and_then(Value::as_array).cloned().unwrap_or_default();
     let ours = all.iter().position(|condition| condition["type"] == UPGRADEABLE);
     let before = ours.map(|at| all[at].clone()).unwrap_or_default();
@@ -150,12 +149,12 @@ fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind))
 }
 
-/// Writes the condition that follows from the existing ones, if it is not one of them. The list has no keys, so that server-side apply would take it
-/// whole: it is replaced only as it was read.
+/// Writes the condition that `verdict` derives from the existing ones, unless it is up to date. The list has no keys, so server-side apply would own
+/// the whole list. Instead, a patch replaces the list only if it is unchanged since it was read.
 async fn write(
     api: &Api<DynamicObject>,
     name: &str,
-    verdict: impl FnOnce(Option<&Value>) -> Option<Verdict>,
+    verdict: impl FnOnce(Option<&Value>) -> Option<DesiredCondition>,
 ) -> kube::Result<()> {
     let object = api.get(name).await?;
     let before = object.data.pointer("/spec/conditions");
@@ -167,21 +166,21 @@ async fn write(
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// Takes back the condition that holds an upgrade up, for a leader that cannot work.
+/// Withdraws the condition that blocks upgrades, for a leader that cannot work.
 pub(crate) async fn cannot_work(client: &Client, args: &Run, cause: Reason) {
     let Some(name) = &args.operator_condition else { return };
-    if let Err(error) = write(&api(client, &args.namespace), name, |before| of_unable(before, cause)).await {
-        tracing::warn!(name, "failed to write the OperatorCondition: {}", said(&error));
+    if let Err(error) = write(&api(client, &args.namespace), name, |before| when_unable(before, cause)).await {
+        tracing::warn!(name, "failed to write the OperatorCondition: {}", api_message(&error));
     }
 }
 
-/// Keeps the condition true to the instances, until the operator stops.
+/// Keeps the condition up to date with the instances until the operator stops.
 pub(crate) async fn keep(cx: Arc<Context>) {
     let Some(name) = cx.process.args.operator_condition.clone() else {
         return cx.process.stop.cancelled().await;
     };
     let api = api(&cx.cluster.client, &cx.process.args.namespace);
-    let mut written: Option<(Verdict, tokio::time::Instant)> = None;
+    let mut written: Option<(DesiredCondition, tokio::time::Instant)> = None;
     loop {
         let instances = cx.caches.instances.state();
         let now = verdict(instances.iter().map(|instance| &**instance));
@@ -191,7 +190,7 @@ pub(crate) async fn keep(cx: Arc<Context>) {
                 Ok(()) => written = Some((now, tokio::time::Instant::now())),
                 // The next round tries again.
                 Err(error) => {
-                    tracing::warn!(name, "failed to write the OperatorCondition: {}", said(&error));
+                    tracing::warn!(name, "failed to write the OperatorCondition: {}", api_message(&error));
                 }
             }
         }
@@ -248,12 +247,12 @@ mod tests {
     #[test]
     fn the_conditions_of_others_stay() {
         let now: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
-        let busy = Verdict { status: "False", reason: Reason::Progressing, message: "a".into() };
+        let busy = DesiredCondition { status: "False", reason: Reason::Progressing, message: "a".into() };
         let other = json!({"type": "Other", "status": "True"});
         let all = merged(Some(&json!([other])), &busy, now).unwrap();
         assert_eq!((all.len(), &all[0], &all[1]["type"]), (2, &other, &json!("Upgradeable")));
         assert_eq!(merged(Some(&json!(all)), &busy, now), None);
-        // The time of the message is renewed, and that is no transition.
+        // A renewed time in the message is no transition.
         let text = all[1]["message"].as_str().unwrap();
         assert_eq!(text, "a (written at 2027-01-01T00:00:00Z, and again every 5 minutes)");
         let soon = "2027-01-01T00:05:00Z".parse().unwrap();
@@ -263,14 +262,18 @@ mod tests {
         assert_eq!(merged(Some(&json!(all)), &busy, "2027-01-01T00:04:59Z".parse().unwrap()), None);
         // Another message is no transition.
         let later = "2027-01-02T00:00:00Z".parse().unwrap();
-        let more = merged(Some(&json!(all)), &Verdict { message: "b".into(), ..busy.clone() }, later).unwrap();
+        let more = merged(Some(&json!(all)), &DesiredCondition { message: "b".into(), ..busy.clone() }, later).unwrap();
         assert!(more[1]["message"].as_str().unwrap().starts_with("b (written at 2027-01-02"), "{more:?}");
         assert_eq!(more[1]["lastTransitionTime"], all[1]["lastTransitionTime"]);
-        let free = merged(Some(&json!(more)), &Verdict { status: "True", ..busy }, later).unwrap();
+        let free = merged(Some(&json!(more)), &DesiredCondition { status: "True", ..busy }, later).unwrap();
         assert_eq!((free.len(), &free[1]["lastTransitionTime"]), (2, &json!("2027-01-02T00:00:00Z")));
         assert_eq!(free[1]["message"], "a");
         assert_eq!(
-            merged(Some(&json!(free)), &Verdict { status: "True", reason: HOSTS_CHANGE, message: "a".into() }, now),
+            merged(
+                Some(&json!(free)),
+                &DesiredCondition { status: "True", reason: HOSTS_CHANGE, message: "a".into() },
+                now
+            ),
             None
         );
     }
@@ -289,7 +292,7 @@ mod tests {
             ("a user holds the upgrade up", Some(json!([upgradeable("False", "Freeze")])), false),
             ("operations were out, or still are", Some(json!([other, upgradeable("False", "Progressing")])), true),
         ] {
-            let found = of_unable(conditions.as_ref(), Reason::PayloadInvalid);
+            let found = when_unable(conditions.as_ref(), Reason::PayloadInvalid);
             assert_eq!(found.is_some(), takes_back, "{about}");
             if let Some(found) = found {
                 assert!(found.status == "True" && found.message.contains("(PayloadInvalid)"), "{found:?}");
@@ -305,7 +308,7 @@ mod tests {
             "metadata": {"name": "op.v1", "namespace": "ns", "resourceVersion": "7"}, "spec": {}});
         api_server.on("GET", path, 200, object.clone());
         api_server.on("PATCH", path, 200, object);
-        let free = Verdict { status: "True", reason: Reason::AsExpected, message: String::new() };
+        let free = DesiredCondition { status: "True", reason: Reason::AsExpected, message: String::new() };
         write(&api(&api_server.client(), "ns"), "op.v1", |_| Some(free)).await.unwrap();
         let sent = &api_server.calls("PATCH", path)[0];
         assert_eq!(sent.body["metadata"]["resourceVersion"], "7");

@@ -1,8 +1,8 @@
-//! Binding that gives every wicd its rights, as long as the admission policies that hold it are in force.
+//! ClusterRoleBinding that gives every wicd its rights while the admission policies that restrict wicd are in force.
 //!
-//! The rights of all hosts' daemons are one ClusterRole that ships with the operator (`deploy/base/wicd.yaml`). Its binding is made here:
-//! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
-//! certificate of a wicd is issued, no operation begins on a host that needs one, and every pool reports it.
+//! All wicds share one ClusterRole, which ships with the operator (`deploy/base/wicd.yaml`). This module creates its binding once the policies of
+//! [`wicd_policy`] are in force, and deletes it as soon as they are not. Without the binding, no certificate is issued to a wicd, no operation
+//! begins on a host that needs one, and every pool reports the problem.
 
 use api::Reason;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use crate::{
     caches::{
         watch::{self, WatchError},
-        wicd_policy::{self, Guard, Observed, PolicyFault, Seen, Shipped},
-        wicd_rights::{RightsProblem, Standing},
+        wicd_policy::{self, Guard, Observed, ObservedGuard, PolicyFault, Shipped},
+        wicd_rights::{RightsProblem, RightsState},
     },
     cluster::wicd_rbac,
     context::Base,
@@ -33,9 +33,9 @@ use crate::{
     runtime::{clock, metrics::PolicyLabel},
 };
 
-/// Time from the last change of a policy until every API server has taken it up: they look once a second.
+/// Time until every API server enforces a changed policy: they check for changes once a second.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Delay after a write that failed.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Change of a watched object.
@@ -51,12 +51,12 @@ struct Watched {
     shipped: Vec<Shipped>,
     /// Policies on which no rights depend.
     others: Vec<Shipped>,
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, ObservedGuard>,
     grant: Observed<ClusterRoleBinding>,
 }
 
 impl Watched {
-    /// Returns the unread state for an operator in this namespace, which is this user.
+    /// Returns the initial state, in which nothing is read yet, for an operator in this namespace with this user.
     fn new(namespace: &str, user: &str) -> Self {
         let (shipped, others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
         let unread =
@@ -86,28 +86,28 @@ impl Watched {
             && self.seen.values().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
     }
 
-    /// Returns the reason why the hosts' daemons must have no rights.
+    /// Returns the reason why wicd must have no rights, if there is one.
     fn fault(&self) -> Option<RightsProblem> {
-        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let seen: Vec<ObservedGuard> = self.seen.values().cloned().collect();
         wicd_policy::fault(&self.shipped, &seen).map(|fault| RightsProblem::policy(&fault))
     }
 
     /// Returns each policy with its fault.
     fn faults(&self) -> Vec<(&str, Option<PolicyFault>)> {
-        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let seen: Vec<ObservedGuard> = self.seen.values().cloned().collect();
         let all = self.shipped.iter().chain(&self.others);
         all.map(|guard| (guard.name.as_str(), wicd_policy::fault_of(guard, &seen))).collect()
     }
 
     /// Returns the faults of the policies on which no rights depend.
     fn others_fault(&self) -> Option<String> {
-        let seen: Vec<Seen> = self.seen.values().cloned().collect();
+        let seen: Vec<ObservedGuard> = self.seen.values().cloned().collect();
         let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
         let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
         (!faults.is_empty()).then(|| format!("{}; {}", faults.join("; "), wicd_policy::REMEDY))
     }
 
-    /// Binding whose end ends the rights, with or without a running operator.
+    /// Returns the policy binding that owns the ClusterRoleBinding: its deletion ends the rights even if no operator runs.
     fn owner(&self) -> Option<&ValidatingAdmissionPolicyBinding> {
         self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
     }
@@ -117,7 +117,7 @@ impl Watched {
         self.shipped.iter().chain(&self.others).cloned().collect()
     }
 
-    /// Time when the last of the policies on which the rights depend was written.
+    /// Returns the time of the last write to the policies on which the rights depend.
     fn written(&self) -> Option<jiff::Timestamp> {
         let seen = || self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name));
         let policies = seen().filter_map(|s| s.policy.object()).map(last_write);
@@ -131,25 +131,24 @@ fn last_write<K: Resource>(object: &K) -> Option<jiff::Timestamp> {
     managed.chain(&object.meta().creation_timestamp).map(|t| t.0).max()
 }
 
-/// Returns the time until the API servers have certainly taken up policies that were written at `written`. Clocks differ: never longer than
-/// [`SETTLE`].
+/// Returns the time until all API servers enforce policies that were written at `written`. It is at most [`SETTLE`], because clocks differ.
 fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duration {
     let age = written.map_or(Duration::ZERO, |w| Duration::try_from(now.duration_since(w)).unwrap_or_default());
     SETTLE.saturating_sub(age)
 }
 
-/// Action on the binding of wicd's role.
+/// Action on wicd's ClusterRoleBinding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// Leave the binding, which is as it must be.
+    /// Leave the binding as it is.
     Nothing,
     /// Delete the binding.
     Delete,
-    /// Make the binding, or correct it.
+    /// Create or correct the binding.
     Apply,
 }
 
-/// Decides by the policies, and by the existing binding.
+/// Decides on the action by the state of the policies and the existing binding.
 fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: Option<&ClusterRoleBinding>) -> Act {
     match (grant, owner.filter(|_| in_force)) {
         (None, None) => Act::Nothing,
@@ -158,10 +157,10 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
         (Some(grant), Some(owner)) => {
             let wanted = wicd_rbac::binding(owner);
             if grant.role_ref != wanted.role_ref {
-                // It cannot be changed.
+                // The role of a binding cannot be changed.
                 Act::Delete
             } else if grant.metadata.deletion_timestamp.is_some() {
-                // It is made again when it is gone.
+                // The binding is created again after its deletion.
                 Act::Nothing
             } else if grant.subjects == wanted.subjects
                 && grant.owner_references().iter().any(|o| Some(&o.uid) == owner.metadata.uid.as_ref())
@@ -174,7 +173,7 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
     }
 }
 
-/// Keeps the rights, and the reports on them, true to the policies, until the operator stops.
+/// Keeps the rights, and the reports on them, consistent with the policies until the operator stops.
 pub(crate) async fn keep(cx: Arc<Base>) {
     let args = &cx.process.args;
     let user = match csr::operator_user(&cx.cluster.client).await {
@@ -204,7 +203,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     }
 }
 
-/// Acts on the observed objects. Returns the delay until the next call though nothing has changed.
+/// Acts on the observed objects. Returns the delay after which it must be called again even if nothing has changed.
 async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     for (policy, fault) in watched.faults() {
         let label = PolicyLabel { policy: policy.to_owned() };
@@ -220,8 +219,8 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     let fault = watched.fault();
     let in_force = fault.is_none();
     if let Some(fault) = fault {
-        // From here on nothing is issued, whatever becomes of the binding.
-        stand(cx, Standing::Withheld(fault));
+        // From here on, no certificate is issued, even if the binding cannot be deleted.
+        record_rights(cx, RightsState::Withheld(fault));
     }
     let wait = settles_in(watched.written(), clock::now());
     let result = match act(in_force, watched.owner(), watched.grant.object()) {
@@ -232,13 +231,13 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
     };
     match result {
         Ok(()) if in_force => {
-            stand(cx, Standing::Given);
+            record_rights(cx, RightsState::Given);
             None
         }
         Ok(()) => None,
         Err(problem) => {
             if in_force {
-                stand(cx, Standing::Withheld(problem));
+                record_rights(cx, RightsState::Withheld(problem));
             } else {
                 tracing::error!(reason = problem.reason().as_str(), "{problem}");
             }
@@ -248,17 +247,17 @@ async fn settle(cx: &Base, watched: &Watched) -> Option<Duration> {
 }
 
 /// Records the state of the rights, and notifies the affected controllers.
-fn stand(cx: &Base, standing: Standing) {
+fn record_rights(cx: &Base, standing: RightsState) {
     if !cx.wicd.rights.set(standing.clone()) {
         return;
     }
-    if let Standing::Withheld(problem) = &standing {
+    if let RightsState::Withheld(problem) = &standing {
         tracing::error!(reason = problem.reason().as_str(), "{problem}");
     } else {
         tracing::info!("the admission policies are in force: the hosts' daemons have their rights");
     }
     wake_pools(cx);
-    // Requests that wait are judged again.
+    // Pending certificate requests are judged again.
     cx.wicd.judge_again.notify_one();
 }
 
@@ -286,7 +285,7 @@ async fn apply(cx: &Base, owner: Option<&ValidatingAdmissionPolicyBinding>) -> R
     written.map(drop).map_err(|error| RightsProblem::write("store", &error))
 }
 
-/// Streams every change of a watched object, each by its name: the operator has no right to others.
+/// Streams the changes of the policies and their bindings. Each is watched by name, because the operator has no right to others.
 fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
     let mut all: Vec<BoxStream<'static, Change>> = Vec::new();
     for Guard { name, .. } in shipped {

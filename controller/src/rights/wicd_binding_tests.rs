@@ -59,10 +59,10 @@ fn a_new_policy_is_given_time_and_an_old_one_none() {
 fn nothing_is_issued_before_the_policies_are_read() {
     let rights = WicdRights::unknown();
     assert_eq!(rights.problem().unwrap().reason(), "PolicyMissing");
-    rights.set(Standing::Given);
+    rights.set(RightsState::Given);
     assert_eq!(rights.problem(), None);
     let fault = wicd_policy::fault(&wicd_policy::shipped(api::names::DEFAULT_NAMESPACE), &[]).unwrap();
-    rights.set(Standing::Withheld(RightsProblem::policy(&fault)));
+    rights.set(RightsState::Withheld(RightsProblem::policy(&fault)));
     let problem = rights.problem().unwrap();
     assert_eq!(problem.reason(), "PolicyMissing");
     assert!(problem.to_string().contains("kubectl apply"), "{problem}");

@@ -1,4 +1,4 @@
-//! Certificate approver of the running operator: what it may approve and deny now, and what it reports.
+//! Certificate approver of the running operator: restricts its verdicts to what is possible now, and reports them.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
 };
 use wnp_core::csr::claims;
 
-/// Revises a verdict according to the current state. While the legacy operator runs, the certificates of this operator's own nodes are renewed, and
-/// requests that only look wrong from here are left to the other: it approves the requests of its nodes.
+/// Revises a verdict for the current state. While the legacy operator runs, certificates of this operator's own nodes are renewed, but no request
+/// is denied: an apparently invalid one may belong to a node of the legacy operator, which approves it.
 fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) -> csr::Verdict {
     match verdict {
         csr::Verdict::Approve(csr::Kind::WicdClient) => {
@@ -31,8 +31,8 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
     }
 }
 
-/// Approves and denies certificate requests. No release is needed: nodes that run keep their certificates while the operator has nothing to give to
-/// hosts. `instances` shows what is proven of hosts. A failed query for the operator's user or the reserved names is repeated after `retry`.
+/// Approves and denies certificate requests. Needs no release: running nodes keep their certificates while the operator has nothing to give to
+/// hosts. `instances` reports new proofs about hosts. A failed query for the operator's user name or the reserved names is repeated after `retry`.
 pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retry: Duration) {
     let Cluster { client, config, .. } = &*cx.cluster;
     let mut proofs = news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed();
@@ -49,7 +49,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
                 );
             }
         }
-        // Nothing waits yet for a proof.
+        // Nothing waits for a proof yet.
         let begins_again = tokio::time::sleep(retry);
         tokio::select! {
             () = begins_again => {}
@@ -80,9 +80,9 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
         shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
     };
     let hosts = instance::claims::Hosts::new(cx.clone(), reserved);
-    let own = csr::Own { user: operator, issuing: cx.wicd.issuing.clone() };
-    let left = cx.wicd.left_to_people.clone();
-    let again = csr::Again { left, all: cx.wicd.judge_again.clone(), waiting: proofs };
+    let own = csr::OwnRequests { user: operator, issuing: cx.wicd.issuing.clone() };
+    let left = cx.wicd.manual_requests.clone();
+    let again = csr::ReevaluationTriggers { left, all: cx.wicd.judge_again.clone(), waiting: proofs };
     let clients = csr::Clients { watch: cx.cluster.watch_requests.clone(), decide: cx.cluster.client.clone() };
     let approver = csr::run(clients, hosts, revise, on_verdict, own, again, cx.process.stop.clone());
     tokio::select! {
@@ -91,17 +91,17 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     }
 }
 
-/// Makes pools report the requests that are left to users, and no longer those that are not.
+/// Reconciles the pools whose requests have started or stopped waiting for users, which their status reports.
 async fn wake_pools(cx: &Base) {
-    let mut changes = cx.wicd.left_to_people.changes();
-    let mut known = cx.wicd.left_to_people.all();
+    let mut changes = cx.wicd.manual_requests.changes();
+    let mut known = cx.wicd.manual_requests.all();
     while changes.changed().await.is_ok() {
         let now = changes.borrow_and_update().clone();
         let changed = known.iter().filter(|p| !now.contains(p)).chain(now.iter().filter(|p| !known.contains(p)));
         let pools =
             changed.map(|p| cx.caches.instances.get(&ObjectRef::new(&p.node)).map(|i| i.spec.pool_ref.name.clone()));
         let pools: BTreeSet<Option<String>> = pools.collect();
-        // A Node without an instance may be one that any pool plans to adopt.
+        // Any pool may plan to adopt a Node without an instance.
         for pool in cx.caches.pools.state() {
             let name = pool.name_any();
             if pools.contains(&None) || pools.contains(&Some(name.clone())) {

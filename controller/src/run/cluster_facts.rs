@@ -1,6 +1,6 @@
-//! Repeated reading of the facts of the cluster, so that a proxy or a CA that changes reaches hosts without a restart of the operator.
+//! Reads the facts of the cluster repeatedly, so that a changed proxy or CA reaches hosts without a restart of the operator.
 //!
-//! They are read by name: a watch of each would need a right to list, for a change that comes once in months.
+//! The objects are read by name: a watch of each would need permission to list, for a change that comes once in months.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     context::Context,
 };
 
-/// Failed reads in a row that are tolerated before pools report them: API servers restart.
+/// Number of consecutive failed reads that are tolerated before pools report them: API servers restart.
 const TOLERATED: u32 = 1;
 
 /// Reads the facts at each interval until the operator stops.
@@ -38,7 +38,7 @@ pub(crate) async fn follow(cx: Arc<Context>) {
     }
 }
 
-/// Stores the facts in force for the next operator.
+/// Stores the current facts for the next operator.
 async fn keep(cx: &Context, stored: &mut String) {
     kept::store(&cx.cluster.client, &cx.process.args.namespace, &cx.hosts.release.get().cluster, stored).await;
 }

@@ -1,4 +1,4 @@
-//! Operator while it runs: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
+//! Operator process: waits for the Lease, fills its caches, runs its controllers, and ends when it must.
 
 pub(crate) mod certificate_approval;
 pub(crate) mod cluster_facts;
@@ -37,7 +37,7 @@ use crate::{
         unreadable::Unreadable,
         watch::{Changes, news, watch, watch_instances, watch_nodes},
     },
-    client::{api_server, cluster_view::Blindness},
+    client::{api_server, cluster_view::ApiProblem},
     cluster,
     cluster::{
         crds::{self, CrdFault},
@@ -53,7 +53,7 @@ use crate::{
         events::EventReason,
         http::{self, Health, Phase, Readiness},
         lease::Election,
-        metrics::{FaultOf, Metrics},
+        metrics::{FaultSource, Metrics},
         scrape,
         supervision::{Panicked, Tasks, catch},
         telemetry,
@@ -70,14 +70,14 @@ use wnp_core::{
     status::pool::refuse,
 };
 
-/// Time after which an unusable release is loaded again.
+/// Delay before an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
-/// Time after which an object whose reconcile is not possible is reconciled again, though it has not changed.
+/// Delay before an object that cannot be reconciled is tried again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
-/// Time for operations to end when the process receives a stop signal.
+/// Time for operations to end after a stop signal.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs the operator until it receives a stop signal, or has lost the Lease.
+/// Runs the operator until it receives a stop signal or loses the Lease.
 ///
 /// # Errors
 /// Fails when the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
@@ -97,13 +97,13 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
         );
     }
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
-    // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
+    // Unlike a pod's name, this differs after a restart in place, so that every start has its own epoch.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
     let plain = (!args.metrics_tls).then_some(args.metrics_listen);
     http::serve(args.listen, plain, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
     let config = api_server::config(cluster).await?;
-    // The Lease never waits for other requests.
+    // A separate client, so that the Lease never waits for other requests.
     let mut for_lease = config.clone();
     for_lease.default_retry = false;
     let for_lease = Client::try_from(for_lease).context("cannot make a client")?;
@@ -128,7 +128,7 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     metrics.leader.set(1);
     metrics.host_certificate_lifetime.set(i64::try_from(args.wicd_certificate_lifetime.as_secs()).unwrap_or(i64::MAX));
     readiness.enter(Phase::Leading);
-    let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
+    let process = Process { args, identity, epoch, metrics, stop: stop.clone(), is_one_shot: false };
     let leader = Leader { process, cluster, readiness };
     tokio::select! {
         result = leader.lead() => {
@@ -136,13 +136,13 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
             result
         }
         lost = election.hold(epoch) => {
-            // Nothing is ended gracefully: another operator may act already.
+            // Nothing is ended gracefully: another operator may already be active.
             bail!(lost)
         }
     }
 }
 
-/// Waits until no other installation leads: it would write the same objects.
+/// Waits until no other installation leads, because it would write the same objects.
 async fn wait_until_alone(cluster: &Cluster, args: &Run) {
     while other_leader(cluster, args).await.is_some() {
         tokio::time::sleep(other_installation::INTERVAL).await;
@@ -154,8 +154,8 @@ async fn other_leader(cluster: &Cluster, args: &Run) -> Option<String> {
     Some(found.ok()?.0?.message())
 }
 
-/// Ends when another installation leads and goes first.
-async fn stay_alone(cx: Arc<Base>) {
+/// Returns when another installation leads and takes precedence.
+async fn end_if_superseded(cx: Arc<Base>) {
     let stop = &cx.process.stop;
     while stop.run_until_cancelled(tokio::time::sleep(other_installation::INTERVAL)).await.is_some() {
         let namespace = &cx.process.args.namespace;
@@ -168,20 +168,20 @@ async fn stay_alone(cx: Arc<Base>) {
     }
 }
 
-/// Checks that this process could work, and never ends: one that could not must not replace one that can.
+/// Checks that this process can work, and never returns. A process that cannot work must not replace one that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
     while let Some((reason, why)) = unable(cluster, args).await {
         tracing::error!(reason = reason.as_str(), why, "this process cannot work, the lease is left to others");
-        metrics.fault(FaultOf::Release, Some(reason));
+        metrics.fault(FaultSource::Release, Some(reason));
         readiness.enter(Phase::Unable(format!("{reason}: {why}")));
         tokio::time::sleep(RELEASE_RETRY).await;
     }
-    metrics.fault(FaultOf::Release, None);
+    metrics.fault(FaultSource::Release, None);
     readiness.enter(Phase::StandingBy);
     std::future::pending().await
 }
 
-/// Returns the reason and message of what keeps this process from working. An API server that does not answer for CRDs says nothing about them.
+/// Returns the reason and message if this process cannot work. An API server that does not answer for CRDs proves nothing about them.
 async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
     if let Some(message) = other_leader(cluster, args).await {
         return Some((other_installation::REASON, message));
@@ -226,7 +226,7 @@ impl Leader {
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
         watches.spawn("the watch of the admission policies", wicd_binding::keep(base.clone()));
-        // The caches come first: what they do not know yet would look like something that is not there.
+        // The caches come first: an object that they do not show yet would seem to be missing.
         tokio::select! {
             filled = async { tokio::join!(base.caches.pools.wait_until_ready(), base.caches.instances.wait_until_ready(), base.caches.nodes.wait_until_ready()) } => {
                 if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
@@ -235,15 +235,15 @@ impl Leader {
             }
             () = stop.cancelled() => return Ok(()),
         }
-        watches.spawn("the watch of another operator", keep_alone(base.clone()));
-        watches.spawn("the watch of other installations", stay_alone(base.clone()));
-        watches.spawn("the observer of the API server's answers", follow_sight(base.clone(), self.readiness));
+        watches.spawn("the watch of another operator", watch_wmco(base.clone()));
+        watches.spawn("the watch of other installations", end_if_superseded(base.clone()));
+        watches.spawn("the observer of the API server's answers", watch_api_visibility(base.clone(), self.readiness));
         tokio::select! {
             _ = async { tokio::join!(base.wicd.rights.known(), base.other_operator.known()) } => {}
             () = stop.cancelled() => return Ok(()),
         }
         let mut tasks = Tasks::default();
-        // Nodes that run must not lose their certificates because there is nothing to give to hosts.
+        // Running nodes must not lose their certificates because there is nothing to give to hosts.
         let approver = certificate_approval::run(base.clone(), instances_for_requests, RELEASE_RETRY);
         tasks.spawn("the certificate approver", approver);
         let release = tokio::select! {
@@ -281,7 +281,7 @@ impl Leader {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            // Half an operator is worse than none: its Lease keeps others away.
+            // An operator that works in part is worse than none: its Lease keeps others from leading.
             end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
             end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
         }
@@ -292,8 +292,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Waits until the CRDs are those of this release, so that all that is written is stored. `false` after a stop signal. While the CRDs are older,
-    /// every pool reports it.
+    /// Waits until the CRDs match this release, so that all written fields are stored. While the CRDs are older, every pool reports that. Returns
+    /// false after a stop signal.
     async fn check_crds(&self) -> anyhow::Result<bool> {
         let Process { args, metrics, stop, .. } = &self.process;
         let client = &self.cluster.client;
@@ -302,7 +302,7 @@ impl Leader {
             operator_condition::cannot_work(client, args, fault.reason()).await;
             let CrdFault::Outdated { .. } = fault else { bail!(message) };
             tracing::error!(reason = fault.reason().as_str(), "{message}");
-            metrics.fault(FaultOf::Release, Some(fault.reason()));
+            metrics.fault(FaultSource::Release, Some(fault.reason()));
             if let Err(error) = refuse_pools(client, fault.reason(), &message).await {
                 tracing::warn!(%error, "failed to report the fault in the status of the pools");
             }
@@ -310,11 +310,11 @@ impl Leader {
                 return Ok(false);
             }
         }
-        metrics.fault(FaultOf::Release, None);
+        metrics.fault(FaultSource::Release, None);
         Ok(true)
     }
 
-    /// Repeats a request until it is answered. `None` after a stop signal.
+    /// Repeats a request until it succeeds. Returns `None` after a stop signal.
     async fn until<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = Result<T, ReleaseError>>,
@@ -329,13 +329,13 @@ impl Leader {
         }
     }
 
-    /// Loads the release. While that is impossible every pool reports it. `None` after a stop signal.
+    /// Loads the release. While that fails, every pool reports it. Returns `None` after a stop signal.
     async fn release(base: &Base) -> Option<Release> {
         let Process { args, metrics, stop, .. } = &base.process;
         loop {
             match base.cluster.release(args).await {
                 Ok(release) => {
-                    metrics.fault(FaultOf::Release, None);
+                    metrics.fault(FaultSource::Release, None);
                     return Some(release);
                 }
                 Err(error) => report(&error, &base.cluster, args, metrics).await,
@@ -345,11 +345,11 @@ impl Leader {
     }
 }
 
-/// Shows in the log, in the metric and on every pool the reason why nothing begins.
+/// Reports in the log, the metric, every pool and the OperatorCondition why no operation begins.
 async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
     let (reason, message) = (error.reason(), error.to_string());
     tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
-    metrics.fault(FaultOf::Release, Some(reason));
+    metrics.fault(FaultSource::Release, Some(reason));
     if let Err(error) = refuse_pools(&cluster.client, reason, &message).await {
         tracing::warn!(%error, "failed to report the fault in the status of the pools");
     }
@@ -394,7 +394,7 @@ async fn run_pools(
             ObjectRef::new(pool)
         })
     };
-    // No limit: beyond one, pools are taken in no order, and a pool that is always passed over stands still. The client limits what it sends, in turn.
+    // No limit: beyond one, pools are picked in no fixed order, and one that is always passed over would starve. The client limits its own rate.
     Controller::for_shared_stream(pools, store)
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(instances, of_instance)
@@ -407,7 +407,7 @@ async fn run_pools(
                 async move {
                     pace.wait(&pool.name_any()).await;
                     cx.process.metrics.reconciled("WindowsNodePool");
-                    // It may have changed meanwhile.
+                    // The pool may have changed during the wait.
                     let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
                     if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
                         return refuse_pool(&pool, Reason::ObjectUnreadable, &message, &cx).await;
@@ -431,7 +431,7 @@ async fn run_pools(
         .await;
 }
 
-/// Pool, address and port of each instance as they were seen last: pools that wait for them are woken when they change.
+/// Hash of pool, address and port of each instance, as last seen. When they change, the pools that wait for them are reconciled.
 #[derive(Default)]
 struct EntriesSeen(Mutex<HashMap<String, u64>>);
 
@@ -445,13 +445,13 @@ impl EntriesSeen {
         self.0.lock().insert(instance.name_any(), now).is_some_and(|before| before != now)
     }
 
-    /// Forgets an instance that is gone.
+    /// Forgets a deleted instance.
     fn forget(&self, instance: &WindowsInstance) {
         self.0.lock().remove(&instance.name_any());
     }
 }
 
-/// Reconciles pools again when their unreadable objects change, and reports pools that cannot be read themselves.
+/// Reconciles pools again when their unreadable objects change, and reports unreadable pools.
 async fn wake_unreadable(cx: Arc<Context>) {
     let (mut before, mut unread) = (Vec::new(), BTreeMap::new());
     loop {
@@ -475,34 +475,34 @@ async fn wake_unreadable(cx: Arc<Context>) {
     }
 }
 
-/// Keeps the operator from beginning anything while the legacy operator works. The caches are filled: a Node is not that operator's because its
-/// instance is not there yet.
-async fn keep_alone(cx: Arc<Base>) {
+/// Prevents new operations while the legacy operator runs. The caches must be filled: otherwise, a Node without a cached instance would count as the
+/// legacy operator's.
+async fn watch_wmco(cx: Arc<Base>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
             cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
-            cx.caches.machines.stir();
-            // Requests that were left to the other operator are judged again.
+            cx.caches.machines.notify_change();
+            // Requests that were left to the other operator are evaluated again.
             cx.wicd.judge_again.notify_one();
         }
     };
     let (args, stop) = (&cx.process.args, cx.process.stop.clone());
     let has_nodes = || {
         let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
-        // One that a pool has released may count for that minute, too.
+        // A Node that a pool has just released may be counted, too.
         !wmco_nodes(cx.caches.nodes.state().iter().map(|n| &**n), &has_instance, &|_| false).is_empty()
     };
     lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, has_nodes, on_seen, stop).await;
 }
 
-/// Reports what the operator cannot see or write, and has pools reconciled when that changes.
-async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
+/// Reports what the operator cannot see or write, and reconciles pools when that changes.
+async fn watch_api_visibility(cx: Arc<Base>, readiness: Readiness) {
     let sight = &cx.cluster.sight;
     let mut before = None;
     loop {
         let now = sight.problem();
         if now != before {
-            cx.process.metrics.fault(FaultOf::Sight, now.as_ref().map(Blindness::reason));
+            cx.process.metrics.fault(FaultSource::ClusterView, now.as_ref().map(ApiProblem::reason));
             if let Some(problem) = &now {
                 tracing::error!(reason = problem.reason().as_str(), "{problem}");
                 readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
@@ -519,7 +519,7 @@ async fn follow_sight(cx: Arc<Base>, readiness: Readiness) {
     }
 }
 
-/// Reports the reason why nothing is begun in a pool.
+/// Reports in the status of a pool why no operation begins.
 async fn refuse_pool(
     pool: &WindowsNodePool,
     reason: Reason,
@@ -527,7 +527,7 @@ async fn refuse_pool(
     cx: &PoolContext,
 ) -> Result<Action, PoolError> {
     tracing::error!(pool = pool.name_any(), reason = reason.as_str(), "{message}");
-    // Other pools must not wait for its list: they report that it is not known.
+    // Other pools must not wait for the list of this pool, which is reported as unknown.
     let begun = cx.sources.owners().begin(&pool.name_any());
     let waiting = cx.sources.owners().end(pool, begun, Reading::Unknown);
     for waiting in waiting {
@@ -561,9 +561,9 @@ async fn run_instances(
     pools: Changes<WindowsNodePool>,
 ) {
     let (of_node, by_pool) = (cx.caches.instances.clone(), cx.caches.instances.clone());
-    // Each host that gets on changes the status of its pool.
+    // Each progress of a host changes its pool's status, so only relevant changes pass.
     let pools = news(cx.caches.pools.clone(), pools, concerns_hosts);
-    // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
+    // No limit: each reconcile may wait for a host for minutes. Grants and SSH slots limit the work.
     Controller::for_shared_stream(instances, cx.caches.instances.store())
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(nodes, move |node: Arc<Node>| {
@@ -579,7 +579,7 @@ async fn run_instances(
         .await;
 }
 
-/// Keeps the versions that are needed, and deletes the others.
+/// Deletes unused versions, and the records of deleted instances.
 async fn collect(cx: Arc<Context>) {
     while cx.process.stop.run_until_cancelled(tokio::time::sleep(cx.process.args.version_grace)).await.is_some() {
         let names: BTreeSet<String> = cx.caches.instances.state().iter().map(|i| i.name_any()).collect();
@@ -611,7 +611,7 @@ async fn stop_on_signal(stop: CancellationToken) {
                 _ = int.recv() => {}
             }
         }
-        // Without a handler the signal ends the process at once, which is safe, too.
+        // Without a handler, the signal ends the process at once, which is also safe.
         _ => return,
     }
     stop.cancel();

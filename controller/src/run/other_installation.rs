@@ -1,4 +1,4 @@
-//! Installation of this operator in another namespace. Each has a Lease of its own, and both would change the same hosts.
+//! Other installation of this operator, in another namespace. Each installation has its own Lease, and both would change the same hosts.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 /// Reason of the readiness probe, events and the metric.
 pub(crate) const REASON: Reason = crate::wmco::lock::REASON;
-/// Interval of checks: the Leases of other namespaces may not be watched.
+/// Interval of checks: Leases of other namespaces are polled, because a watch may be forbidden.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Lease of another installation, which one of its processes holds.
+/// Other installation that holds its Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherInstallation {
     namespace: String,
     holder: String,
-    /// Time since which that process holds the Lease.
+    /// Time since which the holder has the Lease.
     since: Option<Timestamp>,
 }
 
 impl OtherInstallation {
-    /// Fault, with its remedy.
+    /// Returns the fault, with its remedy.
     pub(crate) fn message(&self) -> String {
         let Self { namespace, holder, .. } = self;
         format!(
@@ -31,14 +31,14 @@ impl OtherInstallation {
         )
     }
 
-    /// Reports whether the other installation has led for longer than the process in the namespace `ours` that leads since then: the younger one
-    /// ends.
+    /// Reports whether the other installation has led for longer than the one in the namespace `ours`, which has led since `since`. The younger
+    /// one ends.
     pub(crate) fn goes_first(&self, ours: &str, since: Option<Timestamp>) -> bool {
         (self.since, self.namespace.as_str()) < (since, ours)
     }
 }
 
-/// Returns the installation of a Lease that is held at the time `now`.
+/// Returns the installation that holds a Lease at the time `now`.
 fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     let LeaseSpec { holder_identity, lease_duration_seconds, renew_time, acquire_time, .. } = lease.spec.clone()?;
     let holder = holder_identity.filter(|holder| !holder.is_empty())?;
@@ -47,7 +47,7 @@ fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     is_held.then_some(OtherInstallation { namespace: lease.namespace()?, holder, since: acquire_time.map(|t| t.0) })
 }
 
-/// Returns the other installation that leads, and the time since which this one does. Without the right to list Leases there is none.
+/// Returns the other leading installation, and the time since which this one leads. Without permission to list Leases, returns neither.
 pub(crate) async fn leads(
     client: &Client,
     ours: &str,

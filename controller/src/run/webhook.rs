@@ -1,8 +1,8 @@
-//! Endpoint `POST /hooks/git`: a Git server reports a push, so that its pools need not wait for the next fetch.
+//! Endpoint `POST /hooks/git`: a Git server reports a push, so that pools need not wait for the next fetch.
 //!
-//! The report only starts a fetch: what is used is what the operator then fetches and checks itself. Still, only a sender that knows the
-//! token may start one, by an HMAC-SHA256 of the body in `X-Hub-Signature-256`, as GitHub, Gitea and Forgejo send it. The port is open
-//! only while there is a token, and has limits of its own: what reaches it comes from outside of the cluster.
+//! A report only triggers a fetch, whose result the operator checks itself. Still, only a sender that knows the token may trigger one:
+//! it signs the body with HMAC-SHA256 in `X-Hub-Signature-256`, as GitHub, Gitea and Forgejo do. The port is open only while there is a
+//! token, and has its own limits, because its requests come from outside of the cluster.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -26,21 +26,21 @@ use crate::{
     runtime::http::server::{self, Limits},
 };
 
-/// Maximum size of a body, in bytes. A push of very many commits is larger, and is found at the next fetch.
+/// Maximum size of a body in bytes. A push with very many commits is larger, and is found at the next fetch.
 const MAX_BODY: usize = 1 << 20;
-/// Limits of the connections. With the largest body each, these take 16 MiB. All may come from one address: that of a load balancer.
+/// Connection limits. With the largest bodies, these take 16 MiB. All may come from one address: a load balancer's.
 const LIMITS: Limits =
     Limits { connections: 16, per_address: 16, head: Duration::from_secs(5), connection: Duration::from_secs(15) };
 /// Interval at which the Secret with the token is read.
 const TOKEN_POLL: Duration = Duration::from_secs(10);
-/// Key of the token in its Secret.
+/// Key of the token in the Secret.
 const TOKEN: &str = "token";
 
-/// Key to check signatures with. Its value is never printed.
+/// Token to verify signatures with. Never printed.
 #[derive(Clone)]
 struct Token(Arc<[u8]>);
 
-/// Port, while it is open.
+/// Open port.
 struct Open {
     token: Token,
     close: CancellationToken,
@@ -66,7 +66,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
                     open = listen(cx.process.args.webhook_listen, &cx, token).await;
                 }
             }
-            // Whether there is one is not known: what was true stays.
+            // It is not known whether there is a token, so the port stays as it is.
             Err(error) => {
                 tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the token for pushes cannot be read");
             }
@@ -77,7 +77,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
     }
 }
 
-/// Opens the port. The port is closed by the token's replacement or when the operator stops.
+/// Opens the port. The port closes when the token is replaced or the operator stops.
 async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Option<Open> {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
@@ -115,7 +115,7 @@ async fn token(cx: &Context) -> kube::Result<Option<Token>> {
     let secrets: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     let secret = secrets.get_opt(&cx.process.args.webhook_secret).await?;
     let token = secret.and_then(|s| s.data?.remove(TOKEN)).map(|t| t.0);
-    // Every sender can sign with nothing.
+    // An empty token does not count: any sender could sign with it.
     let text = |bytes: Vec<u8>| api::text::decode(&bytes).map(|text| text.as_bytes().to_vec()).unwrap_or(bytes);
     Ok(token.map(|t| text(t).trim_ascii().to_vec()).filter(|t| !t.is_empty()).map(|t| Token(t.into())))
 }
@@ -126,20 +126,20 @@ pub fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, token), body, &signature).is_ok()
 }
 
-/// Returns the repository that the body names, in every way in which it does, each as host and path. `None` if the body is no JSON.
+/// Returns the repository that the body names, as host and path of each of its URLs. `None` if the body is not JSON.
 pub fn pushed(body: &[u8]) -> Option<Vec<String>> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(urls(&body).into_iter().filter_map(|url| place(&url)).collect())
 }
 
-/// Returns all URLs in the body that a pool may have for the repository.
+/// Returns all URLs in the body that a pool may use for the repository.
 fn urls(body: &Value) -> Vec<String> {
     const FIELDS: [&str; 5] = ["clone_url", "ssh_url", "git_url", "html_url", "url"];
     let repository = &body["repository"];
     FIELDS.iter().filter_map(|f| repository[f].as_str().map(str::to_owned)).collect()
 }
 
-/// Returns host and path of a URL, however it is written: `https://host/a/b.git`, `ssh://git@host:22/a/b`, `git@host:a/b.git`.
+/// Returns host and path of a URL in any notation: `https://host/a/b.git`, `ssh://git@host:22/a/b`, `git@host:a/b.git`.
 fn place(url: &str) -> Option<String> {
     let (rest, is_url) = match url.split_once("://") {
         Some((_, rest)) => (rest, true),

@@ -1,14 +1,14 @@
-//! Time by which the operator decides: that of the API server, and between two of its answers the monotonic clock.
+//! Clock for decisions: the time of the API server, continued by the monotonic clock between its answers.
 //!
-//! A clock of the operator's machine that is wrong, or is set while the operator runs, ends no timeout, opens no window, and is no fault of a host.
-//! Before the first answers, the clock of the machine counts.
+//! A wrong or changed clock of the operator's machine thus ends no timeout, opens no maintenance window, and is not taken for a fault of a host.
+//! Before the first answers, the machine's clock is used.
 
 use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
-/// Time that was known at a moment.
+/// Time that was known at an instant of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     at: Instant,
@@ -30,7 +30,7 @@ pub(crate) fn now() -> Timestamp {
     KNOWN.lock().get_or_insert_with(|| Known { at: now, time: Timestamp::now() }).now(now)
 }
 
-/// Corrects the clock by a difference that the answers of the API server agree on.
+/// Corrects the clock by a difference on which the answers of the API server agree.
 pub(crate) fn correct(by: SignedDuration) {
     let (now, mut known) = (Instant::now(), KNOWN.lock());
     let time = known.map_or_else(Timestamp::now, |known| known.now(now));
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(known.now(at), time);
     }
 
-    /// Commands, and texts that are only shown, may use the clock of the machine.
+    /// Commands, and text that is only shown, may use the machine's clock.
     #[test]
     fn no_controller_asks_the_clock_of_the_machine() {
         let mut found = Vec::new();

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-/// Maximum characters of a message, as much as a condition has room for.
+/// Maximum number of characters of a message, which must fit into a condition.
 const MOST: usize = 2000;
 
-/// Returns the message of the API server, without the details of the client. It is part of messages, because the remedy depends on it: a missing
-/// right looks the same as an outage otherwise.
-pub(crate) fn said(error: &kube::Error) -> String {
+/// Returns the API server's message, without details of the client. If the operator lacks a right, the message names the remedy, because it would
+/// otherwise look like an outage.
+pub(crate) fn api_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) && is_of_service_account(status) => {
             let message = api::text::line(&status.message, MOST);
@@ -19,7 +19,7 @@ pub(crate) fn said(error: &kube::Error) -> String {
     }
 }
 
-/// Returns the message of the API server for the user of a command: a missing right is that of this user.
+/// Returns the API server's message for the user of a command, who may lack a right.
 pub(crate) fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => api::text::line(&status.message, MOST),
@@ -27,7 +27,7 @@ pub(crate) fn plain(error: &kube::Error) -> String {
     }
 }
 
-/// Returns the error with its causes, one a line. A cause that the text above has already is left out, and so is a backtrace, which is of no use to
+/// Returns the error with its causes, one per line. A cause that is already in the text above is left out, as is the backtrace, which does not help
 /// the user of a command.
 pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
@@ -40,7 +40,7 @@ pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     text
 }
 
-/// Returns the exit status of a program, after printing an error.
+/// Prints an error, and returns the exit status of the program.
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("Error: {}", in_lines(&error));
@@ -48,17 +48,17 @@ pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Reports whether the API server or an admission policy refuses the content of the request, which no repetition changes.
+/// Reports whether the API server or an admission policy refuses the content of a request, so that a retry cannot succeed.
 pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400 || (status.is_forbidden() && !is_missing_right(status))
 }
 
-/// Reports whether RBAC refused: admission has messages of its own.
+/// Reports whether RBAC refused the request. Admission has other messages.
 fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
 }
 
-/// Reports whether the operator asked, and not the user of a command.
+/// Reports whether a ServiceAccount sent the request, not the user of a command.
 fn is_of_service_account(status: &kube::core::Status) -> bool {
     status.message.contains("is forbidden: User \"system:serviceaccount:")
 }
@@ -78,19 +78,20 @@ mod tests {
 
     #[test]
     fn a_missing_right_is_distinguished_from_other_refusals() {
-        let said =
-            |message: &str| said(&kube::Error::Api(Box::new(Status::failure(message, "Forbidden").with_code(403))));
+        let error_message = |message: &str| {
+            api_message(&kube::Error::Api(Box::new(Status::failure(message, "Forbidden").with_code(403))))
+        };
         let rbac = |user: &str| {
             format!(
                 "namespaces \"default\" is forbidden: User \"{user}\" cannot get resource \"namespaces\" in API group \"\""
             )
         };
         let (of_person, of_operator) = (rbac("jane"), rbac("system:serviceaccount:ns:windows-node-pools"));
-        assert!(said(&of_operator).starts_with(&of_operator));
-        assert!(said(&of_operator).ends_with("install this release again with the tool that installed it"));
-        assert_eq!(said(&of_person), of_person, "who runs a command has no release to install");
+        assert!(error_message(&of_operator).starts_with(&of_operator));
+        assert!(error_message(&of_operator).ends_with("install this release again with the tool that installed it"));
+        assert_eq!(error_message(&of_person), of_person, "who runs a command has no release to install");
         let policy = "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
-        assert_eq!(said(policy), policy);
+        assert_eq!(error_message(policy), policy);
         let error = kube::Error::Api(Box::new(Status::failure(&of_operator, "Forbidden").with_code(403)));
         assert_eq!(plain(&error), of_operator);
     }

@@ -1,8 +1,8 @@
-//! Events on our objects.
+//! Events on the operator's objects.
 //!
-//! kube's recorder keeps the first note for six minutes and drops changed ones (it does not count the note as part of an
-//! event), so `kubectl` would show the wrong text. This one distinguishes notes and reports the same note once in ten
-//! minutes.
+//! kube's recorder keeps the first note for six minutes and drops changed ones, because it does not count the note as
+//! part of an event. `kubectl` would then show the wrong text. This recorder distinguishes notes, and reports the same
+//! note once in ten minutes.
 
 use std::{
     collections::HashMap,
@@ -24,16 +24,16 @@ use kube::{
 use parking_lot::Mutex;
 
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
-/// Bytes of a note. The API server refuses an event with more.
+/// Maximum number of bytes of a note. The API server refuses an event with more.
 const NOTE_LIMIT: usize = 1024;
 
-/// Different notes of one object and reason in [`SAY_AGAIN_AFTER`]. Notes may hold words of a host, which can vary them as it likes.
+/// Maximum number of different notes for one object and reason in [`SAY_AGAIN_AFTER`]. Notes may have text from a host, which can vary it.
 const MAX_NOTES: usize = 10;
 
 /// Object and reason of reported events.
 type Subject = (String, &'static str);
 
-/// Writes events.
+/// Recorder of events.
 #[derive(Clone)]
 pub(crate) struct Events {
     client: Client,
@@ -42,17 +42,17 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Writes events in the name of `identity`.
+    /// Returns a recorder whose events name the instance `identity`.
     pub(crate) fn new(client: Client, identity: &str) -> Self {
         Self { client, identity: identity.into(), said: Arc::default() }
     }
 
-    /// Reports an event of an object; `action` is what was being done. Never fails: an event that cannot be written is logged.
+    /// Reports an event of an object. `action` is the operator's current action. Never fails: an event that cannot be written is logged.
     pub(crate) fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: EventReason, action: &str, note: &str) {
         self.say_of(object.object_ref(&()), reason, action, note);
     }
 
-    /// Reports an event on the object of a reference, as [`Self::say`] does.
+    /// Reports an event of a referenced object, like [`Self::say`].
     pub(crate) fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
         let (reason, level) = (reason.as_str(), reason.level());
         let name = regarding.name.clone().unwrap_or_default();
@@ -63,7 +63,7 @@ impl Events {
             Level::Normal => tracing::info!(kind = regarding.kind, name, reason, repeated, "{note}"),
             Level::Warning => tracing::warn!(kind = regarding.kind, name, reason, repeated, "{note}"),
         }
-        // Events of cluster-scoped objects live in `default`, as the API server insists.
+        // The API server requires events of cluster-scoped objects to be in `default`.
         let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
         let event = Event {
             metadata: ObjectMeta { generate_name: Some(format!("{name}-")), ..ObjectMeta::default() },
@@ -86,12 +86,12 @@ impl Events {
     }
 }
 
-/// The beginning of a note, as much as an event may have.
+/// Returns the beginning of a note, at most [`NOTE_LIMIT`] bytes.
 fn bounded(note: &str) -> &str {
     &note[..note.floor_char_boundary(NOTE_LIMIT)]
 }
 
-/// A note that was reported.
+/// Note that was reported.
 #[derive(Debug)]
 struct Note {
     text: String,
@@ -100,7 +100,7 @@ struct Note {
     repeated: u64,
 }
 
-/// The notes that were reported lately.
+/// Notes that were reported recently.
 #[derive(Debug, Default)]
 struct Said {
     notes: HashMap<Subject, Vec<Note>>,
@@ -108,10 +108,10 @@ struct Said {
 }
 
 impl Said {
-    /// Decides whether a note is reported; returns the number of suppressed reports since the last one.
+    /// Decides whether a note is reported. If so, returns the number of suppressed reports since the last one.
     fn say(&mut self, subject: Subject, text: &str, now: Instant) -> Option<u64> {
         let is_recent = |note: &Note| now.duration_since(note.at) < SAY_AGAIN_AFTER;
-        // The count of what continues is kept for the next report of it.
+        // The count of a continuing note is kept for its next report.
         let is_kept = |note: &Note| now.duration_since(note.at) < SAY_AGAIN_AFTER * 2;
         if self.cleaned.is_none_or(|at| now.duration_since(at) >= SAY_AGAIN_AFTER) {
             self.notes.retain(|_, notes| notes.iter().any(is_kept));

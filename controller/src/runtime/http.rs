@@ -1,5 +1,5 @@
-//! Endpoints `/healthz` and `/readyz` for kubelet, which asks without a token; `/metrics` without TLS, if that is wanted; `/log-level` on loopback
-//! only, because it asks for no password.
+//! HTTP endpoints: `/healthz` and `/readyz` for kubelet, which sends no token; `/metrics` without TLS, if configured; `/log-level` on loopback only,
+//! because it has no authentication.
 
 pub(crate) mod server;
 
@@ -22,10 +22,10 @@ use crate::runtime::{
 };
 use server::Limits;
 
-/// Limits of the connections. Kubelet's probes and Prometheus each need one connection. Neither sends a body.
+/// Connection limits. Kubelet's probes and Prometheus each need one connection, and send no body.
 pub(crate) const LIMITS: Limits =
     Limits { connections: 64, per_address: 8, head: Duration::from_secs(10), connection: Duration::from_mins(5) };
-/// Maximum size of a body, in bytes: a log level.
+/// Maximum size of a body in bytes, which is a log level.
 const MAX_BODY: usize = 4 << 10;
 
 /// Phase of the process, for its readiness probe.
@@ -34,19 +34,19 @@ pub(crate) enum Phase {
     /// The process reads the payload and the facts of the cluster.
     #[default]
     Starting,
-    /// The process cannot work, for this reason, and leaves the work to others.
+    /// The process cannot work for this reason, and leaves the work to other processes.
     Unable(String),
     /// The process can work, and waits for the Lease.
     StandingBy,
-    /// The process has the Lease. It is ready whatever else is wrong: no other process would do better, and a wait for the rollout of the operator
-    /// must not become a wait for a fault that the conditions of the pools report.
+    /// The process has the Lease. It is ready despite other faults: no other process would do better, and a rollout of the operator must not wait for
+    /// a fault that the conditions of pools report.
     Leading,
-    /// The process has the Lease, and does not see the cluster as it is, or cannot write what it does: conditions may not say so.
+    /// The process has the Lease, but does not see the current state of the cluster, or cannot write to it, so that conditions may not say so.
     Blind(String),
 }
 
 impl Phase {
-    /// Status and text of the answer to the probe.
+    /// Returns the status and the text for the probe.
     fn answer(&self) -> (StatusCode, String) {
         match self {
             Self::Starting => (
@@ -56,7 +56,9 @@ impl Phase {
             Self::Unable(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("unable to work: {why}\n")),
             Self::StandingBy => (StatusCode::OK, "ok: standing by\n".into()),
             Self::Leading => (StatusCode::OK, "ok: leading\n".into()),
-            Self::Blind(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("leading, and begins nothing: {why}\n")),
+            Self::Blind(why) => {
+                (StatusCode::SERVICE_UNAVAILABLE, format!("leading, but no operation can start: {why}\n"))
+            }
         }
     }
 }
@@ -66,12 +68,12 @@ impl Phase {
 pub(crate) struct Readiness(Arc<RwLock<Phase>>);
 
 impl Readiness {
-    /// Enters a phase of the process.
+    /// Enters a phase.
     pub(crate) fn enter(&self, phase: Phase) {
         *self.0.write() = phase;
     }
 
-    /// Reports whether the process could do the work.
+    /// Reports whether the process is able to work.
     pub(crate) fn is_able(&self) -> bool {
         matches!(*self.0.read(), Phase::StandingBy | Phase::Leading | Phase::Blind(_))
     }
@@ -85,7 +87,7 @@ pub(crate) struct Health {
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `stop`. The listeners are bound when this function returns, so a port that is taken is an error at the start.
+/// Serves until `stop`. All ports are bound when this function returns, so that an occupied port is an error at the start.
 pub(crate) async fn serve(
     listen: SocketAddr,
     plain_metrics: Option<SocketAddr>,
@@ -146,7 +148,7 @@ mod tests {
             (Phase::Unable("PayloadInvalid: kubelet.exe is missing".into()), 503, "kubelet.exe is missing"),
             (Phase::StandingBy, 200, "standing by"),
             (Phase::Leading, 200, "leading"),
-            (Phase::Blind("ApiError: the watch of nodes has failed".into()), 503, "begins nothing: ApiError"),
+            (Phase::Blind("ApiError: the watch of nodes has failed".into()), 503, "no operation can start: ApiError"),
         ] {
             let (found, text) = phase.answer();
             assert!(found == status && text.contains(part), "{phase:?}: {found} {text}");

@@ -1,9 +1,9 @@
-//! Leader election over a Lease, with an epoch.
+//! Leader election with a Lease, whose transitions are the epoch that fences operators.
 //!
-//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The number of transitions is
-//! the epoch: it increases with every new holder, and hosts refuse an older one, so an operator that was paused and has lost its Lease without
-//! knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a Lease that was deleted, or that of the cluster that a host comes
-//! to, is not an old one, an epoch is at least the time.
+//! As in client-go, a Lease has expired when this process has seen it unchanged for its duration, regardless of other clocks. The number of
+//! transitions is the epoch: it increases with every new holder, and hosts refuse an older one, so that an operator that was paused and has lost its
+//! Lease unnoticed does no harm. Hosts remember the epoch longer than a Lease exists. An epoch is therefore at least the current time, so that it
+//! also increases when a Lease is deleted, or a host moves to another cluster.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use kube::{
 };
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::{args::MAX_LEASE_DURATION, runtime::errors::said};
+use crate::{args::MAX_LEASE_DURATION, runtime::errors::api_message};
 
-/// Cause for which leading ended or could not begin.
+/// Reason why leading ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
-    /// The API server shows an older Lease than this process has written.
+    /// The API server shows an older Lease than the one that this process has written.
     #[error(
         "the resource version of the lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
     )]
@@ -35,15 +35,15 @@ pub(crate) enum LeaseError {
         /// Current resource version.
         found: u64,
     },
-    /// Another process has the Lease.
+    /// Another process holds the Lease.
     #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Current holder; empty if the Lease was given back.
+        /// Current holder, or empty if the Lease was released.
         holder: String,
     },
-    /// The Lease was deleted: another process may take it at once.
+    /// The Lease was deleted, so that another process may acquire it at once.
     #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
     Deleted {
         /// Name of the Lease.
@@ -58,7 +58,7 @@ pub(crate) enum LeaseError {
         name: String,
         /// Seconds since the last renewal.
         seconds: u64,
-        /// Last answer of the API server.
+        /// Last error of the API server.
         cause: String,
     },
 }
@@ -74,7 +74,7 @@ pub(crate) struct Election {
 /// Action on a Lease that was read.
 #[derive(Debug, PartialEq, Eq)]
 enum Move {
-    /// Take the Lease, with this number of transitions.
+    /// Acquire the Lease, with this number of transitions.
     Take(i32),
     /// Renew the Lease.
     Renew,
@@ -82,7 +82,7 @@ enum Move {
     Wait,
 }
 
-/// Decides by the content of the Lease and by how long it has been unchanged here. A free Lease is left to others for as long as `patience`.
+/// Decides by the Lease and the time for which this process has seen it unchanged. A free Lease is left to others for `patience`.
 fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Duration) -> Move {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
@@ -97,45 +97,45 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Durat
     }
 }
 
-/// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
+/// Start of the epochs, 2020-01-01, in seconds since 1970. Seconds from there fit into the Lease's number until 2088.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// Maximum lead of the transition count over the clock: clocks are set back, and holders change.
+/// Maximum lead of the transition count over the clock, in seconds: clocks are set back, and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
-/// Number of Lease durations for which a process that cannot work leaves a free one to others.
+/// Number of Lease durations for which a process that cannot work leaves a free Lease to others.
 const PATIENCE: u32 = 2;
 
-/// Returns the number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
-/// have reached is not accepted: hosts would remember it, and no operator could ever have a newer epoch.
+/// Returns the number of transitions for a new holder: higher than before, and never lower than that of an earlier Lease. A number that no holder can
+/// have reached is not accepted, because hosts would remember it, and no operator could ever have a newer epoch.
 fn newer(transitions: i32, now: Timestamp) -> i32 {
     let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
     let clock = i32::try_from(clock).unwrap_or(i32::MAX);
     if transitions > clock.saturating_add(MAX_AHEAD) { clock } else { transitions.max(clock) }
 }
 
-/// State of a Lease after a renewal.
+/// Result of a renewal.
 #[derive(Debug, PartialEq, Eq)]
 enum Renewal {
     /// The Lease was renewed, with this resource version.
     Renewed(u64),
-    /// Another process has the Lease.
+    /// Another process holds the Lease.
     Held(String),
-    /// The Lease is older than what this process has written.
+    /// The Lease is older than the one that this process has written.
     WentBack(u64),
 }
 
-/// Returns the resource version of a Lease as a number. Those of one kind can be compared.
+/// Returns the resource version of a Lease as a number. Versions of one kind can be compared.
 fn version_of(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the answer to a request, or an error if it does not come in time.
+/// Returns the response to a request, or an error after the time limit.
 async fn answered<T>(limit: Duration, request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
     timeout(limit, request).await.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
 }
 
 impl Election {
-    /// Returns an election for the Lease `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
+    /// Returns an election for the Lease `name`. `client` must not retry by itself, because a late renewal is worse than none.
     pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
     }
@@ -164,8 +164,8 @@ impl Election {
         }
     }
 
-    /// Waits until this process holds the Lease. Returns its epoch. A process that `is_able` to work takes a free Lease at once. One that is not
-    /// leaves it to others for a while, and takes it if no other process does, so that pools report the fault.
+    /// Waits until this process holds the Lease, and returns its epoch. A process that `is_able` to work acquires a free Lease at once. Any other
+    /// leaves it to others for a while, and acquires it if no other process does, so that pools report the fault.
     pub(crate) async fn acquire(&self, is_able: impl Fn() -> bool) -> i64 {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
@@ -185,7 +185,7 @@ impl Election {
         seen: &mut Option<(Option<String>, Instant)>,
         patience: Duration,
     ) -> kube::Result<Option<i64>> {
-        // One that is missing is free, as one without a holder is.
+        // A missing Lease is free, like one without a holder.
         let missing =
             || Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
         let lease = self.api.get_opt(&self.name).await?.unwrap_or_else(missing);
@@ -205,7 +205,7 @@ impl Election {
                 return Ok(None);
             }
             Move::Take(transitions) => transitions,
-            // Only after a crash within one process lifetime of the same identity: count it as new all the same.
+            // Only after a crash within the lifetime of the same identity. It counts as a new holder.
             Move::Renew => spec.lease_transitions.unwrap_or(0).saturating_add(1),
         };
         let transitions = newer(transitions, Timestamp::now());
@@ -216,7 +216,7 @@ impl Election {
         }
     }
 
-    /// Renews the Lease until that is impossible. The caller drops this future when it stops, and calls [`Self::release`].
+    /// Renews the Lease until it is lost. The caller drops this future when it stops, and calls [`Self::release`].
     pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         let deadline = self.deadline();
         let (mut renewed, mut written) = (Instant::now(), 0);
@@ -238,7 +238,7 @@ impl Election {
                 Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return LeaseError::Deleted { name },
                 Ok(Err(error)) => {
                     tracing::warn!(%error, lease = self.name, "the lease was not renewed");
-                    cause = said(&error);
+                    cause = api_message(&error);
                 }
                 Err(_) => {}
             }
@@ -248,14 +248,14 @@ impl Election {
         }
     }
 
-    /// Time in which the Lease must be renewed. It is shorter than the Lease, so that this process has stopped before another may begin.
+    /// Time limit for a renewal. It is shorter than the Lease, so that this process has stopped before another one may begin.
     fn deadline(&self) -> Duration {
         self.duration * 2 / 3
     }
 
     /// Renews the Lease once. `written` is the resource version of the last renewal.
     async fn renew(&self, epoch: i64, written: u64) -> kube::Result<Renewal> {
-        // A request that is not answered leaves time for another attempt, on another connection.
+        // An unanswered request leaves time for another attempt, on another connection.
         let limit = self.deadline() / 2;
         let lease = answered(limit, self.api.get(&self.name)).await?;
         let found = version_of(&lease);
@@ -272,7 +272,7 @@ impl Election {
         Ok(Renewal::Renewed(version_of(&answered(limit, self.write(lease, next)).await?)))
     }
 
-    /// Gives the Lease back, so that the next operator need not wait.
+    /// Releases the Lease, so that the next operator need not wait.
     pub(crate) async fn release(&self, epoch: i64) {
         let give_back = async {
             let lease = self.api.get(&self.name).await?;
@@ -318,7 +318,7 @@ mod tests {
             (1001, 1000, 1001),
             (1, -5, 1),
             (1000 + MAX_AHEAD, 1000, 1000 + MAX_AHEAD),
-            // A client other than an operator has written these.
+            // Numbers that were not written by an operator.
             (1001 + MAX_AHEAD, 1000, 1000),
             (i32::MAX, 1000, 1000),
             (7, i64::from(i32::MAX) + 9, i32::MAX),
@@ -338,7 +338,7 @@ mod tests {
             (held_by("b", 4), s(15), now, Move::Take(5)),
             (held_by("", 4), s(0), now, Move::Take(5)),
             (LeaseSpec::default(), s(0), now, Move::Take(1)),
-            // No holder needs to be waited for so long.
+            // A holder is waited for only up to a limit.
             (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(599), now, Move::Wait),
             (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(600), now, Move::Take(5)),
             // A process that cannot work waits for one that can.
@@ -346,7 +346,7 @@ mod tests {
             (held_by("b", 4), s(75), s(60), Move::Take(5)),
             (held_by("", 4), s(59), s(60), Move::Wait),
             (held_by("", 4), s(60), s(60), Move::Take(5)),
-            // One that is missing.
+            // Missing Lease.
             (LeaseSpec::default(), s(59), s(60), Move::Wait),
             (LeaseSpec::default(), s(60), s(60), Move::Take(1)),
         ] {
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Leases that are deleted, and API servers that answer nothing or with errors, end the lead with the right cause.
+    /// A deleted Lease, or an API server that does not answer or returns errors, ends leading with the right cause.
     #[tokio::test]
     async fn what_ends_the_lead_is_named() {
         let api = FakeApi::new();
@@ -371,7 +371,7 @@ mod tests {
         assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
     }
 
-    /// Several API servers may be behind one address, and the one with the connection is gone.
+    /// Several API servers may share one address, and the one with the connection may be gone.
     #[tokio::test]
     async fn one_request_that_is_never_answered_does_not_lose_the_lease() {
         let api = FakeApi::new();
@@ -385,7 +385,7 @@ mod tests {
         assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
     }
 
-    /// Both answers of a renewal may take longer than one alone may.
+    /// Both responses of a renewal together may take longer than one alone.
     #[tokio::test]
     async fn a_slow_api_server_does_not_cost_the_lease() {
         let api = FakeApi::new();
@@ -410,7 +410,7 @@ mod tests {
             let mut seen = None;
             let epoch = election.try_acquire(&mut seen, patience).await.unwrap();
             assert_eq!((epoch.is_some(), api.calls("POST", LEASES).len()), (expected == 1, expected), "{about}");
-            // Its wait is counted from then.
+            // The wait starts at this time.
             assert!(seen.is_some_and(|(version, _)| version.is_none()), "{about}");
         }
     }
@@ -432,7 +432,7 @@ mod tests {
         api.on("GET", PATH, 200, lease("1932")).on("PUT", PATH, 200, lease("1933"));
         assert_eq!(election.renew(4, 0).await.unwrap(), Renewal::Renewed(1933));
         assert_eq!(election.renew(5, 1932).await.unwrap(), Renewal::Held("me".into()), "another process of this name");
-        // etcd was restored from a backup: the same holder and epoch, and an older version.
+        // etcd was restored from a backup: same holder and epoch, older version.
         api.forget("GET", PATH).on("GET", PATH, 200, lease("374"));
         assert_eq!(election.renew(4, 1933).await.unwrap(), Renewal::WentBack(374));
         assert_eq!(api.calls("PUT", PATH).len(), 1, "a Lease that went back was written");

@@ -1,4 +1,4 @@
-//! Parts of the process that know no pool: log, metrics, events, Lease, supervision.
+//! Parts of the process that are independent of pools: log, metrics, events, Lease, supervision.
 
 pub(crate) mod clock;
 pub mod errors;

@@ -1,4 +1,4 @@
-//! Namespace in which the operator is installed, for commands that run outside of its Pod: a chart may be installed in any.
+//! Namespace of the operator, for commands that run outside its Pod: a chart may be installed in any namespace.
 
 use std::collections::BTreeSet;
 
@@ -23,11 +23,11 @@ pub(crate) struct OperatorNamespace {
 /// Result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
-    /// A namespace other than the default one was named, as it is in the operator's Pod.
+    /// A namespace other than the default was named, as in the operator's Pod.
     Named,
     /// A Deployment of the operator is in the default namespace.
     Here,
-    /// The one Deployment of the operator is in another namespace.
+    /// The only Deployment of the operator is in another namespace.
     Elsewhere,
     /// There is no Deployment of the operator.
     Nowhere,
@@ -37,7 +37,7 @@ enum Found {
     NotListed(String),
 }
 
-/// Finds the namespace. `named` is the one of the command line or the environment.
+/// Finds the namespace. `named` is from the command line or the environment.
 pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     if named != DEFAULT_NAMESPACE {
         return OperatorNamespace { name: named.into(), found: Found::Named };
@@ -50,11 +50,11 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     decide(
         listed
             .map(|list| list.items.into_iter().filter_map(|one| one.metadata.namespace).collect())
-            .map_err(|error| said(&error)),
+            .map_err(|error| api_message(&error)),
     )
 }
 
-/// Reports whether Deployments can be listed. The operator's own account may not, and must not look as if it lacked a right.
+/// Reports whether the account may list Deployments. The operator's own may not, and must not appear to lack a right.
 async fn may_search(client: &Client) -> bool {
     let attributes = ResourceAttributes {
         verb: Some("list".into()),
@@ -65,15 +65,15 @@ async fn may_search(client: &Client) -> bool {
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
     let question = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let answer = Api::all(client.clone()).create(&PostParams::default(), &question).await;
-    // Where that cannot be asked, the list says why.
+    // If the review fails, the list reports the cause.
     answer.map_or(true, |answer| answer.status.is_none_or(|status| status.allowed))
 }
 
-/// Returns the answer of the API server: the operator is not the one who lacks a right.
-fn said(error: &kube::Error) -> String {
+/// Returns the message of the API server, without the remedy for an operator that lacks a right.
+fn api_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => api::text::line(&status.message, 500),
-        other => crate::runtime::errors::said(other),
+        other => crate::runtime::errors::api_message(other),
     }
 }
 
@@ -94,7 +94,7 @@ fn decide(listed: Result<BTreeSet<String>, String>) -> OperatorNamespace {
 }
 
 impl OperatorNamespace {
-    /// Returns the used namespace, and the reason.
+    /// Returns the namespace that is used, and the reason.
     pub(crate) fn note(&self) -> String {
         let name = &self.name;
         match &self.found {

@@ -1,4 +1,4 @@
-//! Trigger of pools for something that is no object of the cluster's API.
+//! Trigger for reconciles of pools after a change that is not in the cluster's API.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use futures::{Stream, stream};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-/// Channel on which a source reports a change.
+/// Channel through which sources trigger reconciles of pools.
 #[derive(Clone)]
 pub(crate) struct ReconcileTrigger {
     sender: mpsc::UnboundedSender<String>,
@@ -21,13 +21,13 @@ impl Default for ReconcileTrigger {
 }
 
 impl ReconcileTrigger {
-    /// Triggers the pool of this name.
+    /// Triggers a reconcile of the pool with this name.
     pub(crate) fn pool(&self, name: &str) {
-        // Without a receiver no reconcile is needed.
+        // Without a receiver, no reconcile is needed.
         let _ = self.sender.send(name.to_owned());
     }
 
-    /// Streams the names of pools to reconcile. The first caller gets them; there is one pool controller.
+    /// Streams the names of pools to reconcile. Only the first caller gets them, because there is one pool controller.
     pub(crate) fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {

@@ -1,4 +1,4 @@
-//! Slots for work that is limited in number, shared so that one pool cannot take them all.
+//! Slots for work of limited concurrency, shared so that one pool cannot take all of them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,9 +8,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Places for work. Cheap to clone.
+/// Set of slots. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Arc<Shared>);
+pub(crate) struct SshSlots(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -21,47 +21,47 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Places that each pool has taken.
+    /// Number of slots that each pool has taken.
     taken: BTreeMap<String, usize>,
-    /// Work of each pool that waits for a place, the oldest first.
-    waiting: BTreeMap<String, VecDeque<oneshot::Sender<Place>>>,
+    /// Waiting work of each pool, the oldest first.
+    waiting: BTreeMap<String, VecDeque<oneshot::Sender<SshSlot>>>,
 }
 
-/// Number of places that one pool can take.
+/// Limit of slots for one pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Share {
-    /// At most this many places.
+    /// At most this number of slots.
     AtMost(usize),
-    /// Number of places for each free one, so that a pool leaves some to the others; and one in any case, even beyond the limit, so that each pool
-    /// makes progress whatever the others take.
+    /// This number of slots for each free one, so that a pool leaves some to others. Each pool may always take one slot, even beyond the limit, so
+    /// that it makes progress whatever the others take.
     ForEachFree(usize),
 }
 
-/// Place for work, taken until it is dropped.
+/// Slot that is taken until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SshSlot {
     pool: String,
-    places: Places,
+    places: SshSlots,
 }
 
-impl Places {
-    /// Returns `all` places; a pool can take its share of them.
+impl SshSlots {
+    /// Returns `all` slots, of which each pool can take its share.
     pub(crate) fn new(all: usize, share: Share) -> Self {
         Self(Arc::new(Shared { all, share, state: Mutex::default() }))
     }
 
-    /// Number of places, taken or free.
+    /// Returns the number of slots, taken or free.
     pub(crate) fn all(&self) -> usize {
         self.0.all
     }
 
-    /// Takes a place for work of a pool, if one is free for it.
-    pub(crate) fn take(&self, pool: &str) -> Option<Place> {
+    /// Takes a slot for work of a pool, if one is free for it.
+    pub(crate) fn take(&self, pool: &str) -> Option<SshSlot> {
         self.take_from(&mut self.0.state.lock(), pool)
     }
 
-    /// Waits for a place. The work of one pool gets its places in order of arrival.
-    pub(crate) async fn acquire(&self, pool: &str) -> Place {
+    /// Waits for a slot. Work of one pool gets its slots in order of arrival.
+    pub(crate) async fn acquire(&self, pool: &str) -> SshSlot {
         loop {
             let place = {
                 let mut state = self.0.state.lock();
@@ -79,7 +79,7 @@ impl Places {
         }
     }
 
-    fn take_from(&self, state: &mut State, pool: &str) -> Option<Place> {
+    fn take_from(&self, state: &mut State, pool: &str) -> Option<SshSlot> {
         let free = self.0.all.saturating_sub(state.taken.values().sum());
         let of_pool = state.taken.get(pool).copied().unwrap_or_default();
         let may = match self.0.share {
@@ -88,12 +88,12 @@ impl Places {
         };
         may.then(|| {
             *state.taken.entry(pool.to_owned()).or_default() += 1;
-            Place { pool: pool.to_owned(), places: self.clone() }
+            SshSlot { pool: pool.to_owned(), places: self.clone() }
         })
     }
 
-    /// Hands places over to waiting work, the pools with the fewest places first.
-    fn hand_over(&self, state: &mut State) -> Vec<(oneshot::Sender<Place>, Place)> {
+    /// Hands slots over to waiting work, starting with the pools that have the fewest slots.
+    fn hand_over(&self, state: &mut State) -> Vec<(oneshot::Sender<SshSlot>, SshSlot)> {
         let mut given = Vec::new();
         loop {
             let before = given.len();
@@ -115,7 +115,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for SshSlot {
     fn drop(&mut self) {
         let given = {
             let mut state = self.places.0.state.lock();
@@ -126,7 +126,7 @@ impl Drop for Place {
             self.places.hand_over(&mut state)
         };
         for (sender, place) in given {
-            // Work that waits no longer gives its place to the next.
+            // If the work no longer waits, its slot is dropped and goes to the next.
             let _ = sender.send(place);
         }
     }
@@ -136,16 +136,16 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn take(places: &Places, pool: &str, number: usize) -> Vec<Place> {
+    fn take(places: &SshSlots, pool: &str, number: usize) -> Vec<SshSlot> {
         (0..number).filter_map(|_| places.take(pool)).collect()
     }
 
     #[test]
     fn one_pool_cannot_take_all_places() {
-        let places = Places::new(5, Share::AtMost(2));
+        let places = SshSlots::new(5, Share::AtMost(2));
         let held = take(&places, "a", 10);
         assert_eq!(held.len(), 2);
-        let others: Vec<Place> = ["b", "b", "c", "c"].into_iter().filter_map(|pool| places.take(pool)).collect();
+        let others: Vec<SshSlot> = ["b", "b", "c", "c"].into_iter().filter_map(|pool| places.take(pool)).collect();
         assert_eq!(others.len(), 3, "there are five");
         drop(held);
         assert!(places.take("a").is_some() && places.take("c").is_some());
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn each_pool_gets_on_whatever_the_others_take() {
         for (all, pools, first) in [(100, 1, 90), (100, 10, 90), (10, 3, 9), (2, 1, 2), (1, 5, 1)] {
-            let places = Places::new(all, Share::ForEachFree(9));
-            let held: Vec<Vec<Place>> = (0..pools).map(|n| take(&places, &format!("greedy-{n}"), 200)).collect();
+            let places = SshSlots::new(all, Share::ForEachFree(9));
+            let held: Vec<Vec<SshSlot>> = (0..pools).map(|n| take(&places, &format!("greedy-{n}"), 200)).collect();
             assert_eq!(held[0].len(), first, "{all} {pools}");
             let beyond = held.iter().map(Vec::len).sum::<usize>().saturating_sub(all);
             assert!(beyond < pools, "{all} {pools}: {beyond} beyond the limit");
@@ -165,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_waits_gets_the_place_that_is_freed_in_its_order() {
-        let places = Places::new(2, Share::ForEachFree(9));
+        let places = SshSlots::new(2, Share::ForEachFree(9));
         let (one, two) = (places.acquire("a").await, places.acquire("b").await);
         let [mut first, mut gone, mut last] = [(); 3].map(|()| Box::pin(places.acquire("a")));
         for waits in [&mut first, &mut gone, &mut last] {

@@ -1,5 +1,5 @@
-//! Supervision, so that a fault of the operator itself does not go unnoticed: a task that ends ends the process, and a panic in a reconcile is an
-//! error of the object that was reconciled.
+//! Supervision, so that faults of the operator do not go unnoticed: a task that ends also ends the process, and a panic in a reconcile is an error of
+//! the reconciled object.
 
 use api::Reason;
 use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
@@ -7,7 +7,7 @@ use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
 use futures::FutureExt;
 use tokio::task::{Id, JoinSet};
 
-/// Panic of a reconcile. The fault is the operator's own.
+/// Panic in a reconcile, which is a fault of the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the operator has an internal fault and makes no changes here until it is fixed: {message}; report it with the operator's log"
@@ -17,14 +17,14 @@ pub(crate) struct Panicked {
 }
 
 impl Panicked {
-    /// Reason of conditions and events.
+    /// Reason for conditions and events.
     pub(crate) const REASON: Reason = Reason::InternalError;
 }
 
-/// Runs a reconcile. A panic in it is returned as an error, so that it stops neither the controller nor other objects.
+/// Runs a reconcile. A panic is returned as an error, so that it stops neither the controller nor other objects.
 ///
-/// What a reconcile shares with others is behind locks that a panic does not poison, and everything that matters is
-/// stored before it has an effect: a reconcile may end anywhere.
+/// Shared data is behind locks that a panic does not poison, and everything that matters is stored before it has an effect, so that a reconcile may
+/// end anywhere.
 pub(crate) async fn catch<T>(reconcile: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(reconcile).catch_unwind().await.map_err(|payload| Panicked { message: message(&*payload) })
 }
@@ -34,7 +34,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without a message").chars().filter(|c| !c.is_control()).take(300).collect()
 }
 
-/// Tasks that all have to run for the process to be of use.
+/// Tasks that must all run while the process works.
 #[derive(Default)]
 pub(crate) struct Tasks {
     tasks: JoinSet<()>,
@@ -48,7 +48,7 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Waits until any task ends, and returns its name and how it ended. `None` if there is none.
+    /// Waits until any task ends. Returns its name and how it ended, or `None` if there are no tasks.
     pub(crate) async fn first_end(&mut self) -> Option<String> {
         let (id, how) = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => (id, "ended by itself".to_owned()),

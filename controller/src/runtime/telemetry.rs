@@ -1,4 +1,4 @@
-//! Log in JSON or text, with a level that can be changed while running.
+//! Log in JSON or text, with a level that can be changed at run time.
 
 use api::Reason;
 use std::io::IsTerminal;
@@ -13,13 +13,13 @@ use crate::args::LogFormat;
 pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
-    /// Sets the level, as `debug` or `info,controller::instance=debug`. The error names the fault of the text.
+    /// Sets the level, for example `debug` or `info,controller::instance=debug`. The error names the fault.
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
         let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
         self.0.reload(filter).map_err(|e| e.to_string())
     }
 
-    /// Level in force.
+    /// Returns the level in force.
     pub(crate) fn get(&self) -> String {
         self.0.with_current(ToString::to_string).unwrap_or_default()
     }
@@ -41,7 +41,7 @@ pub(crate) fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
             .try_init(),
     }
     .context("the log is already set up")?;
-    // In the format of the log, or a collector of logs cannot read it.
+    // Panics are logged in the format of the log, so that log collectors can read them.
     std::panic::set_hook(Box::new(|panic| tracing::error!(reason = Reason::InternalError.as_str(), "{panic}")));
     Ok(LogLevel(handle))
 }

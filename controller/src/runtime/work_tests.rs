@@ -1,5 +1,5 @@
-//! Work that texts of others cause: each reader is fed with texts of a size and of twice the size, and their allocations are compared. A few lines of
-//! aliases must not take the memory of the operator.
+//! Work that untrusted text causes: each reader gets texts of one size and of twice the size, and their allocations are compared. A few lines of
+//! aliases must not exhaust the operator's memory.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -16,29 +16,29 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: all is done by the allocator of the system.
+// SAFETY: the system's allocator does all the work.
 #[expect(unsafe_code, reason = "allocators are unsafe")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = BYTES.try_with(|bytes| bytes.set(bytes.get().wrapping_add(layout.size())));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-/// Returns the bytes that a call allocates.
+/// Returns the number of bytes that a call allocates.
 fn allocated(call: impl FnOnce()) -> usize {
     let before = BYTES.get();
     call();
     BYTES.get().wrapping_sub(before)
 }
 
-/// Returns nested aliases: each line repeats the line before ten times.
+/// Returns nested aliases, in which each line repeats the previous one ten times.
 fn bomb(lines: usize) -> String {
     let line = |n: usize| match n {
         0 => "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned(),
@@ -47,7 +47,7 @@ fn bomb(lines: usize) -> String {
     (0..lines).map(line).collect()
 }
 
-/// Returns one long text that is repeated by its alias.
+/// Returns one long text that an alias repeats.
 fn echo(times: usize) -> String {
     format!("a: &a {}\nb: [{}]\n", "x".repeat(10_000), vec!["*a"; times].join(","))
 }
@@ -121,7 +121,7 @@ fn work_grows_no_faster_than_the_text() {
                 let text = text(size);
                 (text.len(), allocated(|| read(&text)))
             });
-            // A text that is refused for its size may cost as much as the largest one that is read.
+            // A text that is refused for its size may cost as much as the largest accepted one.
             let most = small.1 * large.0.div_ceil(small.0) * 3 / 2 + (1 << 20);
             assert!(large.1 <= most, "{reader}, {about}: {small:?} {large:?}");
             assert!(large.1 < 1 << 30, "{reader}, {about}: {large:?}");

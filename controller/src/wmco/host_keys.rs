@@ -1,9 +1,9 @@
-//! Host keys that the legacy operator has seen and not yet written to a Node: the ConfigMap `windows-ssh-host-keys`, address to base64 of the SSH
-//! wire format. Read only: its keys are pinned in the instance's status afterwards.
+//! Host keys that the legacy operator has seen and not yet written to a Node: the ConfigMap `windows-ssh-host-keys`, from address to base64 of
+//! the SSH wire format. Read only: the keys are then pinned in the instance's status.
 //!
-//! The legacy operator leaves the entry of a Machine that never became a node, and a cloud gives the address to another machine later. So
-//! for a Machine only an entry counts that may have been written since the Machine is there. An entry has no time of its own; the last
-//! write of its owner (`metadata.managedFields`) is not before it.
+//! The legacy operator leaves the entry of a Machine that never became a node, and a cloud may give the address to another machine later. So for
+//! a Machine, an entry counts only if it may have been written after the Machine was created. Entries have no timestamp; an entry is not newer
+//! than the last write of its manager (`metadata.managedFields`).
 
 use std::{
     collections::BTreeMap,
@@ -21,16 +21,16 @@ use wnp_core::inventory::address::canonical;
 use remote::ssh::HostKey;
 use wnp_core::operation::host_key_problem::HostKeyProblem;
 
-/// Time for which the ConfigMap is remembered. A hundred hosts that join at once must not fetch it a hundred times.
+/// Time for which the ConfigMap is cached: a hundred hosts that join at once must not fetch it a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
-/// Error of a ConfigMap that cannot be relied upon.
+/// Error of an unusable ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WmcoHostKeysError {
     /// The ConfigMap cannot be read.
-    #[error("failed to get the known host keys: {}", crate::runtime::errors::said(.0))]
+    #[error("failed to get the known host keys: {}", crate::runtime::errors::api_message(.0))]
     Api(#[source] kube::Error),
-    /// The entry of the host is no key.
+    /// The entry of the host is not a valid key.
     #[error("{0}")]
     Key(#[from] HostKeyProblem),
 }
@@ -41,19 +41,19 @@ pub(crate) struct WmcoHostKeys {
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
 
-/// Content of the ConfigMap: key and time of the last write, by address as it is written there.
+/// Content of the ConfigMap: key and time of the last write, by address as written there.
 type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl WmcoHostKeys {
-    /// Returns a reader of the ConfigMap in `namespace`.
+    /// Creates a reader of the ConfigMap in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), seen: Mutex::default() }
     }
 
-    /// Returns the key that was seen at an address since a moment.
+    /// Returns the key of an address, unless it was last written before `since`.
     ///
     /// # Errors
-    /// Fails when the ConfigMap or the entry cannot be read: a pin must not be lost.
+    /// Fails when the ConfigMap or the entry cannot be read: a recorded key must not be ignored.
     pub(crate) async fn of(
         &self,
         address: &str,
@@ -79,7 +79,7 @@ fn entries(map: &ConfigMap) -> Entries {
     data.into_iter().map(|(address, key)| (address.clone(), (key, written(map, &address)))).collect()
 }
 
-/// Returns the time of the last write of an entry's owners; `None` if it is not known.
+/// Returns the time of the last write by the managers of an entry; `None` if it is unknown.
 fn written(map: &ConfigMap, address: &str) -> Option<Timestamp> {
     let field = format!("f:{address}");
     let owns = |fields: &serde_json::Value| fields.get("f:data").and_then(|data| data.get(&field)).is_some();

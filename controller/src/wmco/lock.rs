@@ -1,8 +1,7 @@
-//! Leader lock of the Windows Machine Config Operator. Both operators change the same Nodes, so that this one begins nothing while that one lives, in
-//! the namespace of this operator or in its own.
+//! Leader lock of the Windows Machine Config Operator (WMCO). Both operators change the same Nodes, so this one begins nothing while WMCO runs, in
+//! this operator's namespace or in WMCO's own.
 //!
-//! The lock is a ConfigMap that belongs to the Pod of the leader. It ends with that Pod alone, and it may stay behind for
-//! a while: what counts is the Pod.
+//! The lock is a ConfigMap that the leader's Pod owns. Only the end of that Pod deletes it, possibly after a while, so the Pod is what counts.
 
 use api::Reason;
 use std::time::{Duration, Instant};
@@ -17,27 +16,27 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     caches::watch::restarting,
     runtime::{
-        errors::said,
+        errors::api_message,
         events::{EventReason, Events},
-        metrics::{FaultOf, Metrics},
+        metrics::{FaultSource, Metrics},
     },
 };
 
 /// Reason of conditions, events and the metric.
 pub(crate) const REASON: Reason = Reason::AnotherOperator;
-/// Interval of the checks of the Pod that holds the lock: it is not watched.
+/// Interval at which the Pod that holds the lock is checked, because it is not watched.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Time for which no Pod must hold the lock until the other operator is gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the
-/// next one takes the lock later. Less if the Lease is shorter than usual.
+/// Time without a lock holder after which WMCO counts as gone: its Deployment replaces a Pod that a drain or an upgrade ends, and the new Pod takes
+/// the lock later. Shorter if the Lease is shorter than usual.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Time for which no Pod must hold the lock, in durations of the Lease.
+/// Time without a lock holder after which WMCO counts as gone, in durations of the Lease.
 const LEASES: u32 = 4;
 /// Interval of checks without a change, in case a watch missed one.
 const SLOW: Duration = Duration::from_mins(5);
-/// Label of this operator's Pods. One of them owns no lock, whatever a ConfigMap says.
+/// Label of this operator's Pods. They never hold the lock, whatever a ConfigMap says.
 const OURS: (&str, &str) = ("app.kubernetes.io/name", api::names::COMPONENT);
 
-/// Other operator, while it lives.
+/// Lock of a running WMCO, and the Pod that holds it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Holder {
     lock: ConfigMap,
@@ -45,12 +44,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Pod that holds the lock.
+    /// Returns the name of the Pod that holds the lock.
     pub(crate) fn pod(&self) -> &str {
         &self.pod
     }
 
-    /// Fault, with its remedy.
+    /// Returns the fault, with its remedy.
     pub(crate) fn message(&self) -> String {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
@@ -60,24 +59,24 @@ impl Holder {
         )
     }
 
-    /// Reports the other operator once.
+    /// Reports WMCO with an event on its lock.
     fn report(&self, events: &Events) {
         events.say_of(self.lock.object_ref(&()), EventReason::AnotherOperator, "Wait", &self.message());
     }
 }
 
-/// Returns the namespaces in which the other operator may work: that of this operator, which may have been its own, and the one that its package
-/// installs it into.
+/// Returns the namespaces in which WMCO may run: this operator's, which may have been WMCO's before, and the one that WMCO's package installs it
+/// into.
 fn namespaces(ours: &str) -> impl Iterator<Item = &str> {
     [ours].into_iter().chain((ours != DEFAULT_NAMESPACE).then_some(DEFAULT_NAMESPACE))
 }
 
-/// Returns a field selector for the object of one name.
+/// Returns a field selector for objects with this name.
 fn named(name: &str) -> String {
     format!("metadata.name={name}")
 }
 
-/// Returns the name and UID of the Pod that owns a lock. A name that no Pod can have is none: it becomes part of a selector.
+/// Returns the name and UID of the Pod that owns a lock. Ignores a name that no Pod can have, because it becomes part of a selector.
 fn owner(lock: &ConfigMap) -> Option<(String, String)> {
     let may_be_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
     let mut owners = lock.owner_references().iter().filter(|o| o.kind == "Pod" && o.api_version == "v1");
@@ -85,14 +84,14 @@ fn owner(lock: &ConfigMap) -> Option<(String, String)> {
     Some((owner.name.clone(), owner.uid.clone()))
 }
 
-/// Reports whether the existing Pod is the owner, and may still work. A Pod on a lost Node may.
+/// Reports whether the Pod is the owner and may still work. A Pod on a lost Node may.
 fn may_work(pod: &Pod, uid: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
     let is_ours = pod.labels().get(OURS.0).is_some_and(|name| name == OURS.1);
     pod.metadata.uid.as_deref() == Some(uid) && !matches!(phase, "Succeeded" | "Failed") && !is_ours
 }
 
-/// Returns the other operator, if it lives. `ours` is the namespace of this one.
+/// Returns WMCO if it runs. `ours` is the namespace of this operator.
 pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<Holder>> {
     for namespace in namespaces(ours) {
         if let Some(holder) = holder_in(client, namespace).await?
@@ -104,8 +103,8 @@ pub(crate) async fn holder(client: &Client, ours: &str) -> kube::Result<Option<H
     Ok(None)
 }
 
-/// Reports whether the other operator can work in this cluster, which it does on OpenShift alone. Elsewhere clients that create namespaces could hold
-/// up this operator with the name of its namespace.
+/// Reports whether WMCO can run in this cluster, which must be OpenShift. Elsewhere, a client that creates namespaces could block this operator with
+/// a namespace of WMCO's name.
 async fn works_here(client: &Client) -> kube::Result<bool> {
     let groups = client.list_api_groups().await?.groups;
     Ok(groups.iter().any(|group| group.name == "config.openshift.io"))
@@ -115,7 +114,7 @@ async fn holder_in(client: &Client, namespace: &str) -> kube::Result<Option<Hold
     let locks: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let Some(lock) = locks.get_opt(LOCK).await? else { return Ok(None) };
     let Some((name, uid)) = owner(&lock) else { return Ok(None) };
-    // The operator may list the Pods of all namespaces, for drains, and needs no further right for this one.
+    // The operator may already list Pods in all namespaces, for drains, and needs no further permission.
     let pods =
         Api::<Pod>::namespaced(client.clone(), namespace).list(&ListParams::default().fields(&named(&name))).await?;
     Ok(pods.items.iter().any(|pod| may_work(pod, &uid)).then_some(Holder { lock, pod: name }))
@@ -124,16 +123,16 @@ async fn holder_in(client: &Client, namespace: &str) -> kube::Result<Option<Hold
 /// Reason why no operation may begin.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Presence {
-    /// The other operator lives.
+    /// WMCO runs.
     #[error("{}", .0.message())]
     Lives(Box<Holder>),
-    /// The other operator has nodes here, and this process does not know for how long no Pod has held the lock.
+    /// WMCO has nodes here, and this process does not know for how long no Pod has held the lock.
     #[error(
         "nodes of the Windows Machine Config Operator are in this cluster, and no Pod holds its lock (ConfigMap {LOCK}): one that a drain or an \
          upgrade has ended may be replaced. Operations begin when the lock has been free for a minute"
     )]
     MayReturn,
-    /// The presence is not known yet.
+    /// The presence is unknown.
     #[error("failed to check whether another operator runs: {0}")]
     Unknown(String),
 }
@@ -148,41 +147,41 @@ impl Presence {
     }
 }
 
-/// Presence of the other operator, as it was seen last. `None` before the API server has answered for the first time.
+/// Presence of WMCO, as last observed. `None` before the API server has answered for the first time.
 #[derive(Debug)]
 pub(crate) struct OtherOperator(watch::Sender<Option<Result<(), Presence>>>);
 
 impl Default for OtherOperator {
-    /// Returns that the other operator is gone, for commands that begin nothing.
+    /// Returns a state in which WMCO is gone, for commands that begin nothing.
     fn default() -> Self {
         Self(watch::channel(Some(Ok(()))).0)
     }
 }
 
 impl OtherOperator {
-    /// Returns that nothing is known yet, so that nothing begins.
+    /// Returns a state in which nothing is known yet, so that nothing begins.
     pub(crate) fn unknown() -> Self {
         Self(watch::channel(None).0)
     }
 
-    /// Returns the reason why no operation may begin.
+    /// Returns the reason why no operation may begin, if any.
     pub(crate) fn problem(&self) -> Option<Presence> {
         let unasked = || Err(Presence::Unknown("the API server has not answered yet".into()));
         self.0.borrow().clone().unwrap_or_else(unasked).err()
     }
 
-    /// Reports whether the other operator is known to be gone.
+    /// Reports whether WMCO is known to be gone.
     pub(crate) fn is_gone(&self) -> bool {
         *self.0.borrow() == Some(Ok(()))
     }
 
-    /// Waits until the API server was asked once.
+    /// Waits until the API server was queried once.
     pub(crate) async fn known(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Records the presence that was seen. An API server that does not answer says nothing new. Returns whether the presence has changed.
+    /// Records the observed presence. An error of the API server does not change a known presence. Returns whether the presence has changed.
     pub(crate) fn note(&self, found: kube::Result<Option<Presence>>, metrics: &Metrics, events: &Events) -> bool {
         let seen = match found {
             Ok(found) => found.map_or(Ok(()), Err),
@@ -191,10 +190,10 @@ impl OtherOperator {
                 if !matches!(&*self.0.borrow(), None | Some(Err(Presence::Unknown(_)))) {
                     return false;
                 }
-                Err(Presence::Unknown(said(&error)))
+                Err(Presence::Unknown(api_message(&error)))
             }
         };
-        metrics.fault(FaultOf::OtherOperator, seen.as_ref().err().map(Presence::reason));
+        metrics.fault(FaultSource::OtherOperator, seen.as_ref().err().map(Presence::reason));
         if let Err(Presence::Lives(holder)) = &seen {
             holder.report(events);
         }
@@ -205,24 +204,24 @@ impl OtherOperator {
 
 #[cfg(test)]
 impl OtherOperator {
-    /// Sets the other operator to come or go.
+    /// Simulates the arrival or the end of WMCO.
     pub(crate) fn set(&self, lives: bool) {
         let holder = Holder { lock: ConfigMap::default(), pod: "wmco-1".into() };
         self.0.send_replace(Some(if lives { Err(Presence::Lives(Box::new(holder))) } else { Ok(()) }));
     }
 }
 
-/// Last holder of the lock, and the time.
+/// Last holder of the lock, and the time when it was seen.
 #[derive(Debug)]
 struct Last {
     holder: Option<Holder>,
-    /// Time when the lock was last seen held, or when this process began: earlier holders are not known.
+    /// Time when the lock was last seen held, or when this process began: earlier holders are unknown.
     seen: Instant,
 }
 
 impl Last {
-    /// Returns the presence that counts at the time `now`, when `found` was found. A holder that is gone counts until `patience` has passed, and so
-    /// does one that may have gone before this process began.
+    /// Returns the presence that counts at the time `now`, after `found` was observed. A holder that is gone counts until `patience` has passed, and
+    /// so does one that may have gone before this process began.
     fn counted(
         &mut self,
         found: Option<Holder>,
@@ -243,8 +242,8 @@ impl Last {
     }
 }
 
-/// Follows the lock until `stop`, and reports to `on_seen` at each check. `ours` is the namespace of this operator, `lease` the duration of its
-/// Lease, and `has_nodes` returns whether the other operator has nodes in the cluster.
+/// Follows the lock until `stop`, and calls `on_seen` at each check. `ours` is the namespace of this operator, `lease` the duration of its Lease, and
+/// `has_nodes` returns whether WMCO has nodes in the cluster.
 pub(crate) async fn follow(
     client: Client,
     ours: &str,
@@ -343,7 +342,7 @@ mod tests {
         for (about, code, groups, expected) in [
             ("it runs there", 200, on("config.openshift.io"), Some(true)),
             ("it cannot be read", 403, on("config.openshift.io"), None),
-            // Clients that may make a namespace of that name must not hold up this operator.
+            // Clients that may create a namespace of that name must not block this operator.
             ("it cannot run in this cluster", 200, on("apps"), Some(false)),
         ] {
             let api = FakeApi::new();
@@ -373,7 +372,7 @@ mod tests {
             (120, None, None),
             (121, None, None),
         ];
-        // This process begins after the end of a Pod that it has not seen.
+        // A Pod has ended before this process began.
         const MAY: &str = "may return";
         let unseen = [(0, None, Some(MAY)), (59, None, Some(MAY)), (60, None, None), (61, None, None)];
         let next_one = [(0, None, Some(MAY)), (59, Some("wmco-2"), Some("wmco-2")), (61, None, Some("wmco-2"))];

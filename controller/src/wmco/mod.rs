@@ -1,4 +1,4 @@
-//! Windows Machine Config Operator: its lock, and what it has left on Nodes and in Secrets.
+//! Integration with the Windows Machine Config Operator: its lock, its host keys, and the user annotation of its Nodes.
 
 pub(crate) mod host_keys;
 pub(crate) mod lock;

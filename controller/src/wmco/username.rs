@@ -1,10 +1,10 @@
-//! Annotation `windowsmachineconfig.openshift.io/username` of Nodes, as the Windows Machine Config Operator writes and reads it, so that a cluster
-//! can be taken over and handed back.
+//! Annotation `windowsmachineconfig.openshift.io/username` of Nodes, in the format of the Windows Machine Config Operator, so that a cluster can
+//! be taken over and handed back.
 //!
-//! An OpenPGP message (RFC 4880), symmetric, whose passphrase is the private key exactly as its Secret has it: a v4
-//! session key packet (AES-128; iterated and salted SHA-256) and an integrity-protected v1 data packet with the name as literal
-//! data. ASCII armor without its first and last line, and with `<wmcoMarker>` in place of newlines; old releases stored the
-//! whole block, labelled `ENCRYPTED DATA`. It hides nothing from readers of the Secret.
+//! The annotation is a symmetric OpenPGP message (RFC 4880), whose passphrase is the private key exactly as in its Secret: a v4 session key packet
+//! (AES-128; iterated and salted SHA-256) and an integrity-protected v1 data packet with the name as literal data. The ASCII armor has no first
+//! and last line, and `<wmcoMarker>` in place of newlines. Old releases stored the whole block, labelled `ENCRYPTED DATA`. The encryption hides
+//! nothing from readers of the Secret.
 
 use std::io::Read as _;
 
@@ -18,23 +18,23 @@ use pgp::{
 use rand_core_06::OsRng;
 
 const NEWLINE: &str = "<wmcoMarker>";
-/// Coded form of 65,536 bytes, as the other operator has it.
+/// Encoded count of 65,536 hashed bytes, as the Windows Machine Config Operator uses it.
 const HASHED_BYTES: u8 = 96;
-/// Maximum length of an annotation that is read, in bytes; one for a Windows user name is about 200.
+/// Maximum length of an annotation in bytes. One for a Windows user name has about 200.
 const MAX_ANNOTATION: usize = 8 << 10;
 /// Maximum length of a user name, in bytes.
 const MAX_USERNAME: u64 = 1 << 10;
 
-/// Error of an annotation that could not be made or read. Neither variant says anything of what is inside.
+/// Error of writing or reading the annotation. No variant reveals its content.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UsernameError {
     /// OpenPGP refused to encrypt.
     #[error("the user name could not be encrypted for the username annotation")]
     Encrypt,
-    /// The annotation is not what any release writes.
+    /// The annotation has a form that no release writes.
     #[error("the username annotation is damaged: remove it from the Node, and the operator writes it again")]
     Malformed,
-    /// The annotation was made with another key, or changed since.
+    /// The annotation was encrypted with another key, or has changed since.
     #[error(
         "the username annotation was made with another private key: remove it from the Node, and the operator writes it again"
     )]
@@ -79,7 +79,7 @@ pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, Username
         return Err(UsernameError::Malformed);
     };
     let mut name = Vec::new();
-    // Only at its end is the message known to be whole.
+    // The message is verified only once its end is read.
     message.take(MAX_USERNAME + 1).read_to_end(&mut name).map_err(|_| UsernameError::WrongKey)?;
     if name.len() as u64 > MAX_USERNAME {
         return Err(UsernameError::Malformed);
@@ -87,7 +87,7 @@ pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, Username
     String::from_utf8(name).map_err(|_| UsernameError::Malformed)
 }
 
-/// Reports whether a message is cheap to decrypt. Any client that may write the Node controls its annotation: it must not choose a key derivation
+/// Reports whether a message is cheap to decrypt. Any client that may write the Node controls the annotation, and must not choose a key derivation
 /// that takes gigabytes.
 fn is_cheap(message: &Message<'_>) -> bool {
     let Message::Encrypted { esk, .. } = message else { return false };
@@ -100,8 +100,7 @@ fn is_cheap(message: &Message<'_>) -> bool {
     )
 }
 
-/// Returns the message in an armor with or without its first and last line, under any label. The checksum is left alone: the message has a better
-/// one.
+/// Decodes an ASCII armor with or without its first and last line, under any label. The checksum is ignored: the message has a better one.
 fn dearmor(annotation: &str) -> Option<Vec<u8>> {
     if annotation.len() > MAX_ANNOTATION {
         return None;
@@ -117,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Message of Go's OpenPGP, with the key `secret key` and the name `Administrator`: partial lengths below 512.
+    /// Message of Go's OpenPGP, with the key `secret key` and the name `Administrator`. Its partial lengths are below 512.
     const BY_GO: &str = "wx4EBwMIAQIDBAUGBwhgnGZh2echnbAT2yZ9ZXbo3e3S5gHmgBkUo6p9pUdmq0mN<wmcoMarker>\
         5fZWKar0/Tr6FyVhxTWLCSboCspo2yQUSkJ2L4Nw3GEzp7bIw0Bv7oVi1PYWgCJg<wmcoMarker>\
         owPgcAA=<wmcoMarker>=Cuoe";
@@ -199,7 +198,7 @@ mod tests {
             prop_assert!(decrypt_username(&BASE64_STANDARD.encode(bytes), KEY).is_err());
         }
 
-        /// Manipulated messages yield only the name: lengths in packet headers have several encodings.
+        /// Manipulated messages fail or yield the same name: lengths in packet headers have several encodings.
         #[test]
         fn a_changed_message_is_an_error_or_the_same(at in 0_usize..200, to in any::<u8>()) {
             let mut message = dearmor(BY_GO).unwrap();

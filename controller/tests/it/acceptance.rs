@@ -1,4 +1,4 @@
-//! The program `acceptance` on a simulated host: its rows, its exit status, and that nothing is left, whatever happens.
+//! The program `acceptance` on simulated hosts and Wine hosts: its rows, its exit status, and its cleanup after success and failure.
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path, process::Stdio};
 
@@ -36,13 +36,13 @@ const SHOWN: [&str; 12] = [
 
 /// Rows that a simulated host passes and a Wine host does not, because they need containerd.
 const NEED_CONTAINERD: [&str; 2] = ["pre-pull", "drain"];
-/// Rows that only a Wine host shows: they need the registry and wicd as a program.
+/// Rows that only a Wine host passes: they need a Windows registry, and wicd as a program.
 const SHOWN_BY_WINE: [&str; 2] = ["maintenance-on-host", "patched-restart"];
 
-/// Result and text of each row.
+/// Result and text of each row, by its id.
 type Rows = BTreeMap<String, (String, String)>;
 
-/// Returns the rows of a table, in which two spaces end a cell.
+/// Parses the rows of a table whose cells are separated by two spaces.
 fn of_table(table: &str) -> Rows {
     let lines = table.lines().skip(1).take_while(|line| !line.is_empty());
     let cells = lines.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>());
@@ -53,7 +53,7 @@ fn of_table(table: &str) -> Rows {
     cells.filter_map(row).collect()
 }
 
-/// Returns the program's command for a host, with the key of the host.
+/// Returns a command that runs the program against a host, with the SSH key in the file `identity`.
 fn command(host: IpAddr, kubeconfig: &Path, identity: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_acceptance"));
     command.arg("--host").arg(host.to_string()).arg("--kubeconfig").arg(kubeconfig).arg("--identity").arg(identity);
@@ -89,7 +89,7 @@ impl Bed {
         Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     }
 
-    /// Returns what runs have created and not removed.
+    /// Returns the objects and files that runs have created and not removed.
     async fn left(&self) -> Result<Vec<String>> {
         let (client, all) = (&self.world.client, ListParams::default());
         let made = ListParams::default().labels(api::names::ACCEPTANCE);
@@ -141,7 +141,7 @@ async fn the_whole_life_of_a_simulated_node() -> Result<()> {
     Ok(())
 }
 
-/// Checks of the first hour that a simulated host passes: only Windows, or a user, shows the others whole.
+/// First-hour checks that a simulated host passes. The others need Windows or a user.
 const SHOWN_IN_FIRST_HOUR: [&str; 1] = ["check host"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,7 +190,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     ensure!(code == Some(1) && error.contains("cannot use the host"), "{error}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
 
-    // A run is killed while the host joins. The next one removes what it has left, and the host never becomes a node.
+    // A run is killed while the host joins. The next run cleans up after it, and the host never becomes a node.
     bed.host.mend();
     bed.host.fault(Fault::NeverRegisters);
     let instances = Api::<WindowsInstance>::all(bed.world.client.clone());
@@ -206,7 +206,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     ensure!(rows["removal"].0 == "passed" && table.contains("Nothing is left."), "{table}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
 
-    // A user ends it while the host joins.
+    // A user interrupts a run while the host joins.
     child = bed.command(&["--yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     bed.world.eventually("the host joins", &begun).await?;
     signal(&child, "INT").await?;
@@ -217,7 +217,7 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     Ok(())
 }
 
-/// A Wine host runs commands, and their output is Wine's: those rows are skipped, too.
+/// Runs the program on Wine hosts. Rows that read the output of Windows commands are skipped: Wine's output differs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wine_host() -> Result<()> {
     if let Err(reason) = testbed::wine::available() {

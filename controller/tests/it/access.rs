@@ -1,4 +1,4 @@
-//! Rights of this system's identities, and their limits.
+//! Rights of wicd, the operator, kubelets and users, and their limits.
 
 use std::{collections::BTreeSet, fmt::Debug};
 
@@ -30,7 +30,7 @@ pub(crate) fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-/// Asserts that the API server refuses a request, with this message.
+/// Asserts that the API server has refused a request, with `why` in its message.
 #[track_caller]
 pub(crate) fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     match result {
@@ -63,7 +63,7 @@ async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     let admin = control_plane.client().await?;
     let labels_and_annotations = json!({"name": node, "annotations": {"note": "else"}, "labels": {"a": "b"}});
     create::<Node>(&admin, json!({"metadata": labels_and_annotations})).await?;
-    // As the operator, because it must be able to grant exactly this.
+    // As the operator, which must be able to grant exactly this role.
     grant(&admin, &operator(control_plane).await?).await?;
     let wicd = wicd(control_plane, node).await?;
     let own = ListParams::default().fields(&format!("metadata.name={node}"));
@@ -71,7 +71,7 @@ async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     Ok(wicd)
 }
 
-/// Binds the role of all hosts' daemons, as the operator does.
+/// Binds the role that wicd has on all hosts, as the operator does.
 pub(crate) async fn grant(admin: &Client, operator: &Client) -> Result<()> {
     let owner = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()).get(wicd_rbac::OWNER_POLICY).await?;
     let apply = Patch::Apply(wicd_rbac::binding(&owner));
@@ -132,7 +132,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
     ] {
         refused(merge(&nodes, "access-1", patch).await, why);
     }
-    // All hosts' daemons have one role: what they must not do with other Nodes is refused by the policy.
+    // All hosts share one role for wicd: only the admission policy protects the Nodes of other hosts.
     let other = "its own Node and no other";
     refused(merge(&nodes, "access-2", annotate(api::names::key::VERSION, json!("1"))).await, other);
     refused(merge(&nodes, "access-2", annotate(api::names::key::DRIFT, Value::Null)).await, other);
@@ -149,7 +149,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
     Ok(())
 }
 
-/// The policy alone must protect Nodes if rights are as wide as WMCO gives them to every host.
+/// The policy alone must protect Nodes where hosts have rights as wide as those that WMCO gives them.
 #[tokio::test]
 async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
     let control_plane = shared().await?;
@@ -270,13 +270,13 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     refused(merge(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
     merge(&instances, "inst-1", json!({"metadata": {"annotations": {api::names::key::RETRY: "1"}}})).await?;
     merge(&Api::<WindowsInstance>::all(operator.clone()), "inst-1", address).await?;
-    // What the operator knows of a host decides for which names its certificates are.
+    // The status of an instance decides for which names its host gets certificates.
     let facts = json!({"status": {"stagedVersion": "1"}});
     let (params, status) = (PatchParams::default(), Patch::Merge(facts));
     refused(instances.patch_status("inst-1", &params, &status).await, why);
     Api::<WindowsInstance>::all(operator.clone()).patch_status("inst-1", &params, &status).await?;
     refused(instances.patch_status("inst-1", &params, &Patch::Merge(json!({"status": null}))).await, why);
-    // The status of a pool has host keys of first contacts, and how far its rollout is.
+    // The status of a pool holds host keys of first contacts and the progress of its rollout.
     let pool = json!({"metadata": {"name": "access-status"}, "spec": {"inventory": {"hosts": []}}});
     create::<WindowsNodePool>(&admin, pool).await?;
     let pools: Api<WindowsNodePool> = Api::all(admin);
@@ -290,7 +290,7 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     Ok(())
 }
 
-/// Labels say which pool an instance belongs to, and the finalizer that its host must still be deconfigured.
+/// Labels name the pool of an instance, and its finalizer keeps it until its host is deconfigured.
 #[tokio::test]
 async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
     let control_plane = shared().await?;
@@ -334,7 +334,7 @@ async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
             refused(result, "labels, owners and finalizers of a WindowsInstance are written by the operator alone");
         }
     }
-    // A user may delete one, also in the foreground, and who may change the policy may let it go.
+    // A user may delete an instance, also in the foreground. Only an administrator of the policies may remove its finalizers.
     bob.delete("inst-meta", &DeleteParams::foreground()).await?;
     refused(merge(&bob, "inst-meta", json!({"metadata": {"finalizers": null}})).await, "finalizers");
     let kept = bob.get("inst-meta").await?.metadata.finalizers.unwrap_or_default();
@@ -372,7 +372,7 @@ async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
     refused(create::<Node>(&client, json!({"metadata": {"name": "access-new"}})).await, FORBIDDEN);
     let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     refused(Api::<Pod>::default_namespaced(client).create(&PostParams::default(), &object(pod)).await, FORBIDDEN);
-    // A kubelet has no business with pools either.
+    // A kubelet may not read pools either.
     let kubelet = kubelet(control_plane, "access-1").await?;
     refused(Api::<WindowsNodePool>::all(kubelet).list(&all).await, FORBIDDEN);
     Ok(())

@@ -92,7 +92,7 @@ async fn rights_with_which_the_operator_could_bind_more_do_not_help_it() -> Resu
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let user = controller::csr::operator_user(&operator).await?;
-    // As an OLM bundle or a careless administrator may give them.
+    // Rights that an OLM bundle or a careless administrator may give.
     let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["*"]}]);
     create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-rbac"}, "rules": rules})).await?;
     let group = "rbac.authorization.k8s.io";
@@ -120,7 +120,7 @@ async fn rights_with_which_the_operator_could_bind_more_do_not_help_it() -> Resu
 async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     let control_plane = shared().await?;
     let admin = control_plane.client().await?;
-    // As users may who add hosts to the ConfigMap windows-instances.
+    // The rights of users who add hosts to the ConfigMap `windows-instances`.
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
     create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-config-maps"}, "rules": rules})).await?;
     let group = "rbac.authorization.k8s.io";
@@ -161,23 +161,23 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     refused(alice.create(&post, &generated).await, why);
     refused(namespaces.create(&post, &named(&missing)).await, why);
 
-    // WMCO keeps its own.
+    // WMCO may write and delete its own ConfigMaps.
     wmco.create(&post, &named("windows-services-10.18.0-it")).await?;
     refused(alice.delete("windows-services-10.18.0-it", &delete).await, why);
     wmco.delete("windows-services-10.18.0-it", &delete).await?;
-    // What is left of a namespace or of an owner goes, and an administrator is not held.
+    // The garbage collector, the namespace controller and administrators may delete the operator's.
     collector.delete(&ours, &delete).await?;
     operator.create(&post, &named(&ours)).await?;
     namespaces.delete(&ours, &delete).await?;
     operator.create(&post, &named(&ours)).await?;
     maps(admin.clone()).delete(&ours, &delete).await?;
-    // In other namespaces the name means nothing.
+    // The policy does not apply in other namespaces.
     let elsewhere = Api::<ConfigMap>::namespaced(control_plane.client_as("alice", &[]).await?, "default");
     elsewhere.create(&post, &named(&ours)).await?;
     Ok(())
 }
 
-/// The ConfigMap `kube-root-ca.crt` protects hosts: they trust the API server by it.
+/// Hosts get the CA by which they trust the API server from the ConfigMap `kube-root-ca.crt`.
 #[tokio::test]
 async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<()> {
     const NAME: &str = "kube-root-ca.crt";
@@ -215,7 +215,7 @@ async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<
     own.delete("root-ca-of-carol", &DeleteParams::default()).await?;
     publisher.patch(NAME, &params, &patch).await?;
     maps(admin, NAMESPACE).patch(NAME, &params, &patch).await?;
-    // In other namespaces hosts do not read it.
+    // Hosts do not read it in other namespaces.
     eventually(|| async { elsewhere.patch(NAME, &params, &patch).await.is_ok() }).await
 }
 
@@ -306,10 +306,9 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
     let requests: Api<CertificateSigningRequest> = Api::all(operator.clone());
     let (client, server) = ("client auth", "server auth");
     let whose = "each for its signer, and no others";
-    // A node that the approver of other tests does not know: no other approver decides. (Requests of daemons would be
-    // decided there, and are.)
+    // The approver of other tests does not know this node, and leaves its requests alone. (It would decide requests of wicd.)
     let pem = Forged::new("system:node:approve-1", &["system:nodes"]).pem();
-    // kube-controller-manager approves by itself what an administrator asks for in the name of a node.
+    // Not in the name of a node: kube-controller-manager would approve such a request of an administrator by itself.
     let of_person = Forged::new("approve-1", &["it"]).pem();
     for (what, requester, signer, usage, seconds, refusal) in [
         ("its own, of a wicd", &operator, CLIENT, client, Some(3600), None),
@@ -347,7 +346,7 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
             None => drop(decide("Approved").await.unwrap_or_else(|e| panic!("{what}: {e}"))),
             Some(why) => {
                 refused(decide("Approved").await, why);
-                // What it may not approve it may deny.
+                // The operator may deny every request, also those that it may not approve.
                 decide("Denied").await?;
             }
         }

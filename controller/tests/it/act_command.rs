@@ -1,4 +1,4 @@
-//! The plugin of kubectl against the API server: acts of a user, and the operator's response.
+//! The kubectl plugin against a real API server: a user's commands, and the operator's response.
 
 use std::{
     os::unix::fs::symlink,
@@ -17,7 +17,7 @@ use testbed::sim::SimOptions;
 
 use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
 
-/// Program under the names by which kubectl finds it.
+/// Folder with the plugin under the names by which kubectl finds it.
 pub(crate) struct Plugin {
     folder: tempfile::TempDir,
     kubeconfig: std::path::PathBuf,
@@ -46,7 +46,7 @@ impl Plugin {
         Ok(out)
     }
 
-    /// Runs a command that must be refused with these words.
+    /// Runs a command that must fail with `words` in its error.
     fn refused(&self, args: &[&str], words: &str) -> Result<()> {
         let (code, out, error) = self.run(PROGRAM, args)?;
         ensure!(code == Some(1) && out.is_empty() && error.contains(words), "{args:?}: {code:?} {out} {error}");
@@ -72,7 +72,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     world.apply("yard", &yard).await?;
     world.join(POOL, &spec_with(&hosts, fields(3))).await?;
 
-    // A pause, and its end.
+    // Pause and resume a pool.
     let out = plugin.done(&["pause", POOL])?;
     ensure!(out.starts_with("WindowsNodePool factory: it was not paused; now it is paused"), "{out}");
     world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
@@ -81,7 +81,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     ensure!(outcomes[0]["result"] == "Changed" && outcomes[0]["kind"] == "WindowsNodePool", "{out}");
     world.until(POOL, "it goes on", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "AsExpected")).await?;
 
-    // A version that waits.
+    // Approve a version.
     plugin.refused(&["approve", POOL], "nothing waits for an approval")?;
     world.apply(POOL, &spec_with(&hosts, fields(6))).await?;
     let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", "WaitingForApproval");
@@ -91,7 +91,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     plugin.done(&["approve", POOL, "--yes"])?;
     world.until(POOL, "both follow", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 2).await?;
 
-    // A host that fails.
+    // Retry a failed host.
     plugin.refused(&["retry", "win-0"], "it has not failed")?;
     world.until_failed("gate-1", "Unreachable").await?;
     plugin.done(&["retry", "gate-1"])?;
@@ -99,7 +99,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     world.until_instance("gate-1", "it was tried again", twice).await?;
     plugin.refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
 
-    // The pause of one host.
+    // Pause and resume one host.
     let held = async || {
         let instance = world.instance("win-0").await?;
         anyhow::Ok(instance.and_then(|instance| instance.annotations().get(key::HOLD).cloned()))
@@ -109,7 +109,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     plugin.done(&["resume", "--host", "win-0"])?;
     ensure!(held().await?.is_none());
 
-    // kubectl asks for names.
+    // kubectl completes the names of pools.
     let (code, out, error) = plugin.run(COMPLETION, &["pause", ""])?;
     ensure!(code == Some(0) && out == "factory\nyard\n:4\n", "{code:?} {out} {error}");
 

@@ -1,4 +1,4 @@
-//! Acts of users by annotations, while a tool that keeps the pool as Git has it takes the annotations away again.
+//! Acts of users by annotations, which stay in force after a GitOps tool has removed the annotations.
 
 use anyhow::{Result, ensure};
 use api::{RecordedAct, WindowsNodePool, conditions::kind, names::key};
@@ -13,7 +13,7 @@ use crate::fleet::{World, has, is_ready, pool_status, spec_with};
 
 const POOL: &str = "kept";
 
-/// Annotates the pool as a user does, and takes the annotation away as soon as the operator has recorded it.
+/// Annotates the pool as a user, and removes the annotation as a GitOps tool once the operator has recorded it.
 async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
     let annotation = format!("{key}={value}");
     let output = world.control_plane.kubectl(&["annotate", "--overwrite", "wnp", POOL, &annotation]).await?;
@@ -52,7 +52,7 @@ async fn an_act_stays_in_force_when_its_annotation_goes() -> Result<()> {
     };
     world.join(POOL, &spec(3, &hosts)).await?;
 
-    // A rollout of several approvals: one is enough for a version.
+    // One approval of a version covers all steps of its rollout.
     world.apply(POOL, &spec(6, &hosts)).await?;
     let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", "WaitingForApproval");
     world.until(POOL, "the rollout waits for an approval", waits).await?;
@@ -62,14 +62,14 @@ async fn an_act_stays_in_force_when_its_annotation_goes() -> Result<()> {
     let act = record(&world.pool(POOL).await?, key::APPROVE);
     ensure!(act.as_ref().is_some_and(|act| act.by.as_deref() == Some("kubectl-annotate") && !act.used), "{act:?}");
 
-    // Another act takes it back.
+    // An empty annotation revokes the approval.
     annotate(&world, key::APPROVE, "").await?;
     world.apply(POOL, &spec(3, &hosts)).await?;
     world.until(POOL, "the rollout waits again", waits).await?;
     world.apply(POOL, &spec(6, &hosts)).await?;
     world.until(POOL, "it is taken back", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 3).await?;
 
-    // A confirmation of a removal is used once.
+    // A confirmation of removals is valid once.
     world.apply(POOL, &spec(6, &hosts[..1])).await?;
     world.until(POOL, "the removal waits", |p| pool_status(p).removals_to_confirm == 2).await?;
     annotate(&world, key::APPROVE_REMOVAL, "2").await?;

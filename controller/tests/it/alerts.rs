@@ -1,4 +1,4 @@
-//! Installed alerts in a real Prometheus that scrapes the operator: faults fire them, and users who intend the cause silence them.
+//! Installed alerts in a real Prometheus that scrapes the operator: faults fire them, and a pause or a hold silences them.
 
 use std::collections::BTreeSet;
 
@@ -19,19 +19,19 @@ use testbed::{
 };
 
 use crate::{
-    another_operator::{legacy_ends, legacy_leads},
+    another_operator::{start_wmco, stop_wmco},
     cluster::NAMESPACE,
     dashboard,
     fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with, status},
     guide::Guide,
     metrics_tls::{bind, token},
     removal::{budget, pod},
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
     rollout_windows::daily,
     transcripts::root,
 };
 
-/// Returns the rules as they are installed.
+/// Returns the installed alert rules.
 fn installed() -> Result<Value> {
     let file = root().join("deploy/components/monitoring/alerts.yaml");
     let object: Value = serde_yaml::from_str(&std::fs::read_to_string(file)?)?;
@@ -56,7 +56,7 @@ fn hasty_rules_differ_in_nothing_but_their_time() {
     assert_eq!(hasty(rule(json!("15m"))), rule(json!("1s")));
 }
 
-/// World, and the Prometheus that watches it.
+/// World, and the Prometheus that scrapes its operator.
 struct Watched {
     world: World,
     prometheus: Prometheus,
@@ -74,7 +74,7 @@ impl Watched {
         Ok(Self { world, prometheus })
     }
 
-    /// Lets Prometheus scrape the present operator.
+    /// Points Prometheus at the running operator, and waits for the first scrape.
     async fn scrape(&self) -> Result<()> {
         let target = self.world.operator.metrics_address();
         within(LIMIT, "Prometheus reads the operator's metrics", || async {
@@ -124,7 +124,7 @@ impl Watched {
     }
 }
 
-/// Returns a patch that takes a drain.
+/// Returns a patch whose rollout drains the nodes.
 fn change() -> Value {
     json!({"spec": {"template": {"spec": {"containerd": {"maxConcurrentDownloads": 6}}}}})
 }
@@ -138,8 +138,8 @@ async fn faults_fire_alerts_and_people_who_intend_them_silence_them() -> Result<
     the_faults_of_the_operator(&mut watched).await
 }
 
-/// Two alerts that need time, in a world of their own: the shortest deadline is a minute, and a daemon renews its certificate long before
-/// its end unless the cluster signs for a shorter time than requested.
+/// Covers two slow alerts in a cluster of their own: the shortest deadline is a minute, and wicd renews its certificate long before it expires
+/// unless the cluster signs for a shorter time than requested.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_operation_and_a_short_certificate_fire_alerts() -> Result<()> {
     let controller_manager_flags = vec!["--cluster-signing-duration=10m".to_owned()];
@@ -189,8 +189,8 @@ async fn the_faults_of_pools(watched: &Watched) -> Result<()> {
     }
     watched.scrape().await?;
     for host in &down[..2] {
-        fell(host);
-        say_not_ready(world, host.name()).await?;
+        stop_services(host);
+        mark_node_not_ready(world, host.name()).await?;
     }
     key[0].fault(Fault::ChangedHostKey);
     watched.patch("key", change()).await?;
@@ -208,7 +208,7 @@ async fn the_faults_of_pools(watched: &Watched) -> Result<()> {
     ] {
         watched.until_fires(alert, pool).await?;
     }
-    // The last: as long as a list is unknown, no other pool removes hosts.
+    // Last, because no pool removes hosts while the list of another pool is unknown.
     let missing = json!({"inventory": {"configMapRef": {"name": "missing"}}});
     world.apply("source", &serde_json::from_value(missing)?).await?;
     watched.until_fires("SourceStale", "source").await?;
@@ -258,7 +258,7 @@ async fn what_is_documented_finds_the_host_and_silences(watched: &Watched) -> Re
     watched.until_silent("HostKeyChanged", "key").await
 }
 
-/// Lets changes wait for a maintenance window and for an approval: no alert of their pools is even pending.
+/// Checks that changes that wait for a maintenance window or an approval make no alert of their pools even pending.
 async fn what_waits(watched: &Watched) -> Result<()> {
     let world = &watched.world;
     let opens = Timestamp::now().checked_add(SignedDuration::from_hours(12))?;
@@ -271,7 +271,7 @@ async fn what_waits(watched: &Watched) -> Result<()> {
         watched.patch(pool, change()).await?;
         let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", reason);
         world.until(pool, reason.as_str(), waits).await?;
-        // Rules are evaluated as often as the operator is scraped: three times since.
+        // Rules are evaluated as often as the operator is scraped: at least three times since.
         let series = format!(r#"windows_node_pool_status_reason{{pool="{pool}",type="Updated",reason="{reason}"}}"#);
         let seen = format!("count_over_time({series}[5m]) > 3");
         let is_seen = || async { watched.prometheus.query(&seen).await.is_ok_and(|samples| !samples.is_empty()) };
@@ -283,9 +283,9 @@ async fn what_waits(watched: &Watched) -> Result<()> {
 }
 
 async fn the_faults_of_the_operator(watched: &mut Watched) -> Result<()> {
-    legacy_leads(&watched.world.control_plane, "wmco-1").await?;
+    start_wmco(&watched.world.control_plane, "wmco-1").await?;
     watched.until_fires("sOtherOperator", "").await?;
-    legacy_ends(&watched.world, "wmco-1").await?;
+    stop_wmco(&watched.world, "wmco-1").await?;
     watched.until_silent("sOtherOperator", "").await?;
 
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(watched.world.client.clone());
@@ -294,9 +294,9 @@ async fn the_faults_of_the_operator(watched: &mut Watched) -> Result<()> {
 
     watched.world.stop().await?;
     watched.until_fires("sDown", "").await?;
-    // One that cannot work does not take the Lease.
+    // An operator with an invalid payload does not take the Lease at once.
     watched.world.options.payload = "/nowhere".into();
-    // It waits for two durations of the Lease before it leads to say so.
+    // It waits for two Lease durations before it leads to report the fault.
     let args = &mut watched.world.options.args;
     let set = args.iter().position(|arg| arg == "--lease-duration").context("the Lease has no duration")?;
     args[set + 1] = "10s".into();

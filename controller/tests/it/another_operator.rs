@@ -1,4 +1,4 @@
-//! The operator beside another one: WMCO, which must not work at the same time, and processes of its own that cannot work.
+//! The operator beside another one: WMCO, which must not work at the same time, and replicas of its own with a broken payload.
 
 use anyhow::{Result, ensure};
 use api::{
@@ -35,7 +35,7 @@ const LOCK: &str = "windows-machine-config-operator-lock";
 const FAULT: &str = r#"windows_node_pool_fault{reason="AnotherOperator"}"#;
 
 /// Makes the Windows Machine Config Operator the leader.
-pub(crate) async fn legacy_leads(control_plane: &ControlPlane, pod: &str) -> Result<()> {
+pub(crate) async fn start_wmco(control_plane: &ControlPlane, pod: &str) -> Result<()> {
     legacy_leads_in(control_plane, DEFAULT_NAMESPACE, pod).await
 }
 
@@ -59,7 +59,7 @@ pub(crate) async fn legacy_leads_in(control_plane: &ControlPlane, namespace: &st
 }
 
 /// Deletes WMCO's Pod, and waits until the lock is gone with it.
-pub(crate) async fn legacy_ends(world: &World, pod: &str) -> Result<()> {
+pub(crate) async fn stop_wmco(world: &World, pod: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
     pods.delete(pod, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
     let locks: Api<ConfigMap> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
@@ -71,7 +71,7 @@ fn waits(pool: &WindowsNodePool, part: &str) -> bool {
     ready.is_some_and(|c| c.status == "False" && c.reason == "AnotherOperator" && c.message.contains(part))
 }
 
-/// Posts the requests with which the kubelet of a node renews its certificates, and returns their names. The approved ones are known soon.
+/// Posts the requests with which the kubelet of a node renews its certificates, and returns their names.
 pub(crate) async fn renew(world: &World, node: &str, address: &str) -> Result<[String; 2]> {
     let client = kubelet(&world.control_plane, node).await?;
     let of_node = || Forged::new(&format!("system:node:{node}"), &["system:nodes"]);
@@ -103,10 +103,10 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     let hosts = world.hosts("win", 2).await?;
     world.apply("factory", &spec(&hosts[..1])).await?;
 
-    // A drain has ended both operators, and this one is back first.
+    // WMCO has a Node but no Pod: a drain may have evicted both operators, and this one is back first.
     world.until("factory", "it waits for the other one", |p| waits(p, "may be replaced")).await?;
-    legacy_leads(&world.control_plane, "wmco-1").await?;
-    // It waits, is ready, and says why. It has begun nothing: not even the finalizer of the pool.
+    start_wmco(&world.control_plane, "wmco-1").await?;
+    // The operator is ready and reports why it waits. It has begun nothing: the pool has no finalizer.
     world.until("factory", "it waits", |p| waits(p, "wmco-1")).await?;
     nodes.delete("legacy", &DeleteParams::default()).await?;
     ensure!(world.operator.get("/readyz").await?.contains("200 OK"), "it is not ready");
@@ -123,11 +123,11 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
         })
         .await?;
 
-    legacy_ends(&world, "wmco-1").await?;
+    stop_wmco(&world, "wmco-1").await?;
     world.until("factory", "it joins", is_ready).await?;
 
-    // It comes back while this one works: nothing more begins, and nodes stay.
-    legacy_leads(&world.control_plane, "wmco-2").await?;
+    // WMCO returns while this operator works: nothing more begins, and nodes stay.
+    start_wmco(&world.control_plane, "wmco-2").await?;
     world.until("factory", "it waits again", |p| waits(p, "wmco-2")).await?;
     world.apply("factory", &spec(&hosts)).await?;
     let generation = world.pool("factory").await?.metadata.generation;
@@ -136,8 +136,8 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     ensure!(world.instance("win-1").await?.is_none(), "there is an instance of the new host");
     ensure!(world.node("win-0").await?.is_some(), "the node is gone");
 
-    // A process that starts beside it begins nothing either, and its nodes live on: their certificates are renewed. What is the other one's is
-    // left to it, whatever it looks like from here.
+    // An operator process that starts beside WMCO begins nothing either, but renews the certificates of its nodes. It denies no request: the
+    // request may be for WMCO.
     world.restart().await?;
     world.until("factory", "the next process waits", |p| waits(p, "wmco-2")).await?;
     let wrong = Forged::new("system:node:win-0", &["system:nodes", "system:masters"]).pem();
@@ -150,7 +150,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
     ensure!(verdict(&world, &wrong).await.is_empty(), "a request was denied beside the other operator");
     ensure!(world.instance("win-1").await?.is_none(), "there is an instance of the new host");
 
-    legacy_ends(&world, "wmco-2").await?;
+    stop_wmco(&world, "wmco-2").await?;
     world.until("factory", "both are there", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
     world.eventually("it is denied", || async { verdict(&world, &wrong).await == ["Denied"] }).await?;
     ensure!(world.operator.metric(FAULT).await? == 0.0, "the metric still says it");
@@ -159,7 +159,7 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()> {
-    // One that cannot work waits for two durations of the Lease before it leads.
+    // An operator that cannot work waits for two Lease durations before it leads.
     let mut world = World::new(SimOptions::default(), &["--lease-duration", "10s"]).await?;
     let host = world.sim.host(HostOptions::named("win-0")).await?;
     world.join("factory", &spec(std::slice::from_ref(&host))).await?;
@@ -173,13 +173,13 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
         operator.get("/readyz").await.is_ok_and(|t| t.contains(status) && t.contains(part))
     };
     world.eventually("it is not ready", || async { says(&broken, "503", "PayloadInvalid").await }).await?;
-    // The Lease is free for a moment, and not taken by it.
+    // The Lease is free for a moment, and the broken process does not take it.
     world.restart().await?;
     ensure!(says(&broken, "503", "PayloadInvalid").await, "{:?}", broken.get("/readyz").await);
     ensure!(broken.metric("windows_node_pool_leader").await? == 0.0, "it leads");
     world.until("factory", "nothing has changed", is_ready).await?;
 
-    // Alone, it leads to say what is wrong, and is ready: who waits for its rollout must not wait forever.
+    // Alone, it leads to report the fault, and is ready: the rollout of its Deployment must not wait forever.
     world.stop().await?;
     broken.leads().await?;
     ensure!(says(&broken, "200", "leading").await, "{:?}", broken.get("/readyz").await);

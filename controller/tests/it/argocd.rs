@@ -27,14 +27,14 @@ const POOL: &str = "factory";
 const TRACKING: &str = "argocd.argoproj.io/tracking-id";
 const INSTANCE: &str = "app.kubernetes.io/instance";
 
-/// Health of an object, as Argo CD has it from the script of its kind.
+/// Health of an object, as Argo CD's script for its kind computes it.
 #[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
     pub status: String,
     pub message: String,
 }
 
-/// Returns the folder of a kind.
+/// Returns the folder with Argo CD's scripts for a kind.
 fn folder(kind: &str) -> PathBuf {
     let all = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/argocd/resource_customizations");
     all.join(GROUP).join(kind)
@@ -54,12 +54,12 @@ pub(crate) fn disagreement(object: &Value, kstatus: &str, health: &str) -> Optio
         conditions.is_some_and(|all| all.iter().any(|c| c["type"] == type_ && c["status"] == status))
     };
     let agree = match (kstatus, health) {
-        // Argo CD reports what is being deleted by itself.
+        // Argo CD itself reports objects that are being deleted.
         ("Terminating", _)
         | ("Failed", "Degraded")
         | ("InProgress", "Progressing" | "Suspended")
         | ("Current", "Healthy" | "Suspended") => true,
-        // Nothing is done about it, and kstatus has no word for that.
+        // The operator does not work on the fault; kstatus has no status for that.
         ("InProgress", "Degraded") => is(kind::READY, "False") && !is(kind::RECONCILING, "True"),
         ("Current", "Progressing") => is(kind::READY, "Unknown"),
         _ => false,
@@ -67,7 +67,7 @@ pub(crate) fn disagreement(object: &Value, kstatus: &str, health: &str) -> Optio
     (!agree).then(|| format!("kstatus says {kstatus}, and Argo CD {health}"))
 }
 
-/// Returns a merge patch that makes one object of another.
+/// Returns the merge patch that turns `from` into `to`.
 fn difference(from: &Value, to: &Value) -> Value {
     let (Some(before), Some(after)) = (from.as_object(), to.as_object()) else { return to.clone() };
     let gone = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
@@ -140,7 +140,7 @@ fn store(kind: &str, path: &str, object: &Value) -> Result<()> {
     Ok(std::fs::write(path, serde_yaml::to_string(&object)?)?)
 }
 
-/// Waits until the condition holds for a pool, and returns the pool of that moment.
+/// Waits until the pool meets the condition at its current generation, and returns the pool.
 async fn seen(world: &World, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<WindowsNodePool> {
     let found = Mutex::new(None);
     let note = |pool: &WindowsNodePool| {
@@ -154,7 +154,7 @@ async fn seen(world: &World, what: &str, is_so: impl Fn(&WindowsNodePool) -> boo
     found.into_inner().ok().flatten().context("nothing was seen")
 }
 
-/// Returns the pool as in Git, with what Argo CD adds to it.
+/// Returns the pool's manifest in Git, with the metadata that Argo CD adds.
 fn manifest(hosts: &[SimHost], downloads: i32) -> Value {
     let hosts: Vec<_> = hosts.iter().map(entry).collect();
     json!({
@@ -173,7 +173,7 @@ fn manifest(hosts: &[SimHost], downloads: i32) -> Value {
     })
 }
 
-/// Applies the manifest as Argo CD does, without force. Self-heal does the same again.
+/// Applies the manifest without force, as Argo CD does for a sync and for self-heal.
 async fn sync(world: &World, manifest: &Value) -> Result<WindowsNodePool> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     Ok(pools.patch(POOL, &PatchParams::apply("argocd-controller"), &Patch::Apply(manifest)).await?)
@@ -193,7 +193,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     ensure!(possible(&pool)? == ["pause"], "{:?}", possible(&pool)?);
     nothing_is_tracked(&world, &hosts).await?;
 
-    // Self-heal undoes neither the pause nor its end.
+    // Self-heal undoes neither action.
     let is_paused = |p: &WindowsNodePool| is_ready(p) && is_true(&pool_status(p).conditions, kind::PAUSED);
     act_and_store(&world, &pool, "pause").await?;
     sync(&world, &in_git).await?;
@@ -229,8 +229,7 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     Ok(())
 }
 
-/// Checks that no Node or instance carries Argo CD's mark: Argo CD treats marked objects as part of the application, and prunes them because Git does
-/// not have them.
+/// Checks that no Node or instance carries Argo CD's tracking metadata: Argo CD would prune it as an object of the application that Git lacks.
 async fn nothing_is_tracked(world: &World, hosts: &[SimHost]) -> Result<()> {
     for host in hosts {
         let (name, mut keys) = (host.name(), String::new());
@@ -264,7 +263,7 @@ async fn a_host_that_fails_is_retried_from_argo_cd() -> Result<()> {
     Ok(())
 }
 
-/// Client-side apply by Argo CD, which does what `kubectl apply` does.
+/// Argo CD's client-side apply does the same three-way merge as `kubectl apply`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_survives_the_three_way_merge() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

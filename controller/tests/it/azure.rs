@@ -35,7 +35,7 @@ use crate::{
 const POOL: &str = "azure";
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// Returns a client with the identity of the service on the host, by the kubeconfig on its disk.
+/// Returns a client that uses the kubeconfig of the cloud-node-manager on the host's disk.
 async fn as_node_manager(host: &SimHost) -> Result<Client> {
     let on_disk = |path: &str| host.drive_c().join(path.trim_start_matches(r"C:\").replace('\\', "/"));
     let mut kubeconfig = Kubeconfig::from_yaml(&fs::read_to_string(on_disk(path::NODE_MANAGER_KUBECONFIG))?)?;
@@ -66,7 +66,7 @@ fn taints_of(node: &Node) -> Result<Vec<Value>, serde_json::Error> {
     taints.into_iter().flatten().map(serde_json::to_value).collect()
 }
 
-/// Merges a patch with changed taints into a Node, again while another controller changes the Node: Kubernetes itself sets and removes taints.
+/// Merges a patch with changed taints into a Node. Retries on conflict, because Kubernetes itself sets and removes taints.
 async fn merge_taints(client: &Client, node: &str, patch: &Value, change: impl Fn(&mut Vec<Value>)) -> Result<()> {
     loop {
         let found = Api::<Node>::all(client.clone()).get(node).await?;
@@ -113,7 +113,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     };
     world.eventually("the service has its token and runs", || async { hosts.iter().all(runs) }).await?;
 
-    // A cloud controller manager would have tainted it so.
+    // The taint that a cloud controller manager would have set.
     let taint = json!({"key": TAINT, "value": "true", "effect": "NoSchedule"});
     for node in ["win-0", "win-1"] {
         merge_taints(&world.client, node, &json!({}), |taints| taints.push(taint.clone())).await?;
@@ -168,7 +168,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
 
     tokens_are_of_the_own_node_alone(&world).await?;
 
-    // A host that leaves keeps nothing of it.
+    // A host that leaves keeps no credentials of the cloud-node-manager.
     world.apply(POOL, &spec(&hosts[..1])).await?;
     let nodes: Api<Node> = Api::all(world.client.clone());
     world.eventually("the host has left", || async { matches!(nodes.get_opt("win-1").await, Ok(None)) }).await?;
@@ -179,7 +179,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     Ok(())
 }
 
-/// The daemon of a host gets only tokens that are bound to its own Node, and only for this identity.
+/// Checks that wicd gets only tokens that are bound to its own Node, and only for the identity of the cloud-node-manager.
 async fn tokens_are_of_the_own_node_alone(world: &World) -> Result<()> {
     let daemon: Api<ServiceAccount> = Api::namespaced(wicd(&world.control_plane, "win-0").await?, DEFAULT_NAMESPACE);
     let request = |node: Option<&str>, seconds: i64| -> Result<TokenRequest> {

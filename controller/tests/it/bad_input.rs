@@ -1,4 +1,4 @@
-//! Mistakes of users, and the message for each; and the less usual ways to reach a host.
+//! Mistakes of users and the message for each, and less usual ways to reach a host.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -25,8 +25,8 @@ const PASSPHRASE_PROTECTED: &str = include_str!("../../remote/src/ssh/tests/keys
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_mistake_says_what_it_is() -> Result<()> {
-    // The one address that has a DNS name here is that of the API server, and no host gets a certificate for that.
-    // An operator with a broken payload waits for two durations of the Lease before it leads to say so.
+    // No serving certificates: the only address with a DNS name here is the API server's, for which no host gets one.
+    // An operator with a broken payload waits for two Lease durations before it leads to report the fault.
     let sim = SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() };
     let mut world = World::new(sim, &["--lease-duration", "10s"]).await?;
     tokio::try_join!(
@@ -56,7 +56,7 @@ fn pem(key: &russh::keys::PrivateKey) -> Result<String> {
     Ok(key.to_openssh(LineEnding::LF)?.to_string())
 }
 
-/// A problem of a pool is logged once, however often the pool is reconciled.
+/// Checks that a problem of a pool is logged once, however often the pool is reconciled.
 async fn one_line_for_what_repeats(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("noise-a")).await?;
     let twice = Host { name: "noise-b".into(), ..entry(&host) };
@@ -79,7 +79,7 @@ async fn one_line_for_what_repeats(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A Secret that is wrong in one way after the other, and right in the end.
+/// Gives a host Secrets with one mistake after another, and expects a message for each. With the right key, the host joins.
 async fn keys(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("keys")).await?;
     world.apply("keys", &with_keys(&host, &["mine"])).await?;
@@ -99,12 +99,12 @@ async fn keys(world: &World) -> Result<()> {
     .enumerate()
     {
         if let Some(data) = data {
-            // Keys that an earlier case has stored go.
+            // Remove the keys of earlier cases.
             let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
                 kube::Api::namespaced(world.client.clone(), NAMESPACE);
             let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
             store(world, "mine", data).await?;
-            // A user who has corrected an error need not wait.
+            // Retry at once, as a user does after a correction.
             world.annotate("keys", key::RETRY, &n.to_string()).await?;
         }
         world
@@ -121,7 +121,7 @@ async fn keys(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The first key is missing, the second one is refused, the third one works.
+/// Joins a host with three keys: the first is missing, the second is refused, the third works.
 async fn several_keys(world: &World) -> Result<()> {
     store(world, "refused", json!({"private-key.pem": pem(&deployment::new_key()?)?})).await?;
     store(world, "right", json!({"private-key.pem": pem(&world.key)?})).await?;
@@ -132,7 +132,7 @@ async fn several_keys(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The first entry for an address continues; the second one is refused, in one pool and across pools.
+/// Checks that the first entry for an address stays in use and a second one is refused, in one pool and across pools.
 async fn duplicates(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("twice")).await?;
     let double = |name: &str| api::Host { name: name.into(), ..entry(&host) };
@@ -162,7 +162,7 @@ async fn duplicates(world: &World) -> Result<()> {
     ensure!(world.node("twice").await?.is_some() && host.stats().connections == 1, "the first one was disturbed");
     world.until_event("thrice", "HostConflict").await?;
 
-    // The one is taken out, and the other one's turn has come.
+    // Without duplicates, nothing is refused.
     world.empty("thrice").await?;
     world.join("twice", &spec(std::slice::from_ref(&host))).await?;
     world.until("thrice", "nothing is wrong any more", is_ready).await
@@ -226,12 +226,12 @@ async fn forward(from: IpAddr, host: &SimHost) -> Result<u16> {
     Ok(port)
 }
 
-/// Hosts that are reached by a DNS name, over IPv6, and by a name that does not exist.
+/// Joins hosts by a DNS name and over IPv6, and expects a message for a DNS name that does not exist.
 async fn other_ways_to_a_host(world: &World) -> Result<()> {
     let named = world.sim.host(HostOptions::named("by-name")).await?;
     let six = world.sim.host(HostOptions::named("over-six")).await?;
     let nowhere = world.sim.host(HostOptions::named("nowhere")).await?;
-    // What is reached has to be an address of theirs.
+    // A host must report the address at which it is reached as one of its own.
     named.windows().state().machine.addresses = vec!["127.0.0.1".into()];
     six.windows().state().machine.addresses = vec!["::1".into()];
     let at = |host: &SimHost, address: &str, port: u16| api::Host {
@@ -263,7 +263,7 @@ async fn other_ways_to_a_host(world: &World) -> Result<()> {
     world.join("ways", &pool).await
 }
 
-/// An operator whose image is broken touches nothing, and every pool reports it.
+/// Checks that an operator with a broken payload contacts no host and reports the fault on every pool.
 async fn broken_payload(world: &mut World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("late")).await?;
     let blob = world.options.payload.join("kubelet.exe.zst");
@@ -282,12 +282,12 @@ async fn broken_payload(world: &mut World) -> Result<()> {
             .await?;
     }
     ensure!(host.stats().connections == 0, "the host was logged in to");
-    // Nodes that run do not depend on it.
+    // Running nodes do not depend on the payload.
     let [identity, _] = another_operator::renew(world, "keys", "127.0.0.1").await?;
     let is_approved = || async { another_operator::verdict(world, &identity).await == ["Approved"] };
     world.eventually("the certificate of a node is renewed", is_approved).await?;
 
-    // All files are there, and one is not what the manifest says.
+    // All files exist, but one does not match the manifest.
     let mut bent = whole.clone();
     *bent.last_mut().context("it is empty")? ^= 1;
     std::fs::write(&blob, &bent)?;

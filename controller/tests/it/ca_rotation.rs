@@ -22,7 +22,7 @@ use tokio::{
 use crate::{
     crash::ended,
     fleet::{LIMIT, World, is_ready, spec, spec_with, status},
-    off_host::silent_since_yesterday,
+    off_host::mark_not_ready_for_a_day,
     removal::pod,
 };
 
@@ -43,20 +43,20 @@ async fn logs_answer(world: &World, stage: CaRotation) -> Result<()> {
 }
 
 /// Waits until the kubelet has renewed its Lease, with its current authorities and certificate.
-async fn heard_of(world: &World) -> Result<()> {
+async fn until_authority_is_distributed(world: &World) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "kube-node-lease");
     let renewed = || async { leases.get("win-0").await.ok().and_then(|l| l.spec?.renew_time) };
     let before = renewed().await;
     world.eventually("kubelet renews its Lease", || async { renewed().await > before }).await
 }
 
-/// Returns the number of authorities in a file on the host.
+/// Returns the number of certificate authorities in a file on the host.
 fn authorities(host: &SimHost, file: &str) -> usize {
     let text = fs::read_to_string(host.drive_c().join("k").join(file)).unwrap_or_default();
     text.matches("BEGIN CERTIFICATE").count()
 }
 
-/// Waits until files on the host trust exactly so many authorities: of the API server, and of kubelet's clients.
+/// Waits until the host trusts exactly `servers` authorities for the API server and `clients` for kubelet's clients, and is up to date.
 async fn trusts(world: &World, host: &SimHost, servers: usize, clients: usize) -> Result<()> {
     let both = || (authorities(host, "bootstrap-ca.crt"), authorities(host, "kubelet-ca.crt"));
     world.eventually("the host trusts the authorities", || async { both() == (servers, clients) }).await?;
@@ -65,7 +65,7 @@ async fn trusts(world: &World, host: &SimHost, servers: usize, clients: usize) -
         .until(POOL, "it is up to date", |p| is_ready(p) && p.status.as_ref().is_some_and(|s| s.up_to_date_nodes == 1))
         .await?;
     let instance = world.instance("win-0").await?.context("there is no instance")?;
-    // wicd says it itself, over a connection of its own.
+    // wicd reports the version over its own connection to the API server.
     let node = world.node("win-0").await?.context("there is no Node")?;
     let says = node.metadata.annotations.and_then(|a| a.get(api::names::key::VERSION).cloned());
     ensure!(says.is_some() && says == version(&instance), "{says:?}");
@@ -116,16 +116,16 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     ensure!(admits(Some(&old)).await?, "kubelet refuses the API server");
     ensure!(!admits(Some(&new)).await? && !admits(None).await?, "kubelet answers strangers");
 
-    // kubelet of Kubernetes 1.35 and earlier reads the authorities of the API server only when it starts, and those of its clients again.
+    // kubelet of Kubernetes 1.35 and earlier reads the API server's authorities only when it starts, but reloads those of its clients.
     trusts(&world, host, 1, 2).await?;
     world.control_plane.rotate(CaRotation::BothTrusted).await?;
     trusts(&world, host, 2, 3).await?;
     ensure!(starts("kubelet") == kubelet + 1, "kubelet was started {} times", starts("kubelet") - kubelet);
     logs_answer(&world, CaRotation::BothTrusted).await?;
 
-    // The operator does not trust the new certificate: it read the authorities when it started. It ends, and its successor trusts it.
+    // The operator read the authorities when it started, and does not trust the new certificate. It exits, and its successor trusts it.
     world.control_plane.rotate(CaRotation::NewInUse).await?;
-    heard_of(&world).await?;
+    until_authority_is_distributed(&world).await?;
     logs_answer(&world, CaRotation::NewInUse).await?;
     ended(&mut world.operator, LIMIT).await?;
     world.new_operator().await?;
@@ -133,7 +133,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
 
     world.control_plane.rotate(CaRotation::Done).await?;
     trusts(&world, host, 1, 2).await?;
-    heard_of(&world).await?;
+    until_authority_is_distributed(&world).await?;
     logs_answer(&world, CaRotation::Done).await?;
     ensure!(starts("kubelet") == kubelet + 2, "kubelet was started {} times", starts("kubelet") - kubelet);
     ensure!((others(), host.boots()) == (before, boots), "the rotation disturbed more than kubelet");
@@ -144,7 +144,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     Ok(())
 }
 
-/// A host that trusts only authorities that are gone when it comes back: the new ones reach it over SSH.
+/// A host that was off trusts only authorities that the cluster has dropped: it gets the new ones over SSH.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> Result<()> {
     let sim = SimOptions { own_credentials: true, heartbeat: Some(Duration::from_secs(1)), ..SimOptions::default() };
@@ -154,7 +154,7 @@ async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> 
     world.join(POOL, &spec_with(&hosts, fields)).await?;
     let (on, off) = (&hosts[0], &hosts[1]);
     off.power_off();
-    silent_since_yesterday(&world, off.name()).await?;
+    mark_not_ready_for_a_day(&world, off.name()).await?;
 
     let follows = async |world: &World, servers: usize, clients: usize| {
         let both = || (authorities(on, "bootstrap-ca.crt"), authorities(on, "kubelet-ca.crt"));
@@ -163,7 +163,7 @@ async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> 
     world.control_plane.rotate(CaRotation::BothTrusted).await?;
     follows(&world, 2, 3).await?;
     world.control_plane.rotate(CaRotation::NewInUse).await?;
-    // It read the authorities when it started.
+    // The operator trusts only the authorities that it read when it started.
     ended(&mut world.operator, LIMIT).await?;
     world.new_operator().await?;
     world.control_plane.rotate(CaRotation::Done).await?;

@@ -1,4 +1,4 @@
-//! The commands `check` and `check host`: output, exit status, and a host that stays as before.
+//! The commands `check` and `check host`: their output and exit status, and that the host stays unchanged.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -15,7 +15,7 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, spec};
 
-/// Runs `check host`, and returns exit status and standard output. The host is in this process, so that nothing here may wait for the command.
+/// Runs `check host`, and returns exit status and standard output. Does not block, because the simulated host runs in this process.
 async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Result<(Option<i32>, String)> {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "host", &host.address().to_string(), "--port", &host.port().to_string()])
@@ -50,7 +50,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     ensure!(table.contains("Windows Server 2022 Datacenter 10.0.20348") && table.contains(&fingerprint), "{table}");
     ensure!(!left(host), "something is left on the host");
 
-    // A directory that its owner has made is no reason to leave something there.
+    // The command also cleans up in a directory that existed before.
     std::fs::create_dir_all(host.drive_c().join("k"))?;
     std::fs::write(host.drive_c().join("k/mine.txt"), "mine")?;
     host.fault(Fault::ClockBehind(Duration::from_hours(1)));
@@ -64,7 +64,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     host.windows().state().unreachable = None;
     host.windows().state().ports_in_use.clear();
 
-    // Warnings do not make a host unfit.
+    // Warnings do not change the exit status.
     host.mend();
     host.windows().state().restart_causes.insert(RestartCause::Servicing);
     host.windows().state().antivirus = Antivirus { defender: Defender::Checks, filters: vec!["csagent".to_owned()] };
@@ -95,7 +95,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     }
     host.mend();
 
-    // A node stays one.
+    // The check does not disturb a node.
     world.join("factory", &spec(&hosts)).await?;
     world.until("factory", "it is Ready", is_ready).await?;
     let starts = host.kubelet_starts();
@@ -105,7 +105,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows of `check`, by the name of the check, and its exit status.
+/// Runs `check` as a user, and returns its exit status and its rows by the name of the check.
 async fn installation(world: &World, user: &str, args: &[&str]) -> Result<(Option<i32>, BTreeMap<String, Value>)> {
     let groups: &[&str] = if user == "a-person" { &["system:masters"] } else { &[] };
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
@@ -135,11 +135,11 @@ async fn an_installation_is_checked_with_the_operators_own_rights() -> Result<()
     let (code, rows) = installation(&world, OPERATOR, &[]).await?;
     ensure!(code == Some(0) && wrong(&rows).is_empty() && rows.len() == 11, "{code:?} {rows:#?}");
 
-    // A URL at which nothing answers here may be one that hosts reach.
+    // A URL that does not answer here is no failure: hosts may reach it.
     let (code, rows) = installation(&world, OPERATOR, &["--api-server", "https://127.0.0.1:9"]).await?;
     ensure!(code == Some(0) && wrong(&rows) == [("certificate", "ApiServerUnreachable")].into(), "{code:?} {rows:#?}");
 
-    // What a user sees after a fault: no process leads, and policies are gone.
+    // After a fault: no process leads, and a policy is missing.
     world.stop().await?;
     let name = "windows-node-pools-services";
     Api::<ValidatingAdmissionPolicy>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
@@ -147,7 +147,7 @@ async fn an_installation_is_checked_with_the_operators_own_rights() -> Result<()
     let expected = [("leader", "NoLeader"), ("policies", "PoliciesMissing")].into();
     ensure!(code == Some(1) && wrong(&rows) == expected, "{code:?} {rows:#?}");
 
-    // Before an installation: who may install, and who may not.
+    // Before an installation: a user who may install, and one who may not.
     let (code, rows) = installation(&world, "a-person", &["--pre"]).await?;
     ensure!(code == Some(0) && wrong(&rows).is_empty() && rows.len() == 5, "{code:?} {rows:#?}");
     let (code, rows) = installation(&world, "alice", &["--pre"]).await?;

@@ -11,7 +11,7 @@ fn check_files(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
         .args(["check", "files"])
         .args(args)
         .current_dir(dir)
-        // A request for a cluster fails.
+        // Makes any request to a cluster fail.
         .env("KUBECONFIG", "/nonexistent")
         .output()?;
     ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -48,7 +48,7 @@ fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
 
 #[test]
 fn nothing_is_said_where_nothing_is_wrong() -> Result<()> {
-    // Each is an inventory of its own: together they have the same hosts several times.
+    // Each file is an inventory of its own: together they define the same hosts several times.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/inventory");
     for entry in std::fs::read_dir(&root)? {
         let name = entry?.file_name().to_string_lossy().into_owned();

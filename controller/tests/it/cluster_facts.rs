@@ -1,4 +1,4 @@
-//! Facts of the cluster that change while nodes run: changes reach the nodes, with no more disturbance than necessary.
+//! Cluster facts that change while nodes run: changes reach the nodes, with no more disturbance than necessary.
 
 use std::{fs, path::Path};
 
@@ -37,7 +37,7 @@ async fn set_tls_profile(world: &World, profile: Value) -> Result<()> {
         .await
 }
 
-/// Sets the certificates that hosts must trust, or removes them.
+/// Writes the ConfigMap `trusted-ca` with the certificates that hosts must trust, or without any.
 async fn trust(world: &World, pem: Option<&str>) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
     let data = pem.map(|pem| json!({"ca-bundle.crt": pem}));
@@ -55,7 +55,7 @@ async fn version(world: &World) -> Result<String> {
     status(&instance).current_version.context("it follows no version")
 }
 
-/// Waits until the node follows another version than `before`, and its pool is Ready.
+/// Waits until the node follows a version other than `before`, and its pool is Ready.
 async fn until_followed(world: &World, before: &str) -> Result<()> {
     let is_other = |s: &api::WindowsInstanceStatus| s.current_version.as_deref().is_some_and(|v| v != before);
     world.until_instance("win-0", "it follows another version", |i| is_other(&status(i))).await?;
@@ -72,7 +72,7 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(world.operator.log().contains(r#"log rotation of services on hosts size="100Mi" age="168h""#));
     world.until(POOL, "it is Ready", is_ready).await?;
 
-    // A new CA of kubelet's clients beside the old one, as in a rotation, disturbs nothing: kubelet reads the file again by itself.
+    // A second CA for kubelet's clients, as during a rotation, disturbs nothing: kubelet reloads the file by itself.
     let (before, starts, boots) = (version(&world).await?, host.kubelet_starts(), host.boots());
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), "kube-system");
     let map = maps.get("extension-apiserver-authentication").await?;
@@ -88,7 +88,7 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(trusted.replace("\r\n", "\n").contains(next.trim()), "{trusted}");
     ensure!((host.kubelet_starts(), host.boots()) == (starts, boots), "a new CA disturbed the node");
 
-    // A certificate to trust comes and goes without a restart.
+    // A trusted certificate is added and removed without a restart.
     let before = version(&world).await?;
     let key = rcgen::KeyPair::generate()?;
     let registry = rcgen::CertificateParams::new(Vec::new())?.self_signed(&key)?;
@@ -100,7 +100,7 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     trust(&world, Some("-----BEGIN CERTIFICATE-----\njunk")).await?;
     world.until(POOL, "it reports the junk", is_reported).await?;
     ensure!(version(&world).await? == with_registry && is_trusted(), "junk reached the host");
-    // Nor does it when the operator starts with it, which still follows all other facts.
+    // An operator that starts with the junk keeps the certificate, and still follows all other facts.
     world.restart().await?;
     maps.patch(
         "extension-apiserver-authentication",
@@ -117,7 +117,7 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(!is_trusted(), "the host still trusts the certificate");
     ensure!((host.kubelet_starts(), host.boots()) == (starts, boots), "a certificate to trust disturbed the node");
 
-    // A proxy reaches the services, and neither the other programs of the host nor its restarts.
+    // A proxy is set for the services alone, not for the whole host, and the host does not restart.
     let (before, starts) = (version(&world).await?, host.kubelet_starts());
     set_proxy(&world, "http://proxy.example.com:3128").await?;
     until_followed(&world, &before).await?;
@@ -129,8 +129,8 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(host.windows().state().env.is_empty(), "{:?}", host.windows().state().env);
     ensure!((host.kubelet_starts(), host.boots()) == (starts + 1, boots), "{} restarts", host.boots() - boots);
 
-    // The TLS profile of the cluster reaches kubelet, with a restart of kubelet alone. One that kubelet could not serve with
-    // is reported, and replaced by the default as on Linux nodes: no other fact waits for it.
+    // The TLS profile of the cluster reaches kubelet with a restart of kubelet alone. A profile with which kubelet cannot serve
+    // is reported and replaced by the default, as on Linux nodes: no other fact waits for it.
     let (before, starts, boots) = (version(&world).await?, host.kubelet_starts(), host.boots());
     set_tls_profile(&world, json!({"type": "Modern", "modern": {}})).await?;
     until_followed(&world, &before).await?;
@@ -155,7 +155,7 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     until_followed(&world, &before).await?;
     world.until(POOL, "it reports it no more", |p| !names_profile(p)).await?;
 
-    // What cannot be used is reported, without what is secret in it, and changes nothing.
+    // An invalid proxy is reported without its password, and changes nothing.
     let (before, boots) = (version(&world).await?, host.boots());
     set_proxy(&world, "http://user:hunter2@proxy.example.com:3128").await?;
     world.until(POOL, "it reports the proxy", is_reported).await?;
@@ -212,7 +212,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     let toml = |registry: &str| read(&Path::new("k/containerd/registries").join(registry).join("hosts.toml"));
     let config_json = || read(Path::new("var/lib/kubelet/config.json"));
 
-    // Mirrors, what cannot be a mirror on Windows, and logins, in one go.
+    // Logins; a mirror, and one that containerd on Windows cannot express.
     let before = version(&world).await?;
     set_pull_secret(&world, "first-login").await?;
     world.eventually("kubelet has the login", || async { config_json().contains("quay.io") }).await?;
@@ -236,7 +236,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     world.until(POOL, "it names the mirror", |p| parts.iter().all(|part| named(p).contains(part))).await?;
     ensure!(toml("quay.io").is_empty(), "a mirror that leads nowhere was written");
 
-    // Another password changes the files, and says nothing about itself anywhere else.
+    // A new password changes the files on the host, and is shown nowhere.
     let (before, first) = (version(&world).await?, login());
     set_pull_secret(&world, "hunter2").await?;
     until_followed(&world, &before).await?;
@@ -252,7 +252,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
         ensure!(!secret.iter().any(|form| seen.contains(form)), "a login is shown");
     }
 
-    // A pool that wants no logins has none, and the mirror stays.
+    // A pool that ignores the cluster's pull secret has no logins; the mirror stays.
     let before = version(&world).await?;
     world
         .join(POOL, &spec_with(&hosts, json!({"template": {"spec": {"clusterPullSecret": {"mode": "Ignore"}}}})))
@@ -260,13 +260,13 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     until_followed(&world, &before).await?;
     ensure!(config_json().is_empty() && login().contains(mirror) && !login().contains("uthorization"), "{}", login());
 
-    // What the cluster drops goes from hosts.
+    // A mirror that the cluster drops is removed from hosts.
     let before = version(&world).await?;
     openshift(&world, config, "ImageDigestMirrorSet", "factory", json!({"spec": {"imageDigestMirrors": []}})).await?;
     until_followed(&world, &before).await?;
     ensure!(login().is_empty(), "the mirror is still there");
 
-    // Certificates of registries, of which one is damaged.
+    // Certificates of two registries, one of them damaged.
     let before = version(&world).await?;
     let key = rcgen::KeyPair::generate()?;
     let registry = rcgen::CertificateParams::new(Vec::new())?.self_signed(&key)?;
@@ -280,7 +280,7 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     ensure!(host.windows().state().trusted.contains(&registry.der().to_vec()), "the host does not trust the registry");
     world.until(POOL, "it names the damaged ones", |p| named(p).contains("bad.example.com:5000")).await?;
 
-    // A pool has facts of its own, in addition to those of the cluster.
+    // Certificates and mirrors of a pool are added to those of the cluster.
     let before = version(&world).await?;
     let own = rcgen::CertificateParams::new(Vec::new())?.self_signed(&rcgen::KeyPair::generate()?)?;
     let mirrors = json!([{"source": "registry.example.com", "mirrors": ["mirror.plant.example.com:5000"]}]);

@@ -1,4 +1,4 @@
-//! Hosts from the ConfigMap of the legacy operator: its owner need not change it.
+//! Hosts from the ConfigMap of WMCO, which works unchanged.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     let revision = maps(&world).get(WINDOWS_INSTANCES).await?.resource_version();
     ensure!(inventory.revision == revision, "{inventory:?} is not of {revision:?}");
 
-    // One more, one that is wrong from the start, and one that becomes wrong: it stays the node that it is.
+    // A new entry, an invalid one, and one that becomes invalid: its host stays a node.
     let (first, third) = (hosts[0].address().to_string(), hosts[2].address().to_string());
     edit(&world, json!({(third): "username=Administrator", "10.9.9.9": "core", (first.clone()): "username="})).await?;
     world.until_joined(hosts[2].name()).await?;
@@ -102,12 +102,12 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
             .await?;
     }
 
-    // Taken out, a host is clean and no longer a node.
+    // A host whose entry is deleted is deconfigured and no longer a node.
     edit(&world, json!({(first): null, "10.9.9.9": null})).await?;
     world.until_gone(&hosts[0]).await?;
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
 
-    // Without the ConfigMap none goes until a user confirms it. The pool stays, because a user has set something in it.
+    // Without the ConfigMap, no host is removed until a user confirms it. The pool stays, because a user has set a field in it.
     delete(&world).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     world
@@ -131,7 +131,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     Ok(())
 }
 
-/// Reports whether the pool keeps its hosts for this reason, with these words in its message.
+/// Reports whether the pool keeps its hosts for this reason, with these parts in its message.
 fn is_held(pool: &WindowsNodePool, reason: &str, parts: &[&str]) -> bool {
     let conditions = pool_status(pool).conditions;
     has(&conditions, kind::INVENTORY_SYNCED, "False", reason)
@@ -161,13 +161,13 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
         Ok(())
     };
 
-    // The same host under an unknown DNS name: it may be any host.
+    // An entry with an unknown DNS name may be any host.
     let address = hosts[0].address().to_string();
     edit(&world, json!({(address.clone()): null, "win-0.invalid": "username=Administrator"})).await?;
     let parts = ["win-0.invalid", "win-0", &format!("{}=1", key::APPROVE_REMOVAL)];
     world.until(WINDOWS_INSTANCES, "it names the entry", |p| is_held(p, "RemovalBlocked", &parts)).await?;
     all_stay(&world).await?;
-    // One that cannot be read may be any host, too.
+    // An invalid entry may be any host, too.
     edit(&world, json!({"win-0.invalid": "core"})).await?;
     world
         .until(WINDOWS_INSTANCES, "it names the entry", |p| {
@@ -180,7 +180,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     until_ready(&world, WINDOWS_INSTANCES, 2).await?;
     all_stay(&world).await?;
 
-    // A ConfigMap without entries, and one that is replaced.
+    // A ConfigMap that is emptied, deleted and created again.
     let data = maps(&world).get(WINDOWS_INSTANCES).await?.data.context("no data")?;
     let nothing: BTreeMap<&String, Value> = data.keys().map(|k| (k, Value::Null)).collect();
     edit(&world, json!(nothing)).await?;
@@ -220,7 +220,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
         before.push(world.node(host.name()).await?.context("no Node")?.uid());
     }
 
-    // Handed back: the ConfigMap stays, for the other operator to read, and no longer makes a pool.
+    // Handed back to WMCO, the ConfigMap stays for WMCO and no longer makes a pool.
     let label = |value: Value| Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: value}}}));
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &label(json!("true"))).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -229,7 +229,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
     let is_gone = || async { matches!(pools.get_opt(WINDOWS_INSTANCES).await, Ok(None)) };
     world.eventually("the pool is gone", is_gone).await?;
-    // The status of an entry follows the reconcile of the pool.
+    // The event for an entry shows that the ConfigMap has been reconciled since.
     edit(&world, json!({"10.9.9.9": "core"})).await?;
     world.until_note(WINDOWS_INSTANCES, "InvalidInventory", |note| note.contains("10.9.9.9")).await?;
     edit(&world, json!({"10.9.9.9": null})).await?;
@@ -239,7 +239,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
         ensure!(world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid, "it registered again");
     }
 
-    // Listed again, they keep their names and their Nodes. No host is asked for its name: the Nodes have the addresses.
+    // Listed again, hosts keep their names and Nodes. The operator finds the names by the addresses of the Nodes.
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &label(Value::Null)).await?;
     until_made(&world, WINDOWS_INSTANCES).await?;
     set_port(&world, WINDOWS_INSTANCES, &hosts[0]).await?;
@@ -258,7 +258,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     until_made(&world, WINDOWS_INSTANCES).await?;
     until_ready(&world, WINDOWS_INSTANCES, 0).await?;
 
-    // Who deletes the pool and not its source gets it again.
+    // A pool that is deleted without its source is made again.
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let first = world.pool(WINDOWS_INSTANCES).await?.uid();
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
@@ -269,7 +269,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
         .await?;
     until_ready(&world, WINDOWS_INSTANCES, 0).await?;
 
-    // What happens while no operator runs is seen by the next.
+    // A source that is deleted while no operator runs is noticed by the next one.
     world.operator.signal("KILL")?;
     delete(&world).await?;
     world.new_operator().await?;
@@ -286,7 +286,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
     until_made(&world, WINDOWS_INSTANCES).await?;
 
-    // A ConfigMap that a user's pool names and that is not there removes no host, and reports it.
+    // A pool whose ConfigMap does not exist reports it.
     let inventory = json!({"configMapRef": {"name": "hall-b"}});
     let inventory: Inventory = serde_json::from_value(inventory)?;
     world.apply("hall-b", &WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() }).await?;

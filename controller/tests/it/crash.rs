@@ -1,5 +1,5 @@
-//! Processes of the operator that are killed, stopped, doubled and suspended: the operator always converges. Crashes at each single write are
-//! tested in `instance/executor_tests.rs`.
+//! Operator processes that are killed, stopped, suspended or run twice: the operator always converges. Crashes at each single write are tested
+//! in `instance/executor_tests.rs`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     removal::{budget, pod},
 };
 
-/// Returns options with programs that take long enough for a kill to land within a step.
+/// Returns options with which programs on hosts take long enough for a kill to land within a step.
 pub(crate) fn slow() -> SimOptions {
     SimOptions {
         process_start: Duration::from_millis(300),
@@ -33,7 +33,7 @@ pub(crate) fn slow() -> SimOptions {
     }
 }
 
-/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as a step is seen.
+/// Runs `act`, which makes the operator work on an instance, and kills the operator as soon as the instance is at the step.
 pub(crate) async fn kill_at(
     world: &World,
     name: &str,
@@ -73,7 +73,7 @@ pub(crate) async fn kill_when(
     }
 }
 
-/// Collector of the UIDs that Nodes have ever had, by name. Ends on drop.
+/// Collector of all UIDs that Nodes have had, by name. Stops on drop.
 pub(crate) struct Uids {
     seen: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<String>>>>,
     task: tokio::task::JoinHandle<()>,
@@ -117,7 +117,7 @@ async fn no_cordon_of_ours(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The operator is killed in the middle of a transfer, and while the host restarts.
+/// Kills the operator during an upload, and while the host restarts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_survives_a_killed_operator() -> Result<()> {
     let mut world = World::new(slow(), &[]).await?;
@@ -157,8 +157,8 @@ async fn a_removal_survives_a_killed_operator() -> Result<()> {
     whose_cordon_it_is_survives(&mut world, &mut hosts, &fields).await
 }
 
-/// Two drains that never end, of a node that a user has cordoned before and of one without a cordon. Both are aborted: the operator removes
-/// its own cordon and keeps the user's, though the operator that knew was killed.
+/// Starts two drains that never end, one of them on a node that a user has cordoned before, and kills the operator. Its successor aborts both
+/// drains, removes the operator's cordon and keeps the user's.
 async fn whose_cordon_it_is_survives(
     world: &mut World,
     hosts: &mut Vec<SimHost>,
@@ -199,7 +199,7 @@ pub(crate) fn epoch(lease: &Lease) -> i32 {
     lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0)
 }
 
-/// Waits until a process has ended, and returns its exit code.
+/// Waits until the operator process has ended, and returns its exit code.
 pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Option<i32>> {
     let wait = async {
         loop {
@@ -215,10 +215,10 @@ pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Op
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> {
-    // Another one waits for the end of the sleeper's Lease.
+    // Its successor waits until the Lease of a suspended leader expires.
     let mut world = World::new(slow(), &["--lease-duration", "10s"]).await?;
 
-    // A second one stands by.
+    // A second operator stands by.
     let second = Operator::start(&world.control_plane, &world.options)?;
     world
         .eventually("the second one stands by", || async {
@@ -227,7 +227,7 @@ async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> 
         .await?;
     ensure!(second.metric("windows_node_pool_leader").await? == 0.0, "two lead");
 
-    // Stopped during a join, the first one ends cleanly and releases the lease.
+    // Stopped during a join, the first operator exits cleanly and releases the Lease.
     let host = world.sim.host(HostOptions::named("stopped")).await?;
     let before = lease(&world).await?;
     world.apply("stopped", &spec(std::slice::from_ref(&host))).await?;
@@ -242,7 +242,7 @@ async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> 
     world.until_joined("stopped").await?;
     ensure!(host.boots() == 1, "it was restarted");
 
-    // The leader falls asleep in the middle of a join; another one takes over and finishes it; the sleeper wakes up and ends.
+    // The leader is suspended during a join. Another operator takes over and finishes it; the former leader exits when it resumes.
     let third = Operator::start(&world.control_plane, &world.options)?;
     let host = world
         .sim
@@ -268,7 +268,7 @@ async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> 
     epochs_go_up(&mut world, &host).await
 }
 
-/// A host refuses an operator that is older than one it has seen. An operator whose Lease was deleted does not count as older.
+/// Checks that a host refuses an operator with a lower epoch than it has seen, and that the epoch rises even if the Lease is deleted.
 async fn epochs_go_up(world: &mut World, host: &SimHost) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
     let before = epoch(&lease(world).await?);

@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 
 use crate::cluster::{operator, shared};
 
-/// Expected answer: accepted, or refused with a message that contains this text.
+/// Expected answer of the API server: accepted, or refused with a message that contains this text.
 #[derive(Clone, Copy)]
-pub(crate) enum Verdict {
+pub(crate) enum Expected {
     Taken,
     Refused(&'static str),
 }
-use Verdict::{Refused, Taken};
+use Expected::{Refused, Taken};
 
-/// Returns an untyped API for pools, so that the API server sees what the types could not express.
+/// Returns an untyped API for pools, which can also send fields and values that the Rust types cannot express.
 fn pools(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()))
 }
@@ -60,7 +60,7 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Verdict) -> Option<String> {
+fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Expected) -> Option<String> {
     match (result, verdict) {
         (Ok(_), Taken) => None,
         (Err(kube::Error::Api(status)), Refused(why)) if status.message.contains(why) => None,
@@ -74,7 +74,7 @@ fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Verdict) -> O
 }
 
 /// Creates each pool in a dry run, and compares the answers with the verdicts.
-pub(crate) async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
+pub(crate) async fn check(cases: Vec<(String, Value, Expected)>) -> Result<()> {
     let pools = pools(shared().await?.client().await?);
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let mut wrong = Vec::new();
@@ -86,7 +86,7 @@ pub(crate) async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> {
+pub(crate) fn specs(cases: &[(&str, Value, Expected)]) -> Vec<(String, Value, Expected)> {
     cases.iter().map(|(case, patch, verdict)| ((*case).to_owned(), pool("case", patch), *verdict)).collect()
 }
 
@@ -338,7 +338,7 @@ async fn examples_are_taken() -> Result<()> {
 #[tokio::test]
 async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_yet_observed() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
-    // Every object that a default could hide in.
+    // Every object in which the schema could set a default.
     let spec = json!({"ssh": {}, "template": {"metadata": {}, "spec": {}}, "provisioning": {}, "rollout": {}, "drain": {"podRules": [{"behavior": "Drain"}]}});
     let body = pool("crd-defaults", &spec);
     let made = pools.create(&PostParams::default(), &serde_json::from_value(body.clone())?).await?;
@@ -347,7 +347,7 @@ async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_y
     Ok(())
 }
 
-/// Collects the paths of fields that an object lacks and its schema has, within the objects and lists of the object.
+/// Collects the paths of fields that the schema has and the object lacks, within the object's own objects and lists.
 fn absent(object: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
     if let Some(items) = object.as_array() {
         for (index, item) in items.iter().enumerate() {
@@ -390,8 +390,8 @@ async fn a_null_is_a_field_that_is_not_set() -> Result<()> {
     Ok(())
 }
 
-/// Collects the paths of schemas in an OpenAPI document that have no type. Readers such as Argo CD and the OpenShift console take what these
-/// describe for one value.
+/// Collects the paths of schemas in an OpenAPI document that have no type. Argo CD and the OpenShift console treat their values as
+/// atomic.
 fn without_type(schema: &Value, path: &str, found: &mut Vec<String>) {
     let says = |key: &str| schema.get(key).is_some();
     let is_reference = says("$ref") || says("x-kubernetes-int-or-string");
@@ -427,7 +427,7 @@ async fn openapi_v2_has_a_type_for_every_object_and_list() -> Result<()> {
     Ok(())
 }
 
-/// Server-side apply leaves a null where the last field of a block goes, which the API server must remove.
+/// Server-side apply leaves a null where the last field of a block is removed: the API server must drop it.
 #[tokio::test]
 async fn each_block_can_be_taken_out_again() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
@@ -447,8 +447,8 @@ async fn each_block_can_be_taken_out_again() -> Result<()> {
     Ok(())
 }
 
-/// Server-side apply turns an empty block into a null, after validating what was sent by the schema. No kind without `nullable`
-/// accepts the null: the answer names the block, which must be removed as a whole.
+/// Server-side apply turns an empty block into a null, after it has validated the request by the schema. A field without `nullable`
+/// does not accept the null: the answer names the block, which the user must remove as a whole.
 #[tokio::test]
 async fn a_block_that_is_left_empty_is_refused_by_its_name() -> Result<()> {
     let pools = pools(shared().await?.client().await?);
@@ -493,7 +493,7 @@ async fn an_instance_has_the_name_of_its_host_and_keeps_it() -> Result<()> {
     let instances = instances(operator(shared().await?).await?);
     let made = instances.create(&PostParams::default(), &instance("crd-host", "crd")).await?;
     assert_eq!(made.data["status"], json!({"observedGeneration": -1}));
-    let wrong = |patch: Value, verdict: Verdict| {
+    let wrong = |patch: Value, verdict: Expected| {
         let instances = instances.clone();
         async move {
             let result = instances.patch("crd-host", &PatchParams::default(), &Patch::Merge(&patch)).await;

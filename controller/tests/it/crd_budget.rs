@@ -1,4 +1,4 @@
-//! CRDs in the code of the oldest and of the newest API server, each of which estimates the cost of a rule in its own way.
+//! CRDs in the validation code of the oldest and the newest API server, which estimate the cost of CEL rules differently.
 
 use std::{
     io::Write as _,
@@ -10,10 +10,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::json;
 use testbed::binaries::{KUBERNETES, crdbudget};
 
-/// The oldest and the newest API server.
+/// Oldest and newest supported version of Kubernetes.
 const ENDS: [&str; 2] = [KUBERNETES[KUBERNETES.len() - 1], KUBERNETES[0]];
 
-/// Returns the rules that an API server refuses.
+/// Returns the rules that the API server of version `of` refuses.
 fn refused(of: &str, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
     let mut program = Command::new(crdbudget(of)?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
@@ -39,7 +39,7 @@ fn the_oldest_and_the_newest_api_server_take_each_crd() -> Result<()> {
 fn a_rule_beyond_the_budget_is_found() -> Result<()> {
     let mut crds = api::crds();
     let mut crd = serde_json::to_value(crds.remove(0))?;
-    // A text without a bound in a list without one.
+    // A string without a maximum length in a list without a maximum number of items.
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["costly"] = json!({
         "type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self.matches('^(a|b)*$')"}]},
     });

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::crd::{
-    Verdict::{self, Refused, Taken},
+    Expected::{self, Refused, Taken},
     check, host, merge, pool, specs,
 };
 
@@ -33,7 +33,7 @@ async fn fields_of_a_host() -> Result<()> {
         json!({"inventory": {"hosts": [host]}})
     };
     let mut cases = Vec::new();
-    let mut add = |field: &'static str, value: Value, verdict: Verdict| {
+    let mut add = |field: &'static str, value: Value, verdict: Expected| {
         cases.push((format!("{field} {value}"), pool("case", &one(json!({field: value}))), verdict));
     };
     let long = "a".repeat(64);

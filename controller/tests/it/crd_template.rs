@@ -4,14 +4,14 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::crd::{
-    Verdict::{self, Refused, Taken},
+    Expected::{self, Refused, Taken},
     check, pool, specs,
 };
 
 #[tokio::test]
 async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
     let mut cases = Vec::new();
-    let mut add = |what: &'static str, key: &str, verdict: Verdict| {
+    let mut add = |what: &'static str, key: &str, verdict: Expected| {
         let patch = json!({"template": {"metadata": {what: {key: "x"}}}});
         cases.push((format!("{what} {key}"), pool("case", &patch), verdict));
     };
@@ -245,7 +245,7 @@ async fn services_of_the_nodes() -> Result<()> {
         ),
         ("a size as a number", kubelet(json!({"containerLogMaxSize": 1_048_576})), Taken),
     ]);
-    let mut add = |field: &str, key: &str, value: Value, verdict: Verdict| {
+    let mut add = |field: &str, key: &str, value: Value, verdict: Expected| {
         cases.push((format!("{field} {key} {value}"), pool("case", &kubelet(json!({field: {key: value}}))), verdict));
     };
     for field in ["systemReserved", "kubeReserved"] {

@@ -1,4 +1,4 @@
-//! Certificate requests posted for real: to the API server, judged by the running controller, signed by kube-controller-manager.
+//! Certificate requests on a real API server: decided by the operator's controller, signed by kube-controller-manager.
 
 use std::{
     net::IpAddr,
@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use controller::csr::{Again, Claim, CsrError, Hosts, Issuing, Kind, Own, Verdict, request_and_sign, run};
+use controller::csr::{
+    Claim, CsrError, Hosts, Issuing, Kind, OwnRequests, ReevaluationTriggers, Verdict, request_and_sign, run,
+};
 use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use kube::{Api, Client, api::PostParams, runtime::wait::await_condition};
@@ -31,7 +33,7 @@ use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// True if host `csr-dark` has been reached over SSH.
+/// Flag that is set once the host `csr-dark` has been reached over SSH.
 static DARK_IS_PROVEN: AtomicBool = AtomicBool::new(false);
 
 fn claim(node: &str) -> Claim {
@@ -45,12 +47,12 @@ fn claim(node: &str) -> Claim {
     }
 }
 
-/// Hosts as the caches know them, and Nodes as the API server would report them.
+/// Test double for the caches of hosts and the Nodes of the API server.
 struct Known;
 
 impl Hosts for Known {
     fn lookup(&self, node: &str) -> Option<Claim> {
-        // A list names the host `taken-1` as a Linux node is called.
+        // An inventory lists the host `taken-1`, and a Linux node has the same name.
         let all = ["csr-1", "csr-2", "csr-3", "csr-new", "csr-dark", "first-1", "win-1", "taken-1"];
         all.contains(&node).then(|| claim(node))
     }
@@ -132,7 +134,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         kubelet(control_plane, "csr-dark").await?,
     ];
     let [w1, w2] = [wicd(control_plane, "csr-1").await?, wicd(control_plane, "csr-2").await?];
-    // Without its rights, the API server refuses what wicd posts, right or wrong.
+    // Without these rights, the API server refuses all requests of wicd, valid or not.
     let admin = control_plane.client().await?;
     grant(&admin, &operator).await?;
     for (wicd, node) in [(&w1, "csr-1"), (&w2, "csr-2")] {
@@ -155,12 +157,12 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         Known,
         |verdict| verdict,
         on_verdict,
-        Own { user: OPERATOR.into(), issuing: Issuing::default() },
-        Again { waiting: proven.boxed(), ..Again::default() },
+        OwnRequests { user: OPERATOR.into(), issuing: Issuing::default() },
+        ReevaluationTriggers { waiting: proven.boxed(), ..ReevaluationTriggers::default() },
         shutdown.clone(),
     ));
 
-    // Those that are not ours go first: when all later ones have been decided, these have been seen and left alone.
+    // Requests of others go first: once all later ones are decided, the controller has seen these and left them alone.
     let foreign = [
         Post::of(KubeletClient, "a Linux node renews", &linux, node("linux-1").pem()),
         Post::of(KubeletServing, "a Linux node serves", &linux, node("linux-1").names(&[Name::Ip("10.9.9.9")]).pem()),
@@ -271,7 +273,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     }
     let mut denied = vec![];
     for post in &attacks {
-        // Some are refused by the API server or by a policy, which is as good.
+        // A refusal by the API server or a policy is as good as a denial.
         match post.send().await {
             Ok(csr) => denied.push((post.what, csr.metadata.name.unwrap())),
             Err(kube::Error::Api(status)) => assert!([403, 422].contains(&status.code), "{}: {status:?}", post.what),
@@ -295,7 +297,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
             "{what}"
         );
     }
-    // One requester is denied ten times a minute.
+    // The controller denies at most ten requests of one requester a minute.
     for (what, name) in &denied {
         let decided = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
         let wait = await_condition(admin.clone(), name, decided);
@@ -309,7 +311,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         let now = admin.get(csr.metadata.name.as_deref().unwrap()).await?;
         assert_eq!(conditions(&now), [], "{what}");
     }
-    // Each decision of this controller was reported once. (Another test may have decided some of its own.)
+    // Each decision of this controller was reported once. (`told` may also hold decisions on requests of other tests.)
     eventually(|| async { told.lock().unwrap().len() >= denied.len() + approved.len() }).await?;
     for (what, name) in denied.iter().chain(&approved) {
         let told = told.lock().unwrap();
@@ -317,7 +319,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         assert_eq!(times, 1, "{what}");
     }
 
-    // A host that is not proven waits, and is heard as soon as it is.
+    // A request for a host that is not proven waits, and is approved as soon as the host is proven.
     let early =
         Post::of(KubeletClient, "not proven yet", &dark, node("csr-dark").pem()).send().await?.metadata.name.unwrap();
     let waits =
@@ -326,7 +328,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     assert_eq!(conditions(&admin.get(&early).await?), []);
     DARK_IS_PROVEN.store(true, Ordering::Relaxed);
     prove.unbounded_send(())?;
-    // Sooner than the sweep would find it.
+    // Sooner than the periodic sweep would approve it.
     let approved = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
     let csr = tokio::time::timeout(Duration::from_secs(30), await_condition(admin.clone(), &early, approved))
         .await??
@@ -355,7 +357,7 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
         let other = sign(kind, pem, hour * 2).await;
         assert!(matches!(other, Err(CsrError::NameTaken { .. })), "{other:?}");
     }
-    // What would be denied is not even posted, so this client, which may not post, gets the same answer.
+    // Requests that would be denied are not posted: a client without the right to post gets the same answer.
     let stranger = control_plane.client_as("stranger", &[]).await?;
     for (kind, forged, reason) in [
         (Kind::KubeletClient, node("csr-1"), "RequestDenied"),

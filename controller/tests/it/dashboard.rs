@@ -1,4 +1,4 @@
-//! Queries of the dashboard in a real Prometheus that scrapes the operator.
+//! Queries of the dashboard, run by a real Prometheus that scrapes the operator.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -26,7 +26,7 @@ fn queries(dashboard: &str) -> Result<Vec<(String, String)>> {
     let annotations = list(&dashboard["annotations"]["list"]);
     let of_annotations = annotations.iter().map(|one| (text(&one["name"]), text(&one["expr"])));
     let variables = list(&dashboard["templating"]["list"]);
-    // `label_values(SERIES, LABEL)` are the values of a label.
+    // `label_values(SERIES, LABEL)` is Grafana's query for the values of a label.
     let of_variables = variables.iter().filter_map(|variable| {
         let query = text(&variable["query"]);
         let (series, label) = query.strip_prefix("label_values(")?.strip_suffix(')')?.rsplit_once(", ")?;
@@ -47,7 +47,7 @@ async fn without_samples(prometheus: &Prometheus, dashboard: &str) -> Result<Vec
     Ok(titles)
 }
 
-/// Checks that Prometheus understands each query, and finds samples for it. Faults of pools must have raised alerts.
+/// Checks that Prometheus accepts each query and finds samples for it. Requires that faults of pools have raised alerts.
 pub(crate) async fn shows_something(prometheus: &Prometheus) -> Result<()> {
     let dashboard = installed()?;
     let empty = without_samples(prometheus, &dashboard).await?;

@@ -1,4 +1,4 @@
-//! Drains that have to look beyond pods, with the rights that ship with the operator.
+//! Drains that read namespaces, volume claims and DaemonSets, with the rights that the operator ships with.
 
 use anyhow::Result;
 use k8s_openapi::api::{
@@ -25,7 +25,7 @@ async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_volume_claims_o
     let drain = json!({"podRules": [{"namespaceSelector": {"matchLabels": {"keep": "yes"}}, "behavior": "Skip"}]});
     world.join("ruled", &spec_with(std::slice::from_ref(&host), json!({"drain": drain}))).await?;
 
-    // A pod that stays, because its namespace says so, and the volume that it keeps on the node.
+    // A pod that stays because of the label of its namespace, and the volume that it keeps attached to the node.
     create::<Namespace>(&world.client, json!({"metadata": {"name": "kept", "labels": {"keep": "yes"}}})).await?;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "kept");
     let claim = json!({
@@ -48,7 +48,7 @@ async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_volume_claims_o
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
         },
     }))?;
-    // Not before the namespace has its service account.
+    // Fails until the namespace has its service account.
     let post = PostParams::default();
     world.eventually("the pod is there", || async { pods.create(&post, &pod).await.is_ok() }).await?;
     let phase = |p: Pod| p.status.and_then(|s| s.phase);
@@ -58,7 +58,7 @@ async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_volume_claims_o
         })
         .await?;
 
-    // A pod of a DaemonSet, which stays as well. (There is no scheduler: it says itself where it runs.)
+    // A pod of a DaemonSet, which stays as well. (There is no scheduler: the pod names its node.)
     let labels = json!({"app": "agent"});
     let set = json!({
         "metadata": {"name": "agent"},

@@ -15,11 +15,11 @@ use testbed::sim::{Fault, SimHost, SimOptions};
 use crate::{
     fleet::{World, entry, has, is_ready, pool_status, spec, spec_with, status},
     removal::{budget, pod},
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
     transcripts::Transcript,
 };
 
-/// Fault, in a pool of its own that has its name.
+/// Fault in a pool of its own, which has the fault's name.
 pub(crate) struct Case<'a> {
     world: &'a World,
     name: &'static str,
@@ -36,7 +36,7 @@ impl Case<'_> {
         self.world.apply(self.name, spec).await
     }
 
-    /// Waits until all hosts are nodes.
+    /// Applies the pool, and waits until all its hosts are nodes.
     async fn join(&self, fields: Value) -> Result<()> {
         self.apply(&spec_with(&self.hosts, fields)).await?;
         self.is_mended("it has joined").await
@@ -62,7 +62,7 @@ impl Case<'_> {
         self.world.until(self.name, &format!("{type_}={status}, {reason}"), is_so).await
     }
 
-    /// Waits until a host has failed, and its pool reports it.
+    /// Waits until the first host has failed, and its pool reports it.
     async fn until_failed(&self, reason: &str) -> Result<()> {
         let failed = |i: &_| status(i).failures.is_some_and(|f| f.last_reason == reason);
         self.world.until_instance(&self.host(), reason, failed).await?;
@@ -73,7 +73,7 @@ impl Case<'_> {
         self.world.until(self.name, what, is_ready).await
     }
 
-    /// Shows what the user on call reads first, as soon as it no longer changes: conditions, events and metrics follow each other.
+    /// Adds what the user on call reads first to the page, once conditions, events and metrics no longer change.
     async fn show(&mut self) -> Result<()> {
         self.settled(async |case| case.capture().await).await
     }
@@ -125,10 +125,11 @@ impl Case<'_> {
     }
 }
 
-/// Fault, and the reaction of the user on call.
+/// Function that causes a fault, and corrects it as the user on call would.
 type Happens = for<'a> fn(Case<'a>) -> LocalBoxFuture<'a, Result<()>>;
 
-/// Faults, with the number of hosts of each. Each has a section in `docs/guide/transcripts/faults.txt`, and a row in `docs/guide/troubleshooting.md`.
+/// Names of the faults, with their numbers of hosts. Each has a section in `docs/guide/transcripts/faults.txt`, and a row in
+/// `docs/guide/troubleshooting.md`.
 pub(crate) const FAULTS: [(&str, usize, Happens); 16] = [
     ("connection-refused", 1, |case| Box::pin(connection_refused(case))),
     ("key-refused", 1, |case| Box::pin(key_refused(case))),
@@ -150,7 +151,7 @@ pub(crate) const FAULTS: [(&str, usize, Happens); 16] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_fault_says_where_why_and_what_to_do() -> Result<()> {
-    // No second attempt falls between two commands.
+    // With a long backoff, no second attempt falls between two commands.
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     let mut cases = Vec::new();
     for (name, count, happens) in FAULTS {
@@ -161,7 +162,7 @@ async fn each_fault_says_where_why_and_what_to_do() -> Result<()> {
         }
         cases.push((name, happens(Case { world: &world, name, hosts, page: Transcript::default() })));
     }
-    // As long as the list of one pool cannot be read, no other loses a node.
+    // Runs after all others: while the list of one pool cannot be read, no other pool removes a node.
     let (alone, together): (Vec<_>, Vec<_>) =
         cases.into_iter().partition(|(name, _)| *name == "repository-unreachable");
     let mut ends = Vec::new();
@@ -174,7 +175,7 @@ async fn each_fault_says_where_why_and_what_to_do() -> Result<()> {
     Ok(())
 }
 
-/// Returns a patch that takes a drain.
+/// Returns a patch whose rollout drains the nodes.
 fn change() -> Value {
     json!({"spec": {"template": {"spec": {"containerd": {"maxConcurrentDownloads": 6}}}}})
 }
@@ -217,7 +218,7 @@ async fn secret_missing(mut case: Case<'_>) -> Result<()> {
     let command =
         format!("kubectl -n {namespace} create secret generic hall-7 --from-file=private-key.pem=windows-key");
     case.page.say(&command, &String::from_utf8(output.stdout)?);
-    // By default the next attempt comes within seconds.
+    // With the default backoff, the next attempt would come within seconds.
     case.world.annotate(&case.host(), key::RETRY, "1").await?;
     case.is_mended("it joins").await?;
     case.ends().await
@@ -275,8 +276,8 @@ async fn drain_blocked(mut case: Case<'_>) -> Result<()> {
 
 async fn node_not_ready(mut case: Case<'_>) -> Result<()> {
     case.join(json!({})).await?;
-    fell(&case.hosts[0]);
-    say_not_ready(case.world, &case.host()).await?;
+    stop_services(&case.hosts[0]);
+    mark_node_not_ready(case.world, &case.host()).await?;
     case.world.until(case.name, "its node is down", |p| pool_status(p).ready_nodes == 2).await?;
     case.show().await?;
     case.patch(&json!({"spec": {"remediation": {"type": "Reconfigure", "notReadySeconds": 30}}})).await?;
@@ -313,7 +314,7 @@ async fn node_on_hold(mut case: Case<'_>) -> Result<()> {
     case.join(json!({})).await?;
     let (host, hold, free) = (case.host(), format!("{}=true", key::HOLD), format!("{}-", key::HOLD));
     case.kubectl(&["annotate", "node", &host, &hold]).await?;
-    // The change of the pool may be seen before the annotation otherwise, and begin on this very node.
+    // Otherwise the operator may see the change before the annotation, and begin with this node.
     case.world.until_on_hold(&host).await?;
     case.patch(&change()).await?;
     case.until(kind::READY, "True", "OnHold").await?;

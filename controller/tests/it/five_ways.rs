@@ -1,4 +1,4 @@
-//! Five ways in which a pool may name its hosts: the nodes are the same, and a change from one to the next does not affect them.
+//! Five sources of a pool's hosts: the nodes are the same, and a change of the source does not affect them.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,9 @@ const HOSTS: usize = 10;
 struct Seen {
     /// UIDs of Nodes by name.
     nodes: BTreeMap<String, Option<String>>,
-    /// Ways to reach the hosts, from the instances by name.
+    /// Hosts in the specs of the instances, by name.
     hosts: BTreeMap<String, InstanceHost>,
-    /// Counters of what the hosts have noticed.
+    /// Counters of the simulated hosts.
     stats: Vec<Stats>,
 }
 
@@ -49,7 +49,7 @@ async fn look(world: &World, hosts: &[SimHost]) -> Result<Seen> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_hosts_by_five_ways_are_the_same_nodes() -> Result<()> {
-    // No way but the pool's own may look for Machines by itself: another pool would take the hosts.
+    // A short interval, so that the operator soon finds the Machine API that the test installs later.
     let world = World::new(SimOptions::default(), &["--machine-discovery-interval", "1s"]).await?;
     let hosts = world.hosts("win", HOSTS).await?;
     let port = hosts[0].port();
@@ -94,7 +94,7 @@ async fn the_same_hosts_by_five_ways_are_the_same_nodes() -> Result<()> {
     Ok(())
 }
 
-/// Gives the pool another source of hosts, and waits until all are Ready by that source.
+/// Gives the pool another source of hosts, and waits until all hosts are Ready with that source.
 async fn switch(world: &World, inventory: Value, port: u16, source: Option<&str>) -> Result<()> {
     let spec = json!({"inventory": inventory, "ssh": {"port": port}, "provisioning": {"maxConcurrent": 10}});
     let spec: WindowsNodePoolSpec = serde_json::from_value(spec)?;
@@ -115,7 +115,7 @@ async fn same(world: &World, hosts: &[SimHost], first: &Seen, about: &str) -> Re
     Ok(())
 }
 
-/// Creates a MachineSet with a Machine for each host. The pool of this test reads it, so that the operator creates none for it.
+/// Creates a MachineSet with a Machine for each host.
 async fn machines(world: &World, hosts: &[SimHost]) -> Result<()> {
     deployment::install_machines(&world.control_plane, MachineApi::OpenShift).await?;
     let namespace = MachineApi::OpenShift.namespace();
@@ -127,7 +127,7 @@ async fn machines(world: &World, hosts: &[SimHost]) -> Result<()> {
     let apply = PatchParams::apply("machine-controller").force();
     let set = json!({
         "apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet",
-        // No pool is made for it by itself: the one of this test is to read it.
+        // The operator must make no pool for the MachineSet: the pool of this test reads it.
         "metadata": {"name": "paint", "labels": {"windowsmachineconfig.openshift.io/ignore": "true"}},
         "spec": {"template": {"metadata": {"labels": labels}}},
     });

@@ -26,14 +26,14 @@ use tokio::time::timeout;
 
 use crate::statuses::Statuses;
 
-/// Time limit for anything on a busy machine. It proves nothing; it ends a test that would never end.
+/// Time limit of each wait. Long enough for a busy machine; it only ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
-/// Arguments of an operator that continues when the API server restarts, however long a busy machine takes for that. Its Lease is not renewed
-/// meanwhile: with a short one the process would end, and nothing here starts it again, as a kubelet does.
+/// Arguments of an operator that survives a restart of the API server on a busy machine. It cannot renew its Lease meanwhile: with a short Lease
+/// the process would exit, and no kubelet restarts it here.
 pub(crate) const OUTLIVES_API_SERVER: [&str; 2] = ["--lease-duration", "4m"];
 
-/// `wicd.exe` of hosts that only compare its hash.
+/// Content of `wicd.exe` for simulated hosts, which only compare its hash.
 pub(crate) const WICD: &[u8] = b"wicd, for hosts that only compare its hash";
 
 /// Control plane, simulated hosts, and the operator.
@@ -62,8 +62,8 @@ impl World {
         Box::pin(Self::installed(control_plane, sim, &entries(b"kubelet"), None, args)).await
     }
 
-    /// Creates a world as [`World::without_leader`] does, on a running control plane, with another payload, and another wicd than the fake one, whose
-    /// hash alone hosts compare.
+    /// Creates a world as [`World::without_leader`] does, on a running control plane, with this payload, and with this wicd instead of [`WICD`], if
+    /// given.
     pub(crate) async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,
@@ -75,7 +75,7 @@ impl World {
         Self::installed(control_plane, sim, payload, wicd, args).await
     }
 
-    /// Creates a world as [`World::on`] does, on a control plane on which the operator is installed.
+    /// Creates a world as [`World::on`] does, on a control plane with the operator's manifests installed.
     pub(crate) async fn installed(
         control_plane: impl Into<Cluster>,
         sim: SimOptions,
@@ -91,9 +91,9 @@ impl World {
         let sim = Sim::start(client.clone(), SimOptions { authorized_keys: vec![key.public_key().clone()], ..sim })?;
         let unless_set = |these: &'static [&'static str]| if args.contains(&these[0]) { &[][..] } else { these };
         let backoff = unless_set(&["--backoff-base", "1s", "--backoff-max", "4s"]);
-        // On a busy machine an API server may not answer for seconds; an operator that loses its Lease for that is gone.
+        // On a busy machine an API server may not answer for seconds; an operator that loses its Lease meanwhile exits.
         let lease = unless_set(&["--lease-duration", "60s"]);
-        // Tests see steps that last for milliseconds.
+        // Statuses show each step at once, so that tests see steps of milliseconds.
         let shown = unless_set(&["--show-step-after", "0s"]);
         let options = OperatorOptions {
             program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
@@ -108,7 +108,7 @@ impl World {
         Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })
     }
 
-    /// Starts another operator in place of the current one, which is ended if it still runs.
+    /// Kills the operator if it still runs, starts another one, and waits until it leads.
     pub(crate) async fn new_operator(&mut self) -> Result<()> {
         self.start_operator().await?;
         self.operator.leads().await
@@ -122,7 +122,7 @@ impl World {
         Ok(())
     }
 
-    /// Frees the Lease if the operator that has ended still holds it, as if its time were over.
+    /// Frees the Lease if the killed operator still holds it, as if it had expired.
     async fn expire_lease(&self) -> Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), api::names::DEFAULT_NAMESPACE);
         let holder = leases.get_opt(api::names::LEASE).await?.and_then(|l| l.spec?.holder_identity);
@@ -133,13 +133,13 @@ impl World {
         Ok(())
     }
 
-    /// Ends the operator as Kubernetes does, and starts another one.
+    /// Stops the operator with SIGTERM, as Kubernetes does, and starts another one.
     pub(crate) async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
         self.new_operator().await
     }
 
-    /// Ends the operator as Kubernetes does.
+    /// Stops the operator with SIGTERM, as Kubernetes does, and waits until it has exited.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.operator.signal("TERM")?;
         crate::crash::ended(&mut self.operator, LIMIT).await?;
@@ -163,14 +163,14 @@ impl World {
 
     pub(crate) async fn apply(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
-        // In a box: it is large, and with it every future that waits here.
+        // Boxed, because a pool is large and would enlarge every future that awaits this one.
         let pool = Box::new(WindowsNodePool::new(name, spec.clone()));
         pools.patch(name, &PatchParams::apply("a-person").force(), &Patch::Apply(&*pool)).await?;
         Ok(())
     }
 
-    /// Removes all hosts from a pool, and confirms that. (Server-side apply cannot: where the last owned item of a list goes, the API server
-    /// drops the list and its parent, and then misses the `spec`.)
+    /// Removes all hosts from a pool, and confirms the removal. (Server-side apply cannot: when the last owned item of a list is removed, the API
+    /// server drops the list and its parent, and then misses the `spec`.)
     pub(crate) async fn empty(&self, name: &str) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let count = self.pool(name).await?.spec.hosts().len();
@@ -225,7 +225,7 @@ impl World {
         bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
     }
 
-    /// Waits as [`World::eventually`] does, for what a pool or an instance of this name says.
+    /// Waits as [`World::eventually`] does, and asks again at each change of the pool or instance of this name.
     async fn until_says<F: Future<Output = bool>>(&self, name: &str, what: &str, ask: impl Fn() -> F) -> Result<()> {
         let waited = timeout(LIMIT, self.statuses.ask_at_changes(name, ask)).await;
         self.or_show(waited.with_context(|| format!("not so after {} s: {what}", LIMIT.as_secs()))).await
@@ -251,7 +251,7 @@ impl World {
             is_so
         })
         .await?;
-        found.into_inner().unwrap().context("it was there a moment ago")
+        found.into_inner().unwrap().context("the object disappeared")
     }
 
     /// Waits until an instance is a Ready node.
@@ -262,7 +262,7 @@ impl World {
         .await
     }
 
-    /// Waits until the instance of a node reports that a user holds it: otherwise the operator may see what follows first.
+    /// Waits until an instance reports that it is on hold. Otherwise the operator may see the test's next change first.
     pub(crate) async fn until_on_hold(&self, name: &str) -> Result<()> {
         let says = |i: &_| ready_condition(i).is_ok_and(|c| c.message.contains("on hold"));
         self.until_instance(name, "says that it is on hold", says).await.map(drop)
@@ -275,7 +275,7 @@ impl World {
         Ok(ready_condition(&instance)?.message)
     }
 
-    /// Waits until instance and Node are gone, and checks that the host has nothing of ours left.
+    /// Waits until instance and Node are gone, and checks that the host has no files and services of the operator left.
     pub(crate) async fn until_gone(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         self.eventually(&format!("{name} is gone"), || async {
@@ -309,7 +309,7 @@ impl World {
             is_there
         })
         .await?;
-        found.into_inner().unwrap().context("it was there a moment ago")
+        found.into_inner().unwrap().context("the object disappeared")
     }
 
     /// Returns diagnostics for a developer.
@@ -325,7 +325,7 @@ impl World {
     }
 }
 
-/// Returns a table, if it is long without the rows of healthy objects.
+/// Returns a table, without the rows of healthy objects if it is long.
 fn unhealthy(table: &str) -> String {
     let is_long = table.lines().count() > 40;
     let is_dull = |line: &str| [" Ready ", " Approved,Issued"].iter().any(|s| line.contains(s));
@@ -354,7 +354,7 @@ pub(crate) fn entries(kubelet: &[u8]) -> Vec<Entry> {
     ]
 }
 
-/// Returns the list entry of a host.
+/// Returns the inventory entry of a host.
 pub(crate) fn entry(host: &SimHost) -> Host {
     Host {
         name: host.name().into(),

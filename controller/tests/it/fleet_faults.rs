@@ -1,5 +1,4 @@
-//! Forty hosts, four of them broken: the others are not affected, the four report the fault, and recover by
-//! themselves.
+//! Forty hosts, four of them broken: the others are not affected, the four report their faults, and recover by themselves.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{conditions::kind, names::key};
@@ -11,7 +10,7 @@ use testbed::sim::{Fault, HostOptions, SimOptions};
 use crate::fleet::{World, has, pool_status, spec_with, status};
 
 const HOSTS: usize = 40;
-/// Hosts that are not broken.
+/// Number of hosts that are not broken.
 const SOUND: i32 = 36;
 
 /// Broken hosts: the host, the fault, the reported reason, and the expected message.
@@ -29,7 +28,7 @@ async fn four_of_a_fleet_are_broken_and_mended() -> Result<()> {
     for n in 0..HOSTS {
         let name = format!("win-{n}");
         let fault = BROKEN.iter().find(|b| b.0 == name).map(|b| match &b.1 {
-            // It shows its true key first, and fails afterwards, so that its key is pinned.
+            // The host first shows its true key and fails afterwards, so that the operator pins the key.
             Fault::ChangedHostKey => Fault::ProgramsFail(3),
             fault => fault.clone(),
         });
@@ -100,7 +99,7 @@ async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
         .await?;
     world.apply("other", &spec_with(std::slice::from_ref(&host), json!({}))).await?;
     world.until_failed("reinstalled", "NoAnswer").await?;
-    // Its programs fail on, because an attempt that is connected already does not see the new key.
+    // Programs keep failing, because an attempt that is already connected does not see the new key.
     host.fault(Fault::ChangedHostKey);
     let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
     let message = world.until_failed("reinstalled", "HostKeyMismatch").await?;
@@ -116,7 +115,7 @@ async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A large pool is never without changes; here one node changes all the time.
+/// A large pool is never without changes: here one node changes all the time, and a host must still join.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_never_is_quiet_is_looked_after() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

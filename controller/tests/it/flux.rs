@@ -1,5 +1,4 @@
-//! Hosts from artifacts of Flux, of each kind of source: every change is seen at once, bad artifacts are refused, and nothing refused touches a
-//! host.
+//! Hosts from Flux artifacts of each kind of source: every change is followed at once, and bad artifacts are refused and change no host.
 
 use std::{
     io::Write as _,
@@ -38,7 +37,7 @@ const KINDS: [(&str, &str); 3] = [
 ];
 const LIST: &str = "halls/a.yaml";
 
-/// Flux controller as the operator sees it: an object, and a server for its artifact.
+/// Test double of a Flux controller: an object, and a server for its artifact.
 pub(crate) struct Source {
     kind: &'static str,
     objects: Api<DynamicObject>,
@@ -85,7 +84,7 @@ impl Source {
         Ok(Self { kind, objects, address, reply })
     }
 
-    /// Returns the reference in a pool that takes its hosts from this source.
+    /// Returns the `sourceRef` of a pool that takes its hosts from this source.
     pub(crate) fn reference(&self) -> Value {
         json!({"kind": self.kind, "name": "hosts", "namespace": "flux-system", "path": "halls"})
     }
@@ -106,7 +105,7 @@ impl Source {
         Ok(())
     }
 
-    /// Writes an artifact into the status; with another digest if one is given.
+    /// Writes an artifact into the status, with a wrong digest if one is given.
     async fn names(&self, bytes: &[u8], revision: &str, digest: Option<&str>) -> Result<()> {
         let right = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
         let artifact = json!({
@@ -131,7 +130,7 @@ impl Source {
     }
 }
 
-/// Returns a tar.gz with one entry and an unchanged name: tar's own builder would refuse some names.
+/// Returns a tar.gz with one entry of any name: the builder of the crate `tar` would refuse some names.
 fn archive(name: &str, kind: EntryType, content: &str) -> Vec<u8> {
     let mut header = Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -153,7 +152,7 @@ fn archive(name: &str, kind: EntryType, content: &str) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// Pool for hosts from one source. Its name is that of the source's kind, in lower case.
+/// Pool with hosts from one source, named after the source's kind in lower case.
 struct Scene<'a> {
     world: &'a World,
     pool: String,
@@ -174,7 +173,7 @@ impl<'a> Scene<'a> {
         self.world.apply(&self.pool, &spec(json!({"sourceRef": reference}))?).await
     }
 
-    /// Returns the text of a list, one line for each host.
+    /// Returns an inventory file of the first `count` hosts, with one line for each.
     fn list(&self, count: usize) -> String {
         let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
         self.hosts[..count].iter().map(line).collect()
@@ -189,7 +188,7 @@ impl<'a> Scene<'a> {
         self.world.until(&self.pool, &format!("{count} hosts of {revision} are Ready"), all).await
     }
 
-    /// Waits until the pool reports that it refuses something, and how it continues.
+    /// Waits until the pool reports a refusal with this reason and message, and how it continues.
     async fn refuses(&self, about: &str, reason: &str, says: &str, refused: Option<&str>, then: Then) -> Result<()> {
         let told = |p: &WindowsNodePool| {
             let status = pool_status(p);
@@ -244,7 +243,7 @@ async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nob
     try_join_all(scenes.iter().map(is_not_ready)).await?;
     try_join_all(scenes.iter().map(is_verified)).await?;
     for (scene, (_, plural)) in scenes.iter().zip(KINDS) {
-        // The garbage collector of Kubernetes opens one, too, some time after a kind appears.
+        // The garbage collector of Kubernetes opens a watch, too, some time after a kind appears.
         let both = format!("the operator and the garbage collector watch {plural}");
         world.eventually(&both, || async { watches(&world, plural).await.is_ok_and(|n| n == 2) }).await?;
         let list: Vec<_> = scene.hosts.iter().map(entry).collect();
@@ -260,8 +259,8 @@ async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nob
     Ok(())
 }
 
-/// Checks changes of a source that a pool without hosts sees by a watch: only the source triggers such a pool, and the operator reads a source
-/// less often than a test may last.
+/// Checks that a pool without hosts sees changes of its source by a watch: nothing else triggers such a pool, and the operator's next periodic
+/// read is later than a test may last.
 async fn appears(scene: &Scene<'_>) -> Result<()> {
     scene.source.object(json!({})).await?;
     scene.refuses("no artifact", "SourceNotReady", "no artifact yet", None, Then::TriesAgain).await?;
@@ -328,7 +327,7 @@ async fn is_refused(scene: &Scene<'_>) -> Result<()> {
         source.publish(&good, &mended).await?;
         scene.until_ready(3, &mended).await?;
     }
-    // Only its server comes back: the object does not change.
+    // The server comes back, and the object does not change.
     let more = tar(&format!("# More.\n{good}"));
     source.serves(Reply::Nothing);
     source.names(&more, "main@sha1:d1", None).await?;
@@ -342,7 +341,7 @@ async fn is_refused(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, "main@sha1:d2").await
 }
 
-/// Checks that a source that is not Ready keeps its artifact, and the pool keeps its hosts.
+/// Checks that a pool reports a source that is not Ready, unless the source is suspended, and keeps its hosts.
 async fn is_not_ready(scene: &Scene<'_>) -> Result<()> {
     let ready = |status| json!({"conditions": [{"type": "Ready", "status": status, "message": "cannot clone"}]});
     scene.source.says(ready("False")).await?;
@@ -355,7 +354,7 @@ async fn is_not_ready(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, "main@sha1:d2").await
 }
 
-/// Checks that with `requireVerified` nothing is used that Flux has not verified.
+/// Checks that a pool with `requireVerified` uses only artifacts that Flux has verified.
 async fn is_verified(scene: &Scene<'_>) -> Result<()> {
     let (source, reason) = (&scene.source, "VerificationError");
     if source.kind == "ExternalArtifact" {
@@ -370,7 +369,7 @@ async fn is_verified(scene: &Scene<'_>) -> Result<()> {
     scene.until_ready(3, "main@sha1:d2").await?;
     let conditions = pool_status(&scene.world.pool(&scene.pool).await?).conditions;
     ensure!(has(&conditions, kind::SOURCE_VERIFIED, "True", "Succeeded"), "{conditions:?}");
-    // Flux keeps the artifact that it had.
+    // Flux keeps the earlier artifact.
     source.says(says("False")).await?;
     scene.refuses("a newer one is not", reason, "no key", None, Then::Stalls).await?;
     source.publish(&scene.list(2), "main@sha1:e0").await?;

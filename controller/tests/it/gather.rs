@@ -1,4 +1,4 @@
-//! The command `gather`: secrets in every place that it reads, and in none that it writes.
+//! The command `gather`: secrets are in every place that it reads, and in no file that it writes.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use testbed::{
 
 use crate::fleet::{World, is_ready, spec};
 
-/// Secret that each place holds with the place's number behind it, so that a failure names the place.
+/// Fake secret. Each place holds it with a number of its own, so that a failure names the place.
 const CANARY: &str = "Canary7hunter2x";
 
 /// Runs `gather`, and returns exit status and output.
@@ -134,7 +134,7 @@ async fn no_secret_leaves_the_cluster_or_a_host() -> Result<()> {
     world.until("factory", "it is Ready", is_ready).await?;
     plant(&world).await?;
     plant_on(&hosts[0])?;
-    // Its services are dead, and the cluster cannot get its logs.
+    // The services of the host are stopped, and the cluster cannot get its logs.
     hosts[0].windows().state().services.values_mut().for_each(|s| s.state = api::host::ServiceState::Stopped);
     let epoch = fs::read(hosts[1].drive_c().join("k/wicd/epoch"))?;
 

@@ -1,4 +1,4 @@
-//! Observed generations of statuses. Argo CD, `kubectl wait` and all that know kstatus trust no status of an older generation.
+//! Observed generations of statuses. Argo CD, `kubectl wait` and users of kstatus ignore a status of an older generation.
 
 use anyhow::Result;
 use api::{
@@ -17,7 +17,7 @@ use crate::{
 
 const POOL: &str = "seen";
 
-/// Waits until each status is about the current generation. With a backoff of an hour, only the change itself brings that about.
+/// Waits until each status has observed the current generation. With a backoff of an hour, only the change itself triggers that.
 async fn all_are_seen(world: &World, state: &str) -> Result<()> {
     let (pools, instances) =
         (Api::<WindowsNodePool>::all(world.client.clone()), Api::<WindowsInstance>::all(world.client.clone()));
@@ -47,7 +47,7 @@ async fn whatever_lasts_is_of_the_present_generation() -> Result<()> {
     world.apply(POOL, &spec(&hosts, json!({}))).await?;
     world.until_failed("win-0", "Unreachable").await?;
     world.until(POOL, "the others are nodes", |p| pool_status(p).ready_nodes == 2).await?;
-    // Its grant is taken from it after its failure was stored.
+    // The operator takes back the grant in the spec after it has stored the failure.
     all_are_seen(&world, "a host that cannot be reached").await?;
 
     hosts[1].power_off();

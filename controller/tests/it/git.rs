@@ -1,4 +1,4 @@
-//! Hosts from a Git repository behind a real Git server: good commits are followed, bad ones are refused, and nothing refused touches a host.
+//! Hosts from a Git repository on a real Git server: good commits are followed, and bad ones are refused and change no host.
 
 use std::{
     fs,
@@ -32,7 +32,7 @@ pub(crate) struct Scene {
     pub origin: Origin,
     pub server: Server,
     pub hosts: Vec<SimHost>,
-    /// Answer of the server in Git's place.
+    /// Fault of the server. Without one, Git answers.
     rule: Arc<Mutex<Option<Trick>>>,
 }
 
@@ -79,7 +79,7 @@ impl Scene {
         serde_json::from_value(json!({"inventory": {"git": git}})).unwrap()
     }
 
-    /// Returns the text of a list, one line for each host.
+    /// Returns an inventory file of the first `count` hosts, with one line for each.
     pub(crate) fn list(&self, count: usize) -> String {
         let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
         self.hosts[..count].iter().map(line).collect()
@@ -97,7 +97,7 @@ impl Scene {
         self.hosts.iter().map(SimHost::stats).collect()
     }
 
-    /// Waits until all of a commit is in use, and no commit is refused.
+    /// Waits until the pool uses the whole commit, and refuses none.
     pub(crate) async fn until_used(&self, commit: &str) -> Result<()> {
         let revision = Some(format!("main@sha1:{commit}"));
         let used = |p: &WindowsNodePool| {
@@ -122,7 +122,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Signs all further commits with this key, or none without a key.
+    /// Signs all further commits with this key, or leaves them unsigned without one.
     pub(crate) fn signs_with(&self, key: Option<&str>) {
         self.origin.git(&["config", "commit.gpgsign", if key.is_some() { "true" } else { "false" }]);
         if let Some(key) = key {
@@ -131,7 +131,7 @@ impl Scene {
         }
     }
 
-    /// Creates a key. Returns the path of its private and the text of its public half.
+    /// Creates a signing key. Returns the path of the private key, and the text of the public key.
     pub(crate) fn new_signer(&self, name: &str) -> Result<(String, String)> {
         let path = self.origin.root().join(name);
         let made =
@@ -155,7 +155,7 @@ async fn a_repository_is_followed() -> Result<()> {
     let success = format!("windows_node_pool_source_last_success_timestamp_seconds{{pool=\"{POOL}\",source=\"git\"}} ");
     ensure!(metrics.contains(&success), "{metrics}");
 
-    // No test waits an hour: a user requests the fetch, or the server reports a push.
+    // The interval is an hour: only a user's request or a push triggers a fetch.
     let second = origin.commit(LIST, scene.list(3), "A third one");
     scene.annotate(key::RECONCILE_REQUESTED, "now").await?;
     scene.until_ready(3).await?;
@@ -170,7 +170,7 @@ async fn a_repository_is_followed() -> Result<()> {
     ensure!(said.contains("202"), "{said}");
     scene.until_ready(4).await?;
 
-    // Each instance knows the commit that made its entry, and keeps it while others change.
+    // Each instance records the commit that added its entry, and keeps it while other entries change.
     for (host, commit, file, line) in
         [(0, &first, LIST, 1), (1, &first, LIST, 2), (2, &second, LIST, 3), (3, &third, "halls/b.json", 1)]
     {
@@ -195,7 +195,7 @@ async fn a_repository_is_followed() -> Result<()> {
     ensure!(audit.len() == 4, "{audit:?}");
     ensure!(audit.iter().any(|l| l.contains(&second) && l.contains("ada@example.com")), "{audit:?}");
 
-    // One goes. What is left is not touched.
+    // One host is removed, and the others are not touched.
     let stats = scene.hosts[0].stats();
     origin.commit("halls/b.json", "{\"kind\": \"WindowsHostInventory\", \"apiVersion\": \"windowsmachineconfig.openshift.io/v1alpha1\", \"hosts\": []}", "Without it");
     scene.annotate(key::RECONCILE_REQUESTED, "again").await?;
@@ -209,7 +209,7 @@ fn json_of(host: &SimHost) -> Value {
     json!({"name": host.name(), "address": host.address().to_string(), "port": host.port()})
 }
 
-/// Sends a push that is signed with a token, and returns the operator's answer.
+/// Sends a push event that is signed with a token, and returns the operator's answer.
 async fn push(scene: &Scene, token: &str) -> Result<String> {
     let body = json!({"ref": "refs/heads/main", "repository": {"clone_url": scene.server.url()}}).to_string();
     let signature = hex::encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()), body.as_bytes()));
@@ -377,7 +377,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.until_ready(2).await?;
     let (stats, before) = (scene.stats(), said(&scene).await?);
 
-    // Nothing is ever said to be wrong while it has not looked yet.
+    // An operator that has just started reports no fault before its first fetch.
     scene.world.restart().await?;
     scene.annotate(key::RECONCILE_REQUESTED, "after the start").await?;
     let has_looked =
@@ -386,7 +386,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     let after = said(&scene).await?;
     ensure!(after == before, "{after:#?}\nbefore: {before:#?}\n{}", scene.world.operator.log());
 
-    // The server is away. What is kept on disk was verified, and still is.
+    // The server is down. The list in the cache was verified, and still is.
     scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;
     *scene.rule.lock().unwrap() = Some(Trick::Unavailable);
     scene.world.restart().await?;

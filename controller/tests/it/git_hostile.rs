@@ -15,19 +15,19 @@ const SUBMODULE: &str = "160000";
 /// Way in which the branch is repaired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cure {
-    /// Commit on top.
+    /// Good commit on top.
     Commit,
-    /// Reset to an earlier commit: what is too large to be fetched stays in the history of every commit on top.
+    /// Reset to an earlier commit: an object that is too large to fetch stays in the history of every commit on top.
     Reset,
 }
 
-/// Stores arbitrary bytes as an object.
+/// Stores arbitrary bytes as a Git object, and returns its id.
 fn store(origin: &Origin, kind: &str, bytes: impl AsRef<[u8]>) -> String {
     origin.write("../object", bytes);
     origin.git(&["hash-object", "-w", "--literally", "-t", kind, "../object"])
 }
 
-/// Stores a directory of these entries, with names that Git itself would not accept.
+/// Stores a directory of these entries, also with names that Git itself would not accept.
 fn directory(origin: &Origin, entries: &[(&str, &str, &str)]) -> String {
     let mut raw = Vec::new();
     for (mode, name, id) in entries {
@@ -44,7 +44,7 @@ fn commit_tree(origin: &Origin, tree: &str, about: &str) -> String {
     commit
 }
 
-/// Stores directories that hold each other: ten to the tenth files in few bytes.
+/// Stores nested directories that share their content: ten to the tenth files in few bytes.
 fn endless(origin: &Origin, file: &str) -> String {
     let mut tree = directory(origin, &[(FILE, "a.yaml", file)]);
     for _ in 0..10 {
@@ -138,7 +138,7 @@ async fn what_a_repository_hides_is_reported_and_touches_nobody() -> Result<()> 
         ensure!(scene.stats() == stats, "{about}: a host was worked on: {:?}", scene.stats());
     }
 
-    // The pool itself names a place that cannot be.
+    // The path in the pool's spec leads out of the repository.
     let used = origin.git(&["rev-parse", "main"]);
     let refused = world.apply(POOL, &scene.spec(json!({"path": "halls/../../x"}))).await.unwrap_err();
     ensure!(refused.to_string().contains("must not contain `..`"), "{refused}");

@@ -12,7 +12,7 @@ use crate::git::{LIST, POOL, Scene, refuses};
 
 const SECRET: &str = "over-ssh";
 
-/// Gives the pool an identity, and the key that the server has now.
+/// Stores the identity, and the server's current host key as the known one, in the pool's Secret.
 async fn log_in_with(scene: &Scene, server: &SshServer, identity: &PrivateKey) -> Result<()> {
     let identity = identity.to_openssh(LineEnding::LF)?;
     scene.secret(SECRET, &json!({"identity": identity.as_str(), "known_hosts": server.known_hosts()})).await
@@ -34,7 +34,7 @@ async fn hosts_come_over_ssh_from_the_server_that_is_known() -> Result<()> {
     scene.until_ready(2).await?;
     scene.until_used(&first).await?;
 
-    // A commit labels one, adds one, and leaves one alone.
+    // A commit labels one host, adds another, and leaves the third unchanged.
     let alone = scene.hosts[1].stats();
     let list = scene.list(3).replacen('}', ", labels: {hall: north}}", 1);
     let second = origin.commit(LIST, &list, "A label, and a third host");
@@ -49,13 +49,13 @@ async fn hosts_come_over_ssh_from_the_server_that_is_known() -> Result<()> {
         .await?;
     ensure!(scene.hosts[1].stats() == alone, "a host that stays was worked on");
 
-    // The server is not the known one: it gets no data, and its data are not used.
+    // A server with an unknown host key gets no commands, and its data are not used.
     let stats = scene.stats();
     let known = server.change_host_key();
     refuses(&scene, "another host key", "HostKeyUnknown", &fingerprint(server.openssh.host_key())).await?;
     let commands = server.commands().len();
     let less = origin.commit(LIST, scene.list(2), "One less");
-    // That the pool knows of yet another key shows that it looked again since.
+    // A report of yet another key shows that the operator has connected since.
     server.change_host_key();
     refuses(&scene, "yet another host key", "HostKeyUnknown", &fingerprint(server.openssh.host_key())).await?;
     ensure!(server.commands().len() == commands, "an unknown server was asked for something");
@@ -63,7 +63,7 @@ async fn hosts_come_over_ssh_from_the_server_that_is_known() -> Result<()> {
     let third = origin.commit(LIST, &list, "All again");
     server.openssh.set_host_key(known)?;
     scene.until_used(&third).await?;
-    // Or the other key is right.
+    // A user confirms the new host key.
     server.change_host_key();
     refuses(&scene, "a new host key", "HostKeyUnknown", &fingerprint(server.openssh.host_key())).await?;
     log_in_with(&scene, &server, &identity).await?;

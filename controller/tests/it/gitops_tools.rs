@@ -1,4 +1,4 @@
-//! Pools as Argo CD and Flux apply them: by server-side apply, several of them to one pool, again and again.
+//! Pools to which Argo CD and Flux apply their parts repeatedly, by server-side apply.
 
 use anyhow::{Context as _, Result, ensure};
 use api::WindowsNodePool;
@@ -41,7 +41,7 @@ async fn two_tools_share_a_pool() -> Result<()> {
     apply(&world, FLUX, &by_flux, false).await?;
     world.until(POOL, "both hosts are nodes", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await?;
 
-    // What a tool has applied is what it finds: the operator has put nothing into the spec.
+    // Neither tool finds a difference: the operator has put nothing into the spec.
     let pool = world.pool(POOL).await?;
     for (manager, part) in [(ARGO, &by_argo), (FLUX, &by_flux)] {
         let again = apply(&world, manager, part, true).await?;
@@ -58,7 +58,7 @@ async fn two_tools_share_a_pool() -> Result<()> {
     };
     ensure!(owners("f:rollout") == [ARGO] && owners("f:template") == [FLUX], "{:?}", pool.metadata.managed_fields);
 
-    // One takes its host back; the other's stays.
+    // One tool removes its host; the other's stays.
     let less = part(&[], json!({"template": {"metadata": {"labels": {"example.com/hall": "b"}}}}));
     apply(&world, FLUX, &less, false).await?;
     world.until_gone(&hosts[1]).await?;

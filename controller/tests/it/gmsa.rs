@@ -34,7 +34,7 @@ async fn hosts_join_and_report_whether_they_can_use_the_accounts_of_their_pool()
     ensure!(label(member.name()).await?.as_deref() == Some("corp.example.com"), "the label is missing");
     ensure!(label(outsider.name()).await?.is_none(), "a host in no domain has the label of one");
 
-    // Another account is checked on the nodes, and disturbs none.
+    // A new account is checked on the nodes, and disturbs none.
     member.windows().state().service_accounts.insert("db".to_owned(), AccountState::NotAllowed);
     let starts = member.kubelet_starts();
     world.apply("factory", &with(&["web", "db"])).await?;
@@ -42,7 +42,7 @@ async fn hosts_join_and_report_whether_they_can_use_the_accounts_of_their_pool()
     world.until("factory", "it is Ready", is_ready).await?;
     ensure!(member.kubelet_starts() == starts, "the node was disturbed");
 
-    // A plugin that the payload does not have stops the pool, and no node.
+    // A plugin that the payload lacks makes the spec invalid, and disturbs no node.
     let plugin = json!({"file": "absent.dll", "clsid": "{CCC2A336-D7F3-4818-A213-272B7924213E}"});
     let with_plugin = json!({"template": {"spec": {"gmsa": {"accounts": ["web"], "plugin": plugin}}}});
     world.apply("factory", &spec_with(&hosts, with_plugin)).await?;

@@ -1,4 +1,4 @@
-//! Guards of pools, on an API server of their own: other tests make changes that the guards refuse.
+//! Guard policies for pools, on an API server of their own, because other tests make changes that the guards refuse.
 
 use std::sync::Mutex;
 
@@ -21,7 +21,7 @@ use crate::{
 /// Maximum number of hosts of a pool in the CRD.
 const MOST: usize = 1000;
 
-/// API server with the guards in force, and the pools as an administrator changes them.
+/// API server with the guards in force, and an administrator's API of pools.
 struct Guarded {
     control_plane: ControlPlane,
     pools: Api<DynamicObject>,
@@ -57,7 +57,7 @@ impl Guarded {
         self.done(list(name, hosts)).await
     }
 
-    /// Sends a change until it succeeds: a policy compares with the pools that it has seen, and it sees them shortly after they are stored.
+    /// Sends a change until it succeeds: policies read other pools from a cache, which follows shortly after each change.
     async fn done(&self, change: Change) -> Result<()> {
         self.until("done", &change, false, Result::is_ok).await
     }
@@ -215,7 +215,7 @@ async fn a_host_is_in_one_pool(guarded: &Guarded) -> Result<()> {
         };
         result.context(about)?;
     }
-    // What is in both already stays what it is: it can be labelled, paused and corrected, and not begun.
+    // A pool that already shares a host with another one can be paused and corrected, but not set to mode Apply.
     guarded.create("two", with(&[host("a", "10.1.0.1")], json!({"mode": "Plan"}))).await?;
     guarded.merge("one", json!({"spec": {"mode": "Plan"}})).await?;
     guarded.merge("two", json!({"spec": {"mode": "Apply"}})).await?;
@@ -223,12 +223,12 @@ async fn a_host_is_in_one_pool(guarded: &Guarded) -> Result<()> {
     guarded.merge("one", json!({"spec": {"rollout": {"paused": true}}})).await?;
     guarded.list("one", vec![host("b", "b.example.com")]).await?;
     guarded.merge("one", json!({"spec": {"mode": "Apply"}})).await?;
-    // Only labels of hosts.
+    // Labels of hosts may change.
     let labelled = json!({"name": "b", "address": "b.example.com", "labels": {"example.com/hall": "b"}});
     guarded.list("one", vec![labelled]).await?;
-    // A host that gets the address of another pool's.
+    // A host may not get the address of another pool's host.
     guarded.refuses(list("one", vec![host("b", "10.1.0.1")]), "host b: address 10.1.0.1 port 22").await?;
-    // Two hosts of another pool have one address.
+    // Two hosts of another pool share an address.
     guarded.create("three", hosts(&[host("x", "10.1.0.9"), host("y", "10.1.0.9")])).await?;
     guarded.refuses(list("one", vec![host("b", "10.1.0.9")]), "host b: address 10.1.0.9 port 22").await?;
     guarded.list("one", vec![host("b", "10.1.0.10")]).await?;
@@ -268,7 +268,7 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
         guarded.refuses(Change::Create(Box::new(object("largest", spec))), why).await?;
     }
     guarded.create("largest", numbered("largest", 0, MOST)).await?;
-    // Another port for all: each host has a new address, and its old name.
+    // A new port for all hosts is no removal: their names stay.
     guarded.merge("largest", json!({"spec": {"ssh": {"port": 2222}}})).await?;
     guarded.refuses(list("large", listed("large", 0, MOST / 2)), "500 of 1000 hosts would be drained").await?;
     guarded.list("large", listed("large", 0, MOST - MOST / 10)).await?;
@@ -281,7 +281,7 @@ async fn many_hosts_leave_when_their_number_was_announced(guarded: &Guarded) -> 
     guarded.refuses(leave(26), "4 of 30 hosts would be drained and deconfigured").await?;
     let how = "kubectl annotate wnp many windowsmachineconfig.openshift.io/announce-removal=4 --overwrite";
     guarded.refuses(leave(26), how).await?;
-    // A list that is applied cannot bring the announcement along.
+    // An announcement in the same request does not count.
     let both = json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "4"}},
         "spec": {"inventory": {"hosts": listed("many", 0, 26)}}});
     guarded.refuses(merge("many", both), "4 of 30").await?;
@@ -289,14 +289,14 @@ async fn many_hosts_leave_when_their_number_was_announced(guarded: &Guarded) -> 
     guarded.refuses(leave(26), "4 of 30").await?;
     guarded.announce("many", "4").await?;
     guarded.done(leave(26)).await?;
-    // A tenth, and a single one of a few.
+    // A tenth of the hosts, or one of a few, may leave without an announcement.
     guarded.done(leave(24)).await?;
     guarded.create("few", numbered("few", 0, 3)).await?;
     guarded.list("few", listed("few", 0, 2)).await?;
     guarded.refuses(list("few", vec![]), "2 of 2 hosts").await?;
-    // Others in place of those that go.
+    // New hosts do not make up for those that leave.
     guarded.refuses(list("few", listed("fresh", 0, 9)), "2 of 2 hosts").await?;
-    // Another source says itself whom it lists, and the operator compares.
+    // The guard allows a change to another source, whose hosts the operator compares.
     guarded.merge("few", json!({"spec": {"inventory": {"hosts": null, "configMapRef": {"name": "few"}}}})).await?;
     Ok(())
 }
@@ -325,7 +325,7 @@ async fn a_pool_with_nodes_is_deleted_when_that_was_announced(guarded: &Guarded)
     with_nodes("orphaning", json!({})).await?;
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     guarded.pools.delete("orphaning", &orphan).await?;
-    // It is being deleted already, and another request is none of the guard's.
+    // The guard allows further requests to delete a pool that is being deleted.
     with_nodes("held", json!({})).await?;
     guarded.merge("held", json!({"metadata": {"finalizers": ["example.com/held"]}})).await?;
     guarded.announce("held", "3").await?;
@@ -336,7 +336,7 @@ async fn a_pool_with_nodes_is_deleted_when_that_was_announced(guarded: &Guarded)
     Ok(())
 }
 
-/// The operator is exempt: it stores finalizers of pools as they are, and creates and deletes the pools for the legacy sources.
+/// Checks that the operator is exempt: it stores finalizers of any pool, and creates and deletes the pools for the legacy sources.
 async fn the_operator_is_not_asked(guarded: &Guarded) -> Result<()> {
     let as_operator = pools(operator(&guarded.control_plane).await?);
     guarded.create("theirs", numbered("theirs", 0, 2)).await?;
@@ -371,7 +371,7 @@ async fn in_warn_mode_all_pass_with_a_warning(guarded: &Guarded) -> Result<()> {
         let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
         std::fs::write(file.path(), pool.to_string())?;
         let path = file.path().to_str().context("path is not UTF-8")?;
-        // The bindings are taken up one after the other, and the pool that was created before a moment later.
+        // The API server notices changed bindings and new pools after a delay.
         let dry_run = ["create", "--dry-run=server", "-f", path];
         eventually(|| async { kubectl(&dry_run).await.is_ok_and(|(done, said)| done && said.contains(part)) }).await?;
         let (done, said) = kubectl(&["create", "-f", path]).await?;

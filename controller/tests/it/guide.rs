@@ -1,4 +1,4 @@
-//! Page of the guide, whose commands a test runs unchanged. Those blocks have a mark above them, `<!-- run: TEST -->`, which
+//! Pages of the guide, whose commands tests run unchanged. Above each such block is the mark `<!-- run: TEST -->`, which
 //! `cargo xtask docs --check` requires.
 
 use std::{
@@ -15,7 +15,7 @@ use crate::{
     transcripts::root,
 };
 
-/// Page, with its commands and files.
+/// Page of the guide, and a folder in which its commands run.
 pub(crate) struct Guide {
     text: String,
     mark: String,
@@ -38,7 +38,7 @@ impl Guide {
         self.folder.path()
     }
 
-    /// Returns the blocks of a language directly below a heading; of commands, those that have the mark of the test.
+    /// Returns the blocks of a language directly below a heading; of shell commands, only those with the mark of the test.
     pub(crate) fn blocks(&self, heading: &str, language: &str) -> Vec<String> {
         let (mut blocks, mut is_here, mut before) = (Vec::new(), false, "");
         let mut lines = self.text.lines();
@@ -63,7 +63,7 @@ impl Guide {
         first.with_context(|| format!("no {language} of this test in {heading}"))
     }
 
-    /// Runs the commands below a heading, as a user does who copies them.
+    /// Runs the commands below a heading, as a user does who copies them, and returns what they print.
     pub(crate) async fn run(&self, world: &World, heading: &str) -> Result<String> {
         let blocks = self.blocks(heading, "sh");
         ensure!(!blocks.is_empty(), "no commands of this test in {heading}");
@@ -82,7 +82,7 @@ impl Guide {
         Ok(out.into_owned())
     }
 
-    /// Runs commands.
+    /// Runs a shell script, and returns its output.
     pub(crate) async fn output(&self, world: &World, script: &str) -> Result<Output> {
         let path = format!("{}:/usr/bin:/bin", self.folder().display());
         let command = tokio::process::Command::new("/bin/sh")
@@ -91,7 +91,7 @@ impl Guide {
             .env("PATH", path)
             .env("HOME", self.folder())
             .env("KUBECONFIG", world.control_plane.kubeconfig())
-            // In the image they are where the command expects them.
+            // The image has them at the default paths.
             .env("PAYLOAD_DIR", &world.options.payload)
             .env("WICD_EXE", &world.options.wicd)
             .stdin(Stdio::null())

@@ -18,11 +18,11 @@ use crate::{
 const POOL: &str = "factory";
 const HOST: &str = "win-1";
 
-/// Commands that show only faults, of which there are none. Runbooks have the same commands where there are some.
+/// Commands that show only faulty hosts, of which there are none. The runbooks have the same commands for hosts with faults.
 const SHOWS_FAULTS: &[(&str, &str)] =
     &[("removal.md", "## A stuck drain"), ("removal.md", "## A host that cannot be reached")];
 
-/// Commands that only show something: each prints a line of the host or of the pool.
+/// Commands that change nothing or little, with a text that each must print.
 const SHOWS: &[(&str, &str, &str)] = &[
     ("troubleshooting.md", "# Troubleshooting", "Name:         win-1"),
     ("quick-start.md", "## 6. If it does not work", "Name:         win-1"),
@@ -46,7 +46,7 @@ async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the UID of the Node, once it is another one than before and its pool is Ready.
+/// Waits until the Node has a UID other than `before` and its pool is Ready, and returns the UID.
 async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Result<Option<String>> {
     let is_another = || async {
         let uid = world.node(HOST).await.ok().flatten().and_then(|node| node.uid());
@@ -57,7 +57,7 @@ async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Resul
     Ok(world.node(HOST).await?.context("no Node")?.uid())
 }
 
-/// Gives the operator a key as the page of the installation says, and returns its public half.
+/// Gives the operator an SSH key with the commands of the installation page, and returns the public key.
 async fn key_by_the_page(world: &World) -> Result<PublicKey> {
     kubectl(world, &["create", "namespace", "windows"]).await?;
     kubectl(world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "cloud-private-key"]).await?;
@@ -104,7 +104,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
         ensure!(text.contains(part), "{file} has no {part}");
     }
 
-    // A pause by hand, one with an end for all pools, and a node that a user holds.
+    // Pause a pool, pause all pools until a time, put a host on hold, and keep a node cordoned.
     let is_paused = |status: &'static str, reason: &'static str| {
         move |pool: &api::WindowsNodePool| has(&pool_status(pool).conditions, kind::PAUSED, status, reason)
     };
@@ -141,7 +141,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     run(&world, "removal.md", "## Rebuild one host").await?;
     ready_node(&world, "it was rebuilt", node.as_ref()).await?;
 
-    // The end.
+    // Remove the host and the pool.
     run(&world, "removal.md", "### Remove several hosts, or all").await?;
     world.until_gone(&host).await?;
     run(&world, "removal.md", "## Remove a pool").await?;

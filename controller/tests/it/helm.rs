@@ -1,4 +1,4 @@
-//! Helm chart, installed on a real API server in a namespace of another name.
+//! Helm chart, installed on a real API server in a namespace other than the default one.
 
 use std::{
     path::{Path, PathBuf},
@@ -42,7 +42,7 @@ async fn helm(control_plane: &ControlPlane, args: &[&str]) -> Result<Result<(), 
     let kubeconfig = control_plane.kubeconfig();
     let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
     args.extend(["--namespace".into(), NAMESPACE.into()]);
-    // Helm may have to be built first.
+    // Blocks for long if Helm has to be built first.
     let output = tokio::task::spawn_blocking(move || {
         let mut helm = Command::new(binaries::helm()?);
         Ok::<_, anyhow::Error>(helm.args(args).env("KUBECONFIG", kubeconfig).output()?)
@@ -57,7 +57,7 @@ async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -
     let always = [
         "platform=kubernetes",
         "operator.apiServer=https://api.example.com:6443",
-        // For the API server to check them.
+        // Optional objects, so that the API server checks them.
         "networkPolicy.enabled=true",
         "viewRoles.enabled=true",
         "azure.enabled=true",
@@ -70,7 +70,7 @@ async fn release(control_plane: &ControlPlane, command: &str, values: &[&str]) -
     helm(control_plane, &args).await
 }
 
-/// Returns the variable of the log level in the Deployment.
+/// Returns the value of `LOG_LEVEL` in the Deployment.
 async fn log_level(client: &Client) -> Result<Option<String>> {
     let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE).get("windows-node-pools").await?;
     let pod = deployment.spec.template.spec.context("a pod")?;
@@ -124,7 +124,7 @@ fn versions(control_plane: &ControlPlane) -> Result<(bool, String)> {
     Ok((output.status.success(), String::from_utf8(output.stdout)?))
 }
 
-/// Runs `helm test`, which creates its pod, and succeeds when the pod has. There is no kubelet: the test reports the pod's end.
+/// Runs `helm test`, which creates a pod and waits for its success. There is no kubelet: this function reports the success.
 async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let ends = async {
@@ -143,7 +143,7 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     tested?.map_err(anyhow::Error::msg)
 }
 
-/// Goes back to the chart of an earlier release, whose CRDs lack some fields: without the fields, stored values stay.
+/// Goes back to the chart of an earlier release, whose CRDs lack a field. Without an update of the CRDs, the stored value stays.
 async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let newer = Patch::Merge(json!({"spec": {"provisioning": {"prePullImages": ["registry.example.com/base:1"]}}}));
@@ -167,7 +167,7 @@ async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     release(control_plane, "upgrade", &["crds.enabled=true"]).await?.map_err(anyhow::Error::msg)
 }
 
-/// A user has applied the CRDs for a pool of their own, and installs the operator with Helm.
+/// A user has applied the CRDs with kubectl, and then installs the operator with Helm.
 #[tokio::test(flavor = "multi_thread")]
 async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -190,7 +190,7 @@ async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
     crds_stay(&control_plane, &client).await
 }
 
-/// Checks that Helm deletes no CRD that a user wants to keep: not before a release has kept them.
+/// Checks that the chart drops the CRDs only after a release with `crds.keep=true`: Helm would delete them otherwise.
 async fn crds_stay(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let there = async || -> Result<bool> {
         let crds = Api::<CustomResourceDefinition>::all(client.clone());
@@ -216,8 +216,8 @@ fn chart() -> PathBuf {
 async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let files = tempfile::tempdir()?;
     let mut options = options(files.path())?;
-    // As in a pod, where no setting has the URL: the API server's address is in the network of Services. A process that is alone leads after two
-    // durations of the Lease, and is ready then.
+    // As in a pod without `--api-server`: the address of the API server is in the Service network, which hosts cannot reach. A process that is
+    // alone leads after two Lease durations, and is ready then.
     options.args = ["--service-cidr", "127.0.0.0/8", "--lease-duration", "60s"].map(Into::into).to_vec();
     let mut lost = Operator::start_in(control_plane, &options, NAMESPACE)?;
     let says = async |operator: &Operator, parts: [&str; 2]| {
@@ -247,7 +247,7 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
     Ok(())
 }
 
-/// Runs `work` while it plays the kubelet: the operator's Pods are Ready while the process reports that it is.
+/// Runs `work` in place of a kubelet's probes: the operator's Pods are Ready while its process reports that it is ready.
 async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future<Output = T>) -> Result<T> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let its_own = ListParams::default().labels("app.kubernetes.io/name=windows-node-pools");
@@ -259,7 +259,7 @@ async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future
             let condition = json!({"type": "Ready", "status": if ready { "True" } else { "False" }});
             let status = Patch::Merge(json!({"status": {"phase": "Running", "conditions": [condition]}}));
             for pod in pods.list(&its_own).await? {
-                // It may be gone by now.
+                // The Pod may be gone by now.
                 let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
             }
         }
@@ -270,7 +270,7 @@ async fn while_probed<T>(client: &Client, operator: &Operator, work: impl Future
     }
 }
 
-/// Returns the reasons of failures in `check`, with the rights of a user.
+/// Runs `check` with a kubeconfig, and returns the reasons of its failures.
 fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> Result<Vec<String>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"));
     command.args(["check", "--output", "json"]).args(args);
@@ -283,7 +283,7 @@ fn check_fails(kubeconfig: &Path, options: &OperatorOptions, args: &[&str]) -> R
     Ok(failed.map(|row| row["reason"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
-/// Returns options for the program, with a payload in `files`.
+/// Returns options for the operator, with a payload in `files`.
 fn options(files: &Path) -> Result<OperatorOptions> {
     let options = OperatorOptions {
         program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
@@ -296,7 +296,7 @@ fn options(files: &Path) -> Result<OperatorOptions> {
     Ok(options)
 }
 
-/// Runs the operator with the rights of its own account: it leads, knows the policies as its own, writes a pool's status and binds the
+/// Runs the operator with the rights of its service account: it leads, finds its policies in force, writes a pool's status and binds the
 /// rights of hosts.
 async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let files = tempfile::tempdir()?;
@@ -320,21 +320,21 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     })
     .await
     .with_context(|| operator.log())?;
-    // What the pod of `helm test` runs: the key is all that this installation lacks.
+    // The command of `helm test`: this installation lacks nothing but the SSH key.
     let user = format!("system:serviceaccount:{NAMESPACE}:windows-node-pools");
     let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{NAMESPACE}")];
     let as_operator = control_plane.kubeconfig_as(&user, &groups)?;
     let failed = check_fails(&as_operator, &options, &["--namespace", NAMESPACE])?;
     ensure!(failed == [Reason::CredentialsUnavailable], "{failed:?}");
-    // A user with a kubeconfig names no namespace.
+    // A user need not name the namespace.
     let failed = check_fails(&control_plane.kubeconfig(), &options, &[])?;
     ensure!(failed == [Reason::CredentialsUnavailable], "{failed:?}");
-    // The Windows Machine Config Operator is installed into its own namespace, which was not there.
+    // WMCO is installed into its own namespace, which did not exist.
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api::names::DEFAULT_NAMESPACE}});
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.create(&PostParams::default(), &serde_json::from_value(namespace)?).await?;
-    // It works on OpenShift alone, which has this group.
+    // WMCO works on OpenShift alone, which has this API group.
     let kind = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "clusterversions.config.openshift.io"},
@@ -345,7 +345,7 @@ async fn operates(control_plane: &ControlPlane, client: &Client) -> Result<()> {
         },
     });
     control_plane.apply_yaml(&kind.to_string()).await?;
-    another_operator::legacy_leads(control_plane, "wmco-1").await?;
+    another_operator::start_wmco(control_plane, "wmco-1").await?;
     within(LIMIT, "it waits for the other operator", || async {
         let Ok(pool) = pools.get_status("kept").await else { return false };
         let conditions = pool.status.map(|status| status.conditions).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Hosts that are not taken for others: swapped, restarted, renamed, of another cluster, or with all stored data about them lost.
+//! Identity of hosts that were swapped, restarted, renamed, of another cluster, or whose stored status was lost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -50,7 +50,7 @@ fn pool_of(hosts: Vec<Host>, fields: &Value) -> WindowsNodePoolSpec {
     serde_json::from_value(value).unwrap()
 }
 
-/// Returns a list entry that declares the host key.
+/// Returns an inventory entry that declares the host key.
 fn declared(host: &SimHost) -> Result<Host> {
     Ok(Host { host_key: Some(host.host_key().to_openssh()?), ..entry(host) })
 }
@@ -70,7 +70,7 @@ fn all_run(host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// Address and key of two hosts are swapped in the list by mistake, and then one of them is removed.
+/// Swaps address and key of two hosts in the list, as by mistake, and then removes one of them.
 async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World) -> Result<()> {
     let hosts = world.hosts("swap", 3).await?;
     let entries = hosts.iter().map(declared).collect::<Result<Vec<_>>>()?;
@@ -87,7 +87,7 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
     }
     swapped.remove(0);
     world.apply("swap", &pool_of(swapped, &json!({}))).await?;
-    // The other machine is not taken for it: it is found where it was proven, and leaves.
+    // The removed host is found at the address where it was proven, and leaves. The other host is not taken for it.
     world.eventually("it leaves", || async { matches!(world.instance(hosts[0].name()).await, Ok(None)) }).await?;
     ensure!(marker(&hosts[0]).is_err() && hosts[0].services().is_empty(), "{:?}", hosts[0].services());
     for (host, before) in hosts.iter().zip(&before).skip(1) {
@@ -102,7 +102,7 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
     hosts[1..].iter().try_for_each(all_run)
 }
 
-/// The machine has restarted since the operator's last log-in, so that its boot id is another one.
+/// Renames a host that has restarted since the operator's last login, so that its boot id differs.
 async fn a_host_that_gets_another_name_is_not_configured_before_the_old_one_is_gone(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("old-name")).await?;
     world.join("renamed", &pool_of(vec![entry(&host)], &json!({}))).await?;
@@ -121,7 +121,7 @@ async fn a_host_that_gets_another_name_is_not_configured_before_the_old_one_is_g
     let renamed = Host { name: "new-name".into(), ..entry(&host) };
     world.apply("renamed", &pool_of(vec![renamed], &json!({}))).await?;
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
-    // It is said in the pool where no instance is made for an address that has one.
+    // The pool reports the conflict if no instance is made for the address.
     world
         .eventually("the new name is refused", || async {
             let instance = instances.get_opt("new-name").await.ok().flatten();
@@ -138,7 +138,10 @@ async fn a_host_that_gets_another_name_is_not_configured_before_the_old_one_is_g
         .await?;
     ensure!(starts(&host) == before && marker(&host)?.node_name == "old-name", "{:?}", marker(&host)?);
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    ensure!(pods.get("guarded-old-name").await?.metadata.deletion_timestamp.is_none(), "the budget was broken");
+    ensure!(
+        pods.get("guarded-old-name").await?.metadata.deletion_timestamp.is_none(),
+        "the PodDisruptionBudget was violated"
+    );
 
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
     budgets.delete("guarded", &DeleteParams::default()).await?;
@@ -166,7 +169,7 @@ async fn a_host_of_another_cluster_is_not_taken_over_unasked(world: &World) -> R
     let message = world.until_failed("lent", "HostOfAnotherCluster").await?;
     ensure!(message.contains(ELSEWHERE) && message.contains("takeOverFrom"), "{message}");
 
-    // A key that was only seen first is not enough.
+    // A host key that was trusted on first use is not enough.
     let take_over = json!({"takeOverFrom": [ELSEWHERE]});
     world.apply("lent", &pool_of(vec![entry(&host)], &take_over)).await?;
     world
@@ -201,10 +204,10 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     world.stop().await?;
 
     lose_all_status(&world).await?;
-    // Nothing says which key this host has.
+    // No record of this host's key is left.
     let nothing = json!({key::SSH_HOST_KEY: null, key::SSH_HOST_KEY_TYPE: null});
     world.edit_node(unproven.name(), json!({"metadata": {"annotations": nothing}})).await?;
-    // This one was taken out of the list after the backup.
+    // The last host is removed from the list while no operator runs.
     world.apply("lost", &spec_with(&hosts[..4], careless)).await?;
     let before: Vec<_> = hosts.iter().map(|h| (starts(h), h.stats().processes)).collect();
     world.new_operator().await?;
@@ -234,7 +237,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
         let was = nodes.iter().find(|n| n.name_any() == name).and_then(ResourceExt::uid).context("it was there")?;
         ensure!(node.uid() == Some(was) && !is_cordoned(&node), "{name} is another Node, or cordoned");
     }
-    // A user says which key it is.
+    // A user confirms the host key.
     let key = unproven.host_key().fingerprint(russh::keys::HashAlg::Sha256).to_string();
     world.annotate(unproven.name(), key::TRUST_HOST_KEY, &key).await?;
     world.until_joined(unproven.name()).await?;
@@ -242,10 +245,10 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     Ok(())
 }
 
-/// The resource versions of all objects are smaller after the restore: watches would wait for changes that never come.
+/// After a restore, the resource versions of all objects are lower: watches would wait for changes that never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
-    // No restore, however slow the machine is, lets the Lease run out before the operator reads it.
+    // A long Lease, which does not expire before the operator reads it after the restore, however slow the machine is.
     let mut world = World::new(SimOptions::default(), &OUTLIVES_API_SERVER).await?;
     let hosts = world.hosts("etcd", 2).await?;
     let labelled = |value: &str| spec_with(&hosts, json!({"template": {"metadata": {"labels": {"era": value}}}}));
@@ -259,7 +262,7 @@ async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
     for host in &hosts {
         has_label(&world, host, "after").await?;
     }
-    // The operator tells a restore by a Lease that is older than the one that it has written.
+    // The operator detects a restore by a Lease that is older than the one that it has written.
     let is_renewed =
         || async { crate::crash::lease(&world).await.is_ok_and(|now| now.metadata.resource_version != lease) };
     world.eventually("the Lease is renewed after the backup", is_renewed).await?;
@@ -295,7 +298,7 @@ async fn instances(world: &World) -> Result<Vec<WindowsInstance>> {
     Ok(Api::<WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?.items)
 }
 
-/// Removes all status, which a backup does not bring back.
+/// Removes the status of all instances and pools, which a backup does not restore.
 async fn lose_all_status(world: &World) -> Result<()> {
     let nothing = Patch::Merge(json!({"status": null}));
     let all: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);

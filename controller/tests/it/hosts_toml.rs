@@ -1,4 +1,4 @@
-//! Registry mirrors as containerd of the payload and the oldest one understand them: their own readers of `hosts.toml` read the files that hosts get.
+//! Registry mirrors in the `hosts.toml` files of hosts, as read by containerd's own code: in the payload's version and in the oldest one.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use wnp_core::render::{Cluster, MirrorRule, PullSecret, Settings, fixtures, rend
 
 const DIRECTORY: &str = r"C:\k\containerd\registries\";
 
-/// Registry host that containerd contacts, and for what.
+/// Registry host that containerd contacts, with its capabilities.
 #[derive(Deserialize, Debug)]
 struct Host {
     url: String,
@@ -24,7 +24,7 @@ impl Host {
     fn shown(&self) -> String {
         let rights = [(self.pull, "pull"), (self.resolve, "resolve")];
         let rights: Vec<&str> = rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect();
-        // In another spelling it would be sent beside the token of the registry.
+        // In another spelling, containerd would send the header in addition to the registry's token.
         let login = self.header.as_ref().map(|header| header["Authorization"].join(", "));
         [Some(rights.join("+")), Some(self.url.clone()), login].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
@@ -107,7 +107,7 @@ fn containerd_asks_where_the_rules_say() -> Result<()> {
                 &format!("{source} https://registry-1.docker.io/v2"),
             ],
         ),
-        // The first mirror is asked once more, in place of the source.
+        // The first mirror is repeated in place of the source.
         (
             "gcr.io",
             &[
@@ -118,7 +118,7 @@ fn containerd_asks_where_the_rules_say() -> Result<()> {
         ),
         ("nowhere.example.com", &[&format!("{source} https://never-contact-source.invalid/v2")]),
         ("ghcr.io", &["pull https://registry-1.docker.io/v2", &format!("{source} https://ghcr.io/v2")]),
-        // The same name with another port, and one without a rule.
+        // The same host with another port, and a registry without a rule.
         ("registry.example.com", &[&format!("{source} https://registry.example.com/v2")]),
         ("other.example.com:5000", &[&format!("{source} https://other.example.com:5000/v2")]),
     ];
@@ -128,7 +128,7 @@ fn containerd_asks_where_the_rules_say() -> Result<()> {
         let registries = expected.iter().map(|(registry, _)| *registry);
         let judge = containerdjudge(&containerd)?;
         let output = Command::new(&judge).arg("hosts").arg(dir.path()).args(registries).output()?;
-        // Also a warning of a field that containerd does not know.
+        // Standard error would have warnings of fields that containerd does not know.
         ensure!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
         let read: BTreeMap<String, Vec<Host>> = serde_json::from_slice(&output.stdout)?;
         for (registry, expected) in &expected {

@@ -1,4 +1,4 @@
-//! Image that is built and run as a cluster runs it: by another user, without capabilities, on a read-only root, with a ServiceAccount token.
+//! Container image, built and run as a cluster runs it: as another user, without capabilities, on a read-only root, with a ServiceAccount token.
 
 use std::{
     fs::{self, File},
@@ -26,7 +26,7 @@ use crate::fleet::{LIMIT, entries, is_ready, spec};
 /// User id in the range that OpenShift gives to a namespace.
 const USER: u32 = 1_000_730_000;
 
-/// Reports whether a test can run. Fails if it must run and cannot.
+/// Reports whether the programs that a test needs are installed. Fails if they are not and no test may be skipped.
 fn can(programs: &[&'static str]) -> Result<bool> {
     let missing = image::missing(Arch::Amd64, programs);
     if !missing.is_empty() {
@@ -50,7 +50,7 @@ fn files(folder: &Path, operator: PathBuf) -> Result<Files> {
     Ok(files)
 }
 
-/// Reads a blob of an image that is JSON.
+/// Reads a JSON blob of an image.
 fn blob(built: &image::Built, digest: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&fs::read(built.layout.join("blobs").join(digest.replace(':', "/")))?)?)
 }
@@ -78,7 +78,7 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
         let program = folder.path().join("operator");
         fs::write(&program, "a program")?;
         let files = files(folder.path(), program)?;
-        // Not as a process with another umask would write it: as one that has written it already.
+        // Gives the files the modes that another umask would have given them.
         let status = Command::new("chmod").args(["-R", umask]).arg(&files.payload).status()?;
         ensure!(status.success(), "chmod: {status}");
         let images = image::build(&Store::new(&folder.path().join("store"))?, &files, &folder.path().join("out"))?;
@@ -92,7 +92,7 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
     let (full, slim, payload) = (layers(&one.operator)?, layers(&one.slim)?, layers(&one.payload)?);
     ensure!(full.len() == 2 && full[0] == payload[0] && full[1] == slim[0], "{full:?} {slim:?} {payload:?}");
 
-    // Another program is another image above the same payload.
+    // Another program changes the image, and not the payload's layer below it.
     let folder = tempfile::tempdir()?;
     let program = folder.path().join("operator");
     fs::write(&program, "another program")?;
@@ -101,7 +101,7 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
     ensure!(third.payload.digest == one.payload.digest);
     ensure!(third.operator.digest != one.operator.digest && layers(&third.operator)?[0] == full[0]);
 
-    // For other nodes it says so, and the payload's layer is the same.
+    // An image for another architecture names it, and has the same payload layer.
     let other = image::build(
         &Store::new(&folder.path().join("store"))?,
         &Files { arch: Arch::Arm64, ..files },
@@ -119,7 +119,7 @@ fn the_same_files_are_the_same_images_and_the_payload_is_the_lower_layer() -> Re
     Ok(())
 }
 
-/// Operator in a container, ended on drop.
+/// Operator in a container, which is removed on drop.
 struct Container {
     podman: Child,
     store: Store,
@@ -158,7 +158,7 @@ impl Drop for Container {
 fn podman_run(store: &Store, pod: &Value, container: &Value, name: &str) -> Result<Command> {
     let mut podman = store.command("podman");
     podman.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "run", "--rm", "--name", name]);
-    // Limits of a machine that lets no one raise them; the end of a container whose test was killed.
+    // Limits that need no raise where that is forbidden, and a timeout for containers whose test was killed.
     podman.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=1000:1000", "--timeout", "900"]);
     podman.args(["--network", "host", "--pull", "never"]);
     podman.args(["--user", &USER.to_string()]);
@@ -199,7 +199,7 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
         };
         env.push((variable["name"].as_str().context("a name")?, value));
     }
-    // The network of this machine may have its ports in use.
+    // The default ports may be in use on this machine.
     for variable in [
         "WINDOWS_NODE_POOLS_LISTEN",
         "WINDOWS_NODE_POOLS_METRICS_LISTEN",
@@ -219,14 +219,14 @@ fn run(deployment: &Deployment, control_plane: &ControlPlane, store: &Store, acc
     Ok(Container { podman, store: store.clone(), name, log })
 }
 
-/// Creates a folder for an overlay, from which `../../deploy` is that of the repository.
+/// Creates a folder for an overlay, from which `../../deploy` leads to the repository's manifests.
 fn overlay() -> Result<tempfile::TempDir> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     fs::create_dir_all(&target)?;
     Ok(tempfile::tempdir_in(target)?)
 }
 
-/// Runs the init containers of the component for clusters that cannot mount images, and checks what the operator would find.
+/// Runs the init containers that copy the payload in clusters that cannot mount images, and checks the copy.
 async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built: &Images) -> Result<()> {
     let overlay = overlay()?;
     let image = |name: &str, built: &image::Built| {
@@ -353,7 +353,7 @@ async fn administrator(control_plane: &ControlPlane, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes the files that a pod has of its ServiceAccount.
+/// Writes the ServiceAccount files that a pod would have.
 async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Result<()> {
     let output = control_plane.kubectl(&["-n", NAMESPACE, "create", "token", name]).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -364,7 +364,7 @@ async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Res
     Ok(())
 }
 
-/// Programs that control applications identify a program by its version, and Windows by its manifest the versions of Windows that it supports.
+/// Application control identifies a program by its version resource; Windows reads from its manifest which versions of Windows it supports.
 #[test]
 fn wicd_has_a_version_and_a_manifest() -> Result<()> {
     let exe = fs::read(testbed::binaries::wicd_exe()?)?;

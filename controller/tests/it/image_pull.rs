@@ -1,4 +1,4 @@
-//! Hosts that pull images in advance: after a join and before a change, a few at a time, and they release them.
+//! Images that hosts pull in advance, after a join and before a change, a few hosts at a time, and that they release.
 
 use std::sync::{Arc, Mutex};
 
@@ -50,7 +50,7 @@ fn has_pins(host: &SimHost, images: &[&str]) -> bool {
     ids.len() == images.len() && pins(host) == ids
 }
 
-/// Hosts that pull at the same time, and hosts whose update began before they were asked for their images.
+/// Record of hosts that pull at the same time, and of hosts whose update began before an attempt to pull.
 #[derive(Default)]
 struct Observed {
     now: std::collections::BTreeSet<String>,
@@ -91,7 +91,7 @@ async fn hosts_pull_after_their_join_and_release_what_is_no_longer_listed() -> R
     hosts[1].windows().images_state().refused.insert(A.into(), "manifest unknown\u{1b}[31m".into());
     world.join(POOL, &spec(&hosts, &[A, B], json!({}))).await?;
 
-    // One image that cannot be pulled keeps neither the other image nor other hosts back.
+    // An image that cannot be pulled delays neither the other image nor other hosts.
     let failed = format!("2 of 3 hosts have all 2 images; 1 failed: {}: PullImages: ", hosts[1].name());
     world.until(POOL, "one failed", |p| says(p, "False", "PrePullFailed", &failed)).await?;
     world

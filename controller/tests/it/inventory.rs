@@ -1,4 +1,4 @@
-//! Lists of hosts, whatever their source: hosts that change pools, lists that lose too much, entries that turn bad.
+//! Inventories of any source: hosts that move to another pool, lists that lose too many hosts, entries that become invalid.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -43,7 +43,7 @@ async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
     let goes = hosts[1].name();
     let before = world.node(goes).await?.context("no Node")?;
 
-    // Both pools list it for a moment: the first one keeps it.
+    // While both pools list the host, the first one keeps it.
     let both: Vec<_> = more.iter().chain(&hosts[1..]).cloned().collect();
     world.apply("to", &spec(&both)).await?;
     world
@@ -106,7 +106,7 @@ async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
     };
     world.join(POOL, &of(5)).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    // What is announced to the guard of removals holds for the next change, and for no other.
+    // An announcement to the removal guard is valid for the next change only.
     let announced = json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "1"}}});
     pools.patch(POOL, &PatchParams::default(), &Patch::Merge(announced)).await?;
     world.apply(POOL, &of(4)).await?;

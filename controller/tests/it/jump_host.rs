@@ -27,7 +27,7 @@ use testbed::{
 
 use crate::{
     crd::{
-        Verdict::{Refused, Taken},
+        Expected::{Refused, Taken},
         check, merge, specs,
     },
     fleet::{LIMIT, World, has, is_cordoned, is_ready, pool_status, spec_with, status},
@@ -36,7 +36,7 @@ use crate::{
 const USER: &str = "relay";
 const KEY: &str = "jump-host-key";
 
-/// Returns the settings of a pool behind a jump host.
+/// Returns the SSH settings of a pool behind a jump host.
 fn ssh(jump_host: &SimJumpHost) -> Value {
     json!({"jumpHost": {
         "address": jump_host.address().to_string(),
@@ -180,7 +180,7 @@ async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() ->
     deployment::eventually("the host refuses", refuses).await
 }
 
-/// Joins hosts whose names only they know, and which are contacted through the jump host, too.
+/// Joins hosts of a ConfigMap, whose names the operator asks from the hosts, through the jump host, too.
 async fn without_names(world: &World, jump_host: &SimJumpHost) -> Result<Vec<SimHost>> {
     const POOL: &str = "nameless";
     let hosts = world.hosts("nameless", 2).await?;
@@ -201,7 +201,7 @@ async fn without_names(world: &World, jump_host: &SimJumpHost) -> Result<Vec<Sim
 /// Waits until the hosts have seen the connections of the jump host and no other.
 async fn only_through(world: &World, jump_host: &SimJumpHost, hosts: &[SimHost]) -> Result<()> {
     let connections = || hosts.iter().map(|h| h.stats().connections).sum::<u64>();
-    // A host sees a connection a moment after it is made.
+    // A host counts a connection a moment after it is made.
     world
         .eventually("hosts have seen the connections of the jump host and no other", || async {
             connections() > 0 && connections() == jump_host.forwarded()

@@ -49,7 +49,7 @@ fn administrators(host: &SimHost) -> PathBuf {
 
 impl Keys {
     async fn new() -> Result<Self> {
-        // Each request takes a moment, so that a kill lands in the middle.
+        // Each request takes a moment, so that concurrent rotations would be seen.
         let link = Link { rtt: Duration::from_millis(40), ..Link::default() };
         let world = World::new(SimOptions { link, ..SimOptions::default() }, &[]).await?;
         let new = deployment::new_key()?;
@@ -59,7 +59,7 @@ impl Keys {
         Ok(Self { old: identity(&pem(&world.key)?)?, new: identity(&new_pem)?, new_pem, world })
     }
 
-    /// Creates hosts whose file has the old key and that of another user.
+    /// Creates hosts whose key file has the old key and another user's key.
     async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
         let hosts = self.world.hosts(prefix, count).await?;
         for host in &hosts {
@@ -119,7 +119,7 @@ impl Keys {
             .await
     }
 
-    /// Checks that a host has the new key only.
+    /// Checks that a host accepts the new key and not the old one, and that its instance and Node record the new key.
     async fn check(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         ensure!(Self::admits(host, &self.new).await?, "{name} refuses the new key");
@@ -138,7 +138,7 @@ impl Keys {
     }
 }
 
-/// Hosts whose keys are being changed, or may be: the most at once, and all over time.
+/// Record of hosts with a grant for or an operation of a key rotation: the current ones, their largest number, and all so far.
 #[derive(Default)]
 struct AtOnce {
     now: BTreeSet<String>,
@@ -175,14 +175,14 @@ async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
     let world = &keys.world;
     let hosts = keys.hosts("win", 3).await?;
     let (old, new) = (keys.old.authorized_key(), keys.new.authorized_key());
-    // A file of a user, with an editor of Windows, and in an encoding of Windows.
+    // A file that a user has edited on Windows: with CRLF, and in a Windows code page.
     let [before, both] = [
         format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {old} of the operator"),
         format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {new} {}\r\n", api::names::COMPONENT),
     ]
     .map(|text| text.chars().map(|c| c as u8).collect::<Vec<u8>>());
     std::fs::write(administrators(&hosts[0]), before)?;
-    // A host whose server reads the file in the profile.
+    // A host whose SSH server reads the file in the user's profile.
     let profile = hosts[1].drive_c().join("Users/Administrator/.ssh/authorized_keys");
     std::fs::create_dir(profile.parent().context("it has a directory")?)?;
     std::fs::rename(administrators(&hosts[1]), &profile)?;
@@ -237,7 +237,7 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
                     && c.message.starts_with("2 of 3 hosts accept an old key: win-1, win-2; win-1: Connect: ")
-                    && c.message.contains("or list the key that it accepts, after the first one")
+                    && c.message.contains("or add the key that the host accepts to the list, after the first key")
             }) && is_ready(p)
         })
         .await?;
@@ -245,7 +245,7 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
         ensure!(std::fs::read_to_string(administrators(host))? == keys.before(), "{} was changed", host.name());
     }
 
-    // With the old key beside the new one, they get it, too.
+    // Once the pool lists the old key, too, the other hosts get the new one.
     deployment::store_key_as(&world.control_plane, "ssh-old", &world.key).await?;
     let refs = json!([{"name": api::names::DEFAULT_KEY_SECRET}, {"name": "ssh-old"}]);
     world.apply("factory", &spec_with(&hosts, json!({"ssh": {"privateKeySecretRefs": refs}}))).await?;

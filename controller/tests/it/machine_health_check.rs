@@ -1,4 +1,4 @@
-//! A MachineHealthCheck and the operator never repair one node together.
+//! MachineHealthChecks and the operator: they never repair the same node.
 
 use anyhow::{Result, ensure};
 use api::{GrantType, WindowsNodePool};
@@ -15,7 +15,7 @@ use testbed::{
 use crate::{
     fleet::{World, pool_status, status},
     machines::{ARGS, Maker, provisioned, set_port, until_made, until_ready},
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
     transcripts::root,
 };
 
@@ -44,8 +44,8 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     edit_pool(&world, json!({"spec": {"remediation": remediation}})).await?;
 
     for host in &hosts {
-        fell(host);
-        say_not_ready(&world, host.name()).await?;
+        stop_services(host);
+        mark_node_not_ready(&world, host.name()).await?;
     }
     world.until_event("spared", "Repaired").await?;
     let says = |p: &WindowsNodePool| {
@@ -59,17 +59,17 @@ async fn a_node_of_a_machine_with_a_health_check_is_left_to_it() -> Result<()> {
     let repairs = instance.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Repair);
     ensure!(!repairs && status(&instance).operation.is_none(), "it is being repaired: {:?}", instance.spec.grant);
 
-    // As a user does before maintenance: from now on the node is the operator's to repair.
+    // A user pauses the MachineHealthCheck, as before maintenance: now the operator repairs the node.
     let paused = json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}});
     maker.edit("MachineHealthCheck", "windows", paused).await?;
     world.until_event("covered", "Repaired").await?;
     until_ready(&world, "win", 2).await?;
 
-    // In force again, it deletes a Machine whose Node is down. The host leaves, and its node is not repaired in its last minutes.
+    // In force again, it deletes a Machine whose Node is down (here the test does). The host is removed, and its node is not repaired before.
     let goes_on = json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": null}}});
     maker.edit("MachineHealthCheck", "windows", goes_on).await?;
-    fell(&hosts[0]);
-    say_not_ready(&world, "covered").await?;
+    stop_services(&hosts[0]);
+    mark_node_not_ready(&world, "covered").await?;
     maker.delete("covered").await?;
     maker.let_go("covered").await?;
     world.eventually("its instance is gone", || async { matches!(world.instance("covered").await, Ok(None)) }).await?;

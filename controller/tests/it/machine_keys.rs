@@ -1,5 +1,5 @@
-//! Another SSH key for hosts of Machines: the content of `cloud-private-key` is replaced, as with the legacy operator, and Machines whose hosts
-//! refuse the new key are replaced, one after another.
+//! Rotation of the SSH key for hosts of Machines: a user replaces the content of `cloud-private-key`, as with WMCO, and the operator replaces
+//! Machines whose hosts refuse the new key, one after another.
 
 use std::{
     collections::BTreeMap,
@@ -39,13 +39,13 @@ use crate::{
 const POOL: &str = "winworker";
 const RESTRICTED: &str = "MachineDeletionRestricted";
 
-/// Machines of a MachineSet of three, as a watch sees them.
+/// Record of a watch on the Machines of a MachineSet with three replicas.
 #[derive(Default)]
 struct Seen {
     machines: BTreeMap<String, (bool, String)>,
-    /// Deleted Machines, in order, each with the version of the cluster's data at its deletion.
+    /// Deleted Machines in order, each with its resource version at the deletion.
     deleted: Vec<(String, u64)>,
-    /// Deletions at which not all other Machines worked.
+    /// Deletions at which another Machine was missing or not running.
     too_many: Vec<String>,
 }
 
@@ -151,7 +151,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     }
     let seen = watch(&maker);
 
-    // Outside of maintenance windows, and in a pool that is paused, it is reported and no Machine is deleted.
+    // Outside of maintenance windows, and in a paused pool, refusals are reported and no Machine is deleted.
     let window = json!([{"schedule": "0 3 29 2 *", "durationSeconds": 900}]);
     edit_rollout(&world, json!({"maintenanceWindows": window.clone()})).await?;
     let new = deployment::new_key()?;
@@ -176,7 +176,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     none_goes(&maker, &hosts, &world).await?;
     ensure!(seen.lock().unwrap().deleted.is_empty(), "{:?}", seen.lock().unwrap().deleted);
 
-    // A key that new Machines would not let in, or who knows, is no reason to make new ones.
+    // No Machine is deleted for a key that new Machines would refuse, or may refuse.
     deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
     let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
     edit_pool(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
@@ -197,14 +197,14 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     none_goes(&maker, &hosts, &world).await?;
     ensure!(seen.lock().unwrap().deleted.is_empty(), "{:?}", seen.lock().unwrap().deleted);
 
-    // Then one goes. The next one has to wait until there is another in its place, and that works.
+    // One Machine is deleted. The next one waits until a replacement runs.
     edit_rollout(&world, json!({"maintenanceWindows": null})).await?;
     until_deleted(&world, &maker, &hosts[0]).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("(old-0): one at a time")).await?;
     let_go(&world, &maker, &hosts[0]).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("2 of 3 Machines")).await?;
 
-    // A key that no host takes costs one node, and no more: the new host refuses it, too.
+    // A replacement that refuses the key, too, is deleted first: a key that no host accepts costs one node at most.
     let odd = made_with(&world, &maker, &set, "odd", &deployment::new_key()?).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("(odd)")).await?;
     until_deleted(&world, &maker, &odd).await?;
@@ -245,7 +245,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     Ok(())
 }
 
-/// The legacy operator empties `pub-key-hash` of a Machine's Node when the key has changed, and replaces the Machine later.
+/// When the key has changed, WMCO empties `pub-key-hash` of a Machine's Node, and replaces the Machine later.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
@@ -267,13 +267,13 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;
         maker.runs(host.name()).await?;
     }
-    // Nodes of the legacy operator are there: a user has to start the takeover.
+    // WMCO's nodes exist: the new pool waits in mode Plan until a user starts the takeover.
     ensure!(until_made(&world, POOL).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     set_port(&world, POOL, takes).await?;
     let go = Patch::Merge(json!({"spec": {"mode": "Apply"}}));
     Api::<WindowsNodePool>::all(world.client.clone()).patch(POOL, &PatchParams::default(), &go).await?;
 
-    // One that takes the key is taken over as it is.
+    // A host that accepts the key is taken over unchanged.
     world.until_event(takes.name(), "Adopted").await?;
     world
         .eventually("the hash is written again", || async {
@@ -284,17 +284,17 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
     let node = world.node(takes.name()).await?.context("it has no Node")?;
     ensure!(node.uid() == before.uid() && !is_cordoned(&node), "{node:?}");
 
-    // One that refuses it is replaced. Of one that has taken it, who knows what is wrong with it.
+    // A host that refuses the key is replaced, unless it has accepted the key before: then its fault is unknown.
     until_deleted(&world, &maker, refuses).await?;
     world.until_note(broken.name(), RESTRICTED, |note| note.contains("it accepted one of them before")).await?;
-    // Of a Node that was never ours, who has made the machine takes care.
+    // The operator never took over this Node: whoever made the Machine deletes it.
     Api::<Node>::all(world.client.clone()).delete(refuses.name(), &DeleteParams::default()).await?;
     let_go(&world, &maker, refuses).await?;
     let other = made_with(&world, &maker, &set, "other", &world.key).await?;
     world.until_joined(other.name()).await?;
     maker.runs(other.name()).await?;
 
-    // When it lets us in again, it is taken over.
+    // The other host is taken over once it accepts the key again.
     let admitted = world.key.public_key().to_openssh()?;
     std::fs::write(broken.drive_c().join("ProgramData/ssh/administrators_authorized_keys"), admitted)?;
     world.until_event(broken.name(), "Adopted").await?;

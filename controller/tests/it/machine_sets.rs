@@ -1,4 +1,4 @@
-//! Examples of MachineSets, and those that the command `machineset` makes, applied to an API server with the kinds of the Machine API.
+//! Examples of MachineSets, and output of the command `machineset`, applied to an API server with the kinds of the Machine API.
 
 use anyhow::{Context as _, Result, ensure};
 use api::names::key;
@@ -10,7 +10,7 @@ use testbed::{
 
 use crate::transcripts::root;
 
-/// Applies an object in a dry run in which unknown fields are faults, and returns the API server's answer.
+/// Applies an object in a dry run with strict validation, and returns the API server's answer.
 async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result::Result<Value, String>> {
     let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
     std::fs::write(file.path(), object)?;
@@ -25,7 +25,7 @@ async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result
     })
 }
 
-/// Stores a MachineSet as one of Linux workers, and returns what the command `machineset` makes of it.
+/// Stores a MachineSet as one of Linux workers, and returns the MachineSet that the command `machineset` derives from it.
 async fn from_worker(control_plane: &ControlPlane, windows: &Value) -> Result<String> {
     let mut worker = windows.clone();
     worker["metadata"]["name"] = json!("ocp-7x2kq-worker-a");
@@ -47,7 +47,7 @@ async fn from_worker(control_plane: &ControlPlane, windows: &Value) -> Result<St
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_takes_each_example_of_a_machine_set() -> Result<()> {
-    // A control plane of its own: kinds of machines change what other operators do.
+    // A control plane of its own: the kinds of the Machine API change what operators of other tests do.
     let control_plane = &ControlPlane::start(ControlPlaneOptions::default()).await?;
     deployment::install(control_plane).await?;
     deployment::install_machines(control_plane, MachineApi::OpenShift).await?;
@@ -65,7 +65,7 @@ async fn the_api_server_takes_each_example_of_a_machine_set() -> Result<()> {
         apply(control_plane, &made).await?.map_err(|said| anyhow::anyhow!("{}: {said}\n{made}", path.display()))?;
         first.get_or_insert(given);
     }
-    // What it would say to a field in the wrong place.
+    // A misplaced field is refused.
     let mut wrong = first.context("there is no example")?;
     wrong["spec"]["template"]["spec"]["taint"] = json!([]);
     let said = apply(control_plane, &wrong.to_string()).await?.err().context("a wrong field is taken")?;

@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
 const FINALIZER: &str = "machine.example.com/vm";
 
-/// Kinds of one API that makes machines.
+/// Client for the objects of one Machine API.
 pub(crate) struct Maker {
     client: kube::Client,
     pub api: MachineApi,
@@ -102,7 +102,7 @@ impl Maker {
         self.says(name, json!({"phase": "Running", "nodeRef": {"name": name}})).await
     }
 
-    /// Gives a MachineSet other settings for its Machines.
+    /// Sets the provider spec of a MachineSet's Machines.
     pub(crate) async fn set_provider_spec(&self, set: &str, provider_spec: Value) -> Result<()> {
         let patch = json!({"spec": {"template": {"spec": {"providerSpec": provider_spec}}}});
         self.kind("MachineSet").patch(set, &PatchParams::default(), &Patch::Merge(patch)).await?;
@@ -171,11 +171,11 @@ async fn until_no_pool(world: &World, pool: &str) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
-    // Machines come to the cluster after the operator.
+    // The Machine API is installed after the operator has started.
     let world = World::new(SimOptions::default(), ARGS).await?;
     let maker = Maker::install(&world, MachineApi::OpenShift).await?;
     let hosts = world.hosts("win", 3).await?;
-    // The address of the first one was that of a machine that never became a node: the legacy operator has left its host key.
+    // An earlier machine had the address of the first host and never became a node: WMCO has left its host key.
     let stale = deployment::new_key()?.public_key().public_key_base64();
     let metadata = json!({"name": LEGACY_HOST_KEYS, "namespace": NAMESPACE});
     let seen = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {hosts[0].address().to_string(): stale}});
@@ -202,7 +202,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
         is_named_as_the_legacy_operator_names_machines(&world, host).await?;
     }
 
-    // One that has no address yet is reported, and joins when it has one.
+    // A Machine without an address is reported, and its host joins when it has one.
     maker.says(hosts[2].name(), json!({"phase": "Provisioned"})).await?;
     world
         .until("winworker", "a Machine has no address", |p| {
@@ -212,7 +212,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     maker.says(hosts[2].name(), provisioned(&hosts[2])).await?;
     until_ready(&world, "winworker", 3).await?;
 
-    // A Machine that is being deleted stays a host until it is deleted; then the operator does not wait for the host.
+    // The host of a Machine that is being deleted stays until the Machine is gone; then the operator does not wait for the host.
     let first = hosts[0].name();
     maker.machines().delete(first, &DeleteParams::default()).await?;
     maker.says(first, json!({"phase": "Deleting"})).await?;
@@ -235,7 +235,8 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     Ok(())
 }
 
-/// Checks that a Machine's Node loses the label of `windows-instances`: with it, the legacy operator would deconfigure a Node that is handed back.
+/// Checks that a Machine's Node has WMCO's annotations, and loses the label of `windows-instances`: with it, WMCO would deconfigure a Node that is
+/// handed back.
 async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &SimHost) -> Result<()> {
     let name = host.name();
     world.edit_node(name, json!({"metadata": {"labels": {key::BYOH: "true"}}})).await?;
@@ -333,7 +334,7 @@ async fn nodes_stay_when_the_operator_is_uninstalled_by_the_guide() -> Result<()
                 && instances.list(&all).await.is_ok_and(|instances| instances.items.is_empty())
         })
         .await?;
-    // A pool that is made afterwards proves that the sources were looked at again.
+    // A pool that is made afterwards proves that the operator has read the sources again.
     let later = maker.set("later").await?;
     maker.machine("later-0", Some(&later), json!({"phase": "Provisioning"})).await?;
     until_made(&world, "later").await?;
@@ -367,7 +368,7 @@ async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
     world.eventually("there is user data", || carries(openshift, first.clone())).await?;
     ensure!(user_data(&world, cluster_api).await.is_none(), "there is no such namespace");
 
-    // Foreign text with the key is left unchanged. The copy, which is made afterwards, proves that it was read.
+    // Another author's user data with the key stay unchanged. The copy, which is made afterwards, proves that the operator has read them.
     let theirs = json!({"stringData": {"userData": format!("theirs, with '{first}'")}});
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), openshift.namespace());
     secrets.patch(USER_DATA_SECRET, &PatchParams::default(), &Patch::Merge(theirs)).await?;
@@ -376,7 +377,7 @@ async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
     let text = user_data(&world, openshift).await.context("it is gone")?;
     ensure!(text.starts_with("theirs"), "{text}");
 
-    // With another key both are written.
+    // A new key is written to both Secrets.
     let key = deployment::new_key()?;
     deployment::store_key(&world.control_plane, &key).await?;
     let second = line(&key)?;
@@ -386,7 +387,7 @@ async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
         ensure!(!text.contains(&first), "{text}");
     }
 
-    // The right to do so ends with that one name.
+    // The operator may write no other Secret there.
     let operator = deployment::operator_client(&world.control_plane).await?;
     let secrets: Api<Secret> = Api::namespaced(operator, openshift.namespace());
     let other = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}, "stringData": {"a": "b"}});
@@ -415,7 +416,7 @@ async fn pools_come_and_go_with_machine_sets_of_both_apis() -> Result<()> {
     until_made(&world, "windows-machines").await?;
     until_ready(&world, "newer", 0).await?;
 
-    // They go with what they were made for, and others stay.
+    // Pools are deleted with their sources, and others stay.
     openshift.machines().delete("lone", &DeleteParams::default()).await?;
     openshift.let_go("lone").await?;
     cluster_api.kind("MachineSet").delete("newer", &DeleteParams::default()).await?;
@@ -463,7 +464,7 @@ async fn a_machine_that_lets_nobody_in_is_replaced_while_all_others_work() -> Re
     let kind = |e: &Event| e.regarding.as_ref().and_then(|r| r.kind.clone());
     ensure!(about.iter().any(|e| kind(e).as_deref() == Some("Machine")), "no event on a Machine: {about:?}");
 
-    // After its deletion, its instance is deleted, too, although no log-in ever succeeded.
+    // Once the Machine is gone, its instance is deleted, too, although no login ever succeeded.
     maker.let_go("one-0").await?;
     world.eventually("its instance is gone", || async { matches!(world.instance("one-0").await, Ok(None)) }).await?;
     until_ready(&world, "one", 0).await

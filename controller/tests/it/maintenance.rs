@@ -1,4 +1,4 @@
-//! Maintenance of nodes that users and hosts request: drained one at a time, kept so, verified, and used again.
+//! Maintenance that users and hosts request: nodes are drained one at a time, kept drained, verified, and used again.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, Phase, Step, conditions::kind, names::key};
@@ -36,7 +36,7 @@ async fn until_state(world: &World, node: &str, expected: Option<&str>) -> Resul
     world.eventually(&format!("the maintenance of {node} is {expected:?}"), is_so).await
 }
 
-/// Waits until a node takes pods, without a trace of an operation.
+/// Waits until a node's maintenance is over, and checks that the node is not cordoned.
 async fn until_back(world: &World, node: &str) -> Result<()> {
     until_state(world, node, None).await?;
     world.until_instance(node, "has nothing to do", |i| status(i).operation.is_none()).await?;
@@ -53,7 +53,7 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
     budget(&world, CART, CART).await?;
 
     annotate(&world, first, key::MAINTENANCE, json!("monthly patches")).await?;
-    // What holds the drain is named.
+    // The budget that blocks the drain is named.
     let blocked = world
         .until_instance(first, "says what holds its drain", |i| {
             ready_condition(i).is_ok_and(|c| c.message.contains("budget cart needs 9 healthy pods"))
@@ -69,7 +69,7 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
     let shown = ready_condition(&world.instance(first).await?.context("no instance")?)?.message;
     ensure!(shown.contains("drained for maintenance since") && shown.contains("monthly patches"), "{shown}");
 
-    // The host is switched off, patched and started again, and the operator dies meanwhile.
+    // The host is switched off, patched and started again, and the operator restarts meanwhile.
     hosts[0].power_off();
     world
         .eventually("its Node is not Ready", || async {
@@ -95,7 +95,7 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
     let other = world.node(second).await?.context("no Node")?;
     ensure!(!is_cordoned(&other), "both are drained at once");
 
-    // It is not used before it works.
+    // The node stays cordoned until its host is verified.
     annotate(&world, first, key::MAINTENANCE, Value::Null).await?;
     until_state(&world, first, Some("Returning")).await?;
     world
@@ -110,7 +110,7 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
     world.annotate(first, key::RETRY, "now").await?;
     until_state(&world, first, None).await?;
     world.until_event(first, "MaintenanceEnded").await?;
-    // The next one, after that.
+    // Then the next node is drained.
     until_state(&world, second, Some("Drained")).await?;
     ensure!(!is_cordoned(&world.node(first).await?.context("no Node")?), "both are drained at once");
     world
@@ -136,7 +136,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
         Ok(())
     };
 
-    // Refused as long as a user holds the node, or refuses what the host requests.
+    // Refused while the node is on hold, and while a user refuses maintenance of the host.
     annotate(&world, name, key::HOLD, json!("true")).await?;
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
     annotate(&world, name, key::HOLD, Value::Null).await?;
@@ -144,7 +144,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
     world.annotate(name, key::MAINTENANCE, "").await?;
 
-    // Drained, and once more after the restart of the host. Nothing shows when the operator has seen that no user refuses it any more.
+    // Allowed, and again after a restart of the host. Retried, because nothing shows when the operator has seen the changed annotation.
     let last = std::sync::Mutex::new(None);
     let is_allowed = async || {
         let outcome = hosts[0].maintenance(&begin(6000, false)).await;
@@ -158,7 +158,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     ensure!(is_cordoned_by_us(&node), "{name} is not drained");
     hosts[0].reboot();
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 0)?;
-    // Another host takes no second place: its request is withdrawn when its time is up, or waits.
+    // A second host must wait. After its timeout, its request is withdrawn, unless it is to be kept.
     expect(&hosts[1].maintenance(&begin(20, true)).await, 3)?;
     ensure!(state(&world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "a second place was taken");
     // A run withdraws only its own request.
@@ -172,7 +172,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     expect(&hosts[0].maintenance(&Action::End { wait: Some(6000) }).await, 0)?;
     until_back(&world, name).await?;
 
-    // A user ends what a host does not end.
+    // A user ends a maintenance that the host does not end.
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 0)?;
     world.annotate(name, key::MAINTENANCE, "false").await?;
     until_state(&world, name, Some("Held")).await?;
@@ -193,7 +193,7 @@ async fn a_cordon_of_a_person_stays_and_a_host_may_leave_in_its_maintenance() ->
     ensure!(is_cordoned(&world.node(kept).await?.context("no Node")?), "a user's cordon was lifted");
     world.edit_node(kept, json!({"spec": {"unschedulable": null}})).await?;
 
-    // Paused, nothing begins.
+    // In a paused pool, no maintenance begins.
     world.apply(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1, "paused": true}}))).await?;
     world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
     annotate(&world, leaves, key::MAINTENANCE, json!("scrap")).await?;

@@ -1,4 +1,4 @@
-//! One repository with the hosts of many clusters. Each cluster follows its own folder, and a commit for one cluster does not affect
+//! Repository with the hosts of many clusters. Each cluster follows its own folder, and a commit for one cluster does not affect
 //! the others.
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,7 +20,7 @@ fn list(hosts: &[&SimHost]) -> String {
     hosts.iter().map(line).collect()
 }
 
-/// Condition that the pool follows this commit, and all its hosts are Ready nodes.
+/// Returns a check that the pool follows this commit and all its hosts are Ready nodes.
 fn follows(commit: &str, hosts: i32) -> impl Fn(&WindowsNodePool) -> bool {
     let revision = Some(format!("main@sha1:{commit}"));
     move |pool| {
@@ -30,7 +30,7 @@ fn follows(commit: &str, hosts: i32) -> impl Fn(&WindowsNodePool) -> bool {
     }
 }
 
-/// Condition that the pool keeps its hosts for this reason.
+/// Returns a check that the pool keeps its hosts for this reason.
 fn holds(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
     move |pool| {
         let status = pool_status(pool);
@@ -39,7 +39,7 @@ fn holds(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
     }
 }
 
-/// Condition that the pool refuses this commit, because no trusted key has signed it.
+/// Returns a check that the pool refuses this commit because no trusted key has signed it.
 fn refuses(commit: &str) -> impl Fn(&WindowsNodePool) -> bool {
     let revision = Some(format!("main@sha1:{commit}"));
     move |pool| {
@@ -70,7 +70,7 @@ impl Sites {
         Ok(Self { scene, south, of_north, of_south })
     }
 
-    /// Returns the pool of a site, which may remove so many hosts at once.
+    /// Returns the pool of a site, which may remove at most `max_removals` hosts at once.
     fn pool(&self, site: &str, max_removals: u32) -> WindowsNodePoolSpec {
         let verify = json!({"secretRef": {"name": "signers"}});
         let mut spec = self.scene.spec(json!({"path": format!("sites/{site}"), "verify": verify}));
@@ -128,7 +128,7 @@ async fn one_repository_has_the_hosts_of_two_clusters() -> Result<()> {
     Box::pin(a_host_moves(&sites)).await
 }
 
-/// A commit without a trusted signature is refused by both clusters, which verify one history.
+/// Checks that both clusters refuse commits without a trusted signature.
 async fn what_nobody_signed_changes_no_cluster(sites: &Sites, signer: &str) -> Result<()> {
     let (north, south) = (all(&sites.of_north), all(&sites.of_south));
     let before = [stats(&sites.of_north), stats(&sites.of_south)];
@@ -152,7 +152,7 @@ async fn what_nobody_signed_changes_no_cluster(sites: &Sites, signer: &str) -> R
     Ok(())
 }
 
-/// A folder that disappears removes no node, and the other cluster works on.
+/// Checks that a deleted folder removes no node, and that the other cluster follows the commit.
 async fn a_folder_that_goes_removes_no_node(sites: &Sites) -> Result<()> {
     let before = stats(&sites.of_north);
     sites.scene.origin.git(&["rm", "-rq", "sites/south"]);
@@ -166,7 +166,7 @@ async fn a_folder_that_goes_removes_no_node(sites: &Sites) -> Result<()> {
     Ok(())
 }
 
-/// Hosts of the north are put in the folder of the south, by mistake: one that accepts only the north's key, and one that accepts both keys.
+/// Puts two hosts of the north in the folder of the south, as by mistake: one that accepts only the north's key, and one that accepts both keys.
 async fn a_host_of_another_cluster_stays_where_it_is(sites: &Sites) -> Result<()> {
     let (north, south) = (&sites.scene.world, &sites.south);
     let mut hosts = all(&sites.of_south);
@@ -179,7 +179,7 @@ async fn a_host_of_another_cluster_stays_where_it_is(sites: &Sites) -> Result<()
     south.until_failed(open.name(), "HostOfAnotherCluster").await?;
     ensure!(locked.stats().processes == processes, "a program was started on a host of the north");
 
-    // Corrected, each has its own again.
+    // After the correction, each cluster has its own hosts.
     let last = sites.commit("south", &hosts[..3], "Corrected");
     sites.until_south("the south is as before", follows(&last, 3)).await?;
     sites.until_north("the north is as before", follows(&last, 3)).await?;
@@ -189,7 +189,7 @@ async fn a_host_of_another_cluster_stays_where_it_is(sites: &Sites) -> Result<()
     Ok(())
 }
 
-/// Two hosts leave each folder. The north may remove one at once, and the south two.
+/// Removes two hosts from each folder. The north may remove one at once, and the south two.
 async fn each_cluster_removes_what_it_may(sites: &Sites) -> Result<()> {
     let (north, south) = (all(&sites.of_north), all(&sites.of_south));
     sites.commit("north", &north[2..], "One host of the north");
@@ -207,12 +207,12 @@ async fn each_cluster_removes_what_it_may(sites: &Sites) -> Result<()> {
     sites.until_north("the north has all its hosts", follows(&corrected, 3)).await
 }
 
-/// A host leaves one folder, and joins the other when its Node is gone.
+/// Moves a host from one folder to the other, once its Node is gone.
 async fn a_host_moves(sites: &Sites) -> Result<()> {
     let (north, host) = (all(&sites.of_north), &sites.of_north[2]);
     sites.commit("north", &north[..2], "It leaves the north");
     sites.scene.world.until_gone(host).await?;
-    // Its next kubelet is one of the south. The test bed needs to be informed, the operator does not.
+    // Its next kubelet is one of the south. Only the test bed must be told.
     sites.south.sim.take_over(host);
     let moved = sites.commit("south", &[&sites.of_south[0], host], "It joins the south");
     sites.until_south("the south has it", follows(&moved, 2)).await?;

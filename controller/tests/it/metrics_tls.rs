@@ -25,7 +25,7 @@ use crate::{
     cluster::{NAMESPACE, eventually},
 };
 
-/// The test has an API server of its own, as its operators have no payload.
+/// Uses an API server of its own, because its operator has no payload.
 #[tokio::test]
 async fn metrics_are_served_over_tls() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -95,7 +95,7 @@ fn is(answer: &str, status: u16) -> bool {
     answer.starts_with(&format!("HTTP/1.1 {status} "))
 }
 
-/// Checks that a mounted certificate is served and read again. Returns the authority of the last certificate.
+/// Checks that a mounted certificate is served, and reloaded when it changes. Returns the authority of the last certificate.
 async fn a_mounted_certificate_is_served_and_read_again(
     operator: &Operator,
     directory: &Path,
@@ -142,7 +142,7 @@ async fn they_are_for_those_who_may_get_them(
         ensure!(is(&answer, status) && shows == (status == 200), "{about}: {answer}");
     }
 
-    // Probes ask without a token and without TLS, and get no metrics there.
+    // Probes use a port without tokens and TLS, which serves no metrics.
     ensure!(operator.get("/healthz").await?.starts_with("HTTP/1.1 200"), "no answer to the probe");
     ensure!(operator.get("/metrics").await?.starts_with("HTTP/1.1 404"), "metrics without TLS");
 
@@ -157,7 +157,7 @@ async fn they_are_for_those_who_may_get_them(
     }
     ensure!(is(&asks(&bearer(reader)).await?, 200), "others are in the way");
     let mut said = Vec::new();
-    // A reset says as much as an alert.
+    // A connection reset is as good as a TLS alert.
     let _ = others.swap_remove(0).read_to_end(&mut said).await;
     ensure!(!String::from_utf8_lossy(&said).contains("HTTP"), "{said:?}");
     for secret in [reader, other] {

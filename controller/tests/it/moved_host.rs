@@ -46,7 +46,7 @@ async fn the_node_of_a_host_that_gets_another_address_follows_it() -> Result<()>
     let [kubelet, containerd] = started();
     until_node_is_at(&world, "win-0", &before).await?;
 
-    // A pool that is paused says what is the matter, and changes nothing.
+    // A paused pool reports the new address, and changes nothing.
     host.readdress().await?;
     let now = host.address().to_string();
     ensure!(now != before, "the host is where it was");
@@ -79,7 +79,7 @@ async fn the_node_of_a_host_that_gets_another_address_follows_it() -> Result<()>
     ensure!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
     ensure!(starts(&hosts[1], "kubelet") == 1, "another host was disturbed");
 
-    // The entry leads to another machine now: the Node stays as it is.
+    // The entry leads to another host now: the Node stays as it is.
     let mut wrong = spec(&hosts[..1]);
     let entries = wrong.inventory.hosts.as_mut().context("it has hosts")?;
     let stranger = world.hosts("stranger", 1).await?;

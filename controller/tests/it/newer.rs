@@ -1,4 +1,4 @@
-//! Objects that a newer operator wrote, before this one took its place.
+//! Objects that a newer release of the operator has written, after a downgrade.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsInstance, WindowsNodePool, conditions::find, conditions::kind};
@@ -45,7 +45,7 @@ async fn widen_crd<K: Resource<DynamicType = ()>>(world: &World) -> Result<()> {
 
 /// Writes a field once the API server accepts its new value.
 async fn write<K: Resource<DynamicType = ()>>(world: &World, name: &str, patch: &Value) -> Result<()> {
-    // No one else may write instances.
+    // Only the operator may write instances.
     let client = operator_client(&world.control_plane).await?;
     let objects: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<K>(&()));
     for _ in 0..600 {
@@ -72,7 +72,7 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
     widen_crd::<WindowsNodePool>(&world).await?;
     widen_crd::<WindowsInstance>(&world).await?;
 
-    // An instance: its pool says so, and continues when it can be read again.
+    // An unreadable instance is reported on its pool, which continues once the instance can be read again.
     let with = |type_: Value| json!({"spec": {"grant": type_}});
     let newer = json!({"id": "n-1", "type": "Newer", "grantedTime": "2026-01-01T00:00:00Z"});
     write::<WindowsInstance>(&world, hosts[0].name(), &with(newer)).await?;
@@ -85,7 +85,7 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
     write::<WindowsInstance>(&world, hosts[0].name(), &with(Value::Null)).await?;
     world.until("first", "it is Ready again", is_ready).await?;
 
-    // A pool: no cache has it.
+    // An unreadable pool is reported, too, although no watch cache has it.
     write::<WindowsNodePool>(&world, "second", &json!({"spec": {"mode": "Newer"}})).await?;
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
     let is_told = async || -> Result<bool> {
@@ -104,7 +104,7 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
     world.until("second", "it is Ready again", is_ready).await?;
     let after: Vec<_> = hosts.iter().map(SimHost::stats).collect();
     ensure!(after == stats, "a host was worked on: {after:?}");
-    // A field that it does not know is nothing that stops it, and stays.
+    // An unknown field does not stop the operator, and stays.
     let pool = pools.get("second").await?;
     ensure!(pool.data["spec"]["newerField"] == "kept", "{}", pool.data["spec"]);
     Ok(())

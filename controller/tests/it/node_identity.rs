@@ -1,4 +1,4 @@
-//! Proven identity of hosts: a name alone gives a host no Node, and a host keeps its Node when the Node is created again.
+//! Proven identity of hosts: a name alone gives a host no Node, and a host follows its Node when the Node is created again.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_is_what_was_proven_of_it() -> Result<()> {
     let termination = Duration::from_millis(500);
-    // A host that is reached at another address than its own gets no serving certificate unasked.
+    // Nodes do not wait for serving certificates: a host that is reached at an address other than its own gets none unasked.
     let serving = ServingCertificate::Request;
     let world = World::new(SimOptions { termination, serving, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
@@ -55,7 +55,7 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
     let about = requests.iter().filter(|c| c.name_any().contains("master-0")).count();
     ensure!(about == 0, "{about} certificates were asked for");
 
-    // Its instance goes, and nothing of the node's.
+    // The instance is deleted, and the Linux node stays unchanged.
     world.empty("hostile").await?;
     world.eventually("the instance is gone", || async { matches!(world.instance("master-0").await, Ok(None)) }).await?;
     let now = api.get("master-0").await?;
@@ -63,8 +63,8 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
     Ok(())
 }
 
-/// Pods of the Node are bound to its name, not to its UID: the host is not wiped under them. The host is reached at another address than the
-/// one in its Node, as behind NAT.
+/// Pods are bound to the name of their Node, not to its UID: the host must not be deconfigured while they run. The host is reached at an address
+/// other than the one in its Node, as behind NAT.
 async fn a_node_that_is_made_again_is_drained_again(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("again")).await?;
     let own = "10.77.0.5".to_owned();
@@ -92,7 +92,7 @@ async fn a_node_that_is_made_again_is_drained_again(world: &World) -> Result<()>
     let nodes: Api<Node> = Api::all(world.client.clone());
     nodes.delete("again", &DeleteParams::default()).await?;
     let created = nodes.create(&PostParams::default(), &made_again()).await?;
-    // A patch: the operator and the kubelet write the new Node at the same time.
+    // A patch, because the operator and the kubelet write the new Node at the same time.
     let status_of_old = Patch::Merge(json!({"status": node.status}));
     nodes.patch_status("again", &PatchParams::default(), &status_of_old).await?;
     ensure!(created.uid() != node.uid(), "it is the same Node");
@@ -122,7 +122,7 @@ async fn no_node_is_left_over_when_a_host_is_taken_out_while_it_joins(world: &Wo
         let boot = Some(Duration::from_millis(300 * n));
         hosts.push(world.sim.host(HostOptions { boot, ..HostOptions::named(format!("early-{n}")) }).await?);
     }
-    // One has made its Node, and its daemon is never done.
+    // One host has its Node, and its wicd never finishes the registration.
     let faults = vec![Fault::NeverRegisters];
     hosts.push(world.sim.host(HostOptions { faults, ..HostOptions::named("early-6") }).await?);
     world.apply("early", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": "100%"}}))).await?;

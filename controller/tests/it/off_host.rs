@@ -1,5 +1,5 @@
-//! Hosts that were off. For longer than their certificates live: meanwhile their pool has changed, and they come back without a user, and
-//! did not block other hosts. For four days, with a certificate of wicd that is still valid: they come back without the operator.
+//! Hosts that were off. For longer than their certificates are valid, while their pool changed: they come back without a user, and do not block
+//! other hosts. For four days, with a certificate of wicd that is still valid: they come back without the operator.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
     let wicd = pem(user::WICD_PREFIX, user::WICD_GROUP)?;
     std::fs::write(on_host(host, path::KUBELET_CURRENT_CERT), &kubelet)?;
     std::fs::write(on_host(host, path::WICD_CERT), &wicd)?;
-    // The one that kubelet began with is as old.
+    // The certificate in kubelet's kubeconfig has expired, too.
     let file = on_host(host, path::KUBELET_KUBECONFIG);
     let mut kubeconfig: Value = serde_yaml::from_str(&std::fs::read_to_string(&file)?)?;
     let of_user = kubeconfig.pointer_mut("/users/0/user").and_then(Value::as_object_mut).context("it has no user")?;
@@ -56,12 +56,12 @@ fn let_certificates_expire(world: &World, host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// Sets the Node to the state that Kubernetes shows for a host that is off since yesterday.
-pub(crate) async fn silent_since_yesterday(world: &World, name: &str) -> Result<()> {
+/// Sets the Node to the state that Kubernetes shows for a host that has been off since yesterday.
+pub(crate) async fn mark_not_ready_for_a_day(world: &World, name: &str) -> Result<()> {
     silent_for(world, name, 24).await
 }
 
-/// Sets the Node to the state that Kubernetes shows for a host that has been off for so many hours.
+/// Sets the Node to the state that Kubernetes shows for a host that has been off for this number of hours.
 async fn silent_for(world: &World, name: &str, hours: i64) -> Result<()> {
     let since = Timestamp::now().checked_sub(SignedDuration::from_hours(hours))?.to_string();
     let ready = json!({
@@ -96,14 +96,14 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
 
     for host in [expired, valid] {
         host.power_off();
-        silent_since_yesterday(&world, host.name()).await?;
+        mark_not_ready_for_a_day(&world, host.name()).await?;
     }
     let_certificates_expire(&world, expired)?;
     let ended = Patch::Merge(json!({"status": {"wicdCertificateExpires": "2026-01-01T00:00:00Z"}}));
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(expired.name(), &PatchParams::default(), &ended).await?;
 
-    // A change of the pool reaches the node that works: those that are off take nothing of its budget.
+    // A change of the pool reaches the node that works: hosts that are off take nothing of the budget.
     world.apply(POOL, &pool(101)).await?;
     let version = |name: &'static str| async {
         let node = world.node(name).await.ok().flatten();
@@ -146,14 +146,14 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
     Ok(())
 }
 
-/// The certificate of wicd was as old as any on a running host when the host was switched off on the eve of a long weekend.
+/// When the host is switched off, the certificate of wicd is as old as it gets on a running host.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator() -> Result<()> {
     let world = World::new(SimOptions { own_credentials: true, ..SimOptions::default() }, &[]).await?;
     let hosts = world.hosts("win", 1).await?;
     let host = &hosts[0];
     let name = host.name();
-    // A repair would be the operator's.
+    // Without repairs by the operator.
     world.join(POOL, &spec_with(&hosts, json!({"remediation": {"type": "None"}}))).await?;
     host.power_off();
     silent_for(&world, name, 96).await?;
@@ -184,7 +184,7 @@ async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator() -> 
             std::fs::read_to_string(on_host(host, path::WICD_CERT)).is_ok_and(|now| now != old)
         })
         .await?;
-    // It looks whether the host answers again, and begins nothing.
+    // The operator checks whether the host answers again, and begins no operation.
     let begun = |i: &api::WindowsInstance| status(i).last_operation;
     ensure!(begun(&renewed) == begun(&before), "the operator has changed the host");
     ensure!(renewed.spec.grant == before.spec.grant, "the operator has granted {:?}", renewed.spec.grant);

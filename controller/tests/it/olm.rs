@@ -1,4 +1,4 @@
-//! The operator as the Operator Lifecycle Manager installs it: it waits for its policies, and says when an upgrade has to wait.
+//! The operator with the objects of its OLM bundle, without OLM itself: it waits for its policies, and reports when an upgrade has to wait.
 
 use std::{os::unix::fs::symlink, time::Duration};
 
@@ -34,7 +34,7 @@ const CONDITION: &str = "windows-node-pools.v0.1.0";
 async fn a_bundle_joins_hosts_as_soon_as_the_policies_are_applied_by_the_guide() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     deployment::install_by_olm(&control_plane).await?;
-    // Before a policy keeps these names for the operator.
+    // Created before a policy reserves these names for the operator.
     let maps = Api::<ConfigMap>::namespaced(control_plane.client().await?, NAMESPACE);
     let of_another = object(json!({"metadata": {"name": "windows-services-of-alice"}}));
     maps.create(&PostParams::default(), &of_another).await?;
@@ -60,7 +60,7 @@ async fn a_bundle_joins_hosts_as_soon_as_the_policies_are_applied_by_the_guide()
     the_guide_leads_from_olm_to_kustomize_and_away(&mut world, hosts[0].name()).await
 }
 
-/// Returns the names of installed objects that are left, except versions and the Lease.
+/// Returns the names of the operator's objects that are left, except the ConfigMaps of versions and the Lease.
 pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     async fn of<K>(api: Api<K>) -> Result<Vec<String>>
     where
@@ -86,14 +86,14 @@ pub(crate) async fn left(client: &Client) -> Result<Vec<String>> {
     .concat())
 }
 
-/// Runs the commands of the uninstallation guide. `node` stays a node until its pool is deleted.
+/// Moves the installation from OLM to kustomize and uninstalls it, with the commands of the guide. `node` stays a node until its pool is deleted.
 async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node: &str) -> Result<()> {
     let guide = Guide::open(&world.control_plane, "removal.md", "olm")?;
     let admin = world.client.clone();
     let nodes: Api<Node> = Api::all(admin.clone());
     let before = nodes.get(node).await?.uid();
 
-    // What OLM deletes with the ClusterServiceVersion is what it has made of it.
+    // Deletes the objects that OLM has made from the ClusterServiceVersion and deletes with it.
     world.stop().await?;
     for kind in ["deployment", "serviceaccount", "clusterrole", "clusterrolebinding"] {
         let args = ["delete", "-n", NAMESPACE, kind, "windows-node-pools"];
@@ -114,7 +114,7 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
         .await?;
     ensure!(nodes.get(node).await?.uid() == before, "the node is another one");
 
-    // And away, in the order of the guide. The namespace stays.
+    // Uninstall, in the order of the guide. The namespace stays.
     let pools: Api<WindowsNodePool> = Api::all(admin.clone());
     pools.delete("olm", &DeleteParams::default()).await?;
     world.eventually("the pool is gone", || async { matches!(pools.get_opt("olm").await, Ok(None)) }).await?;
@@ -141,7 +141,7 @@ async fn an_upgrade_waits_while_a_host_joins() -> Result<()> {
     let admin = control_plane.client().await?;
     let args = ["--operator-condition", CONDITION];
     let world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &args).await?;
-    // As OLM makes them.
+    // The objects that OLM makes for an operator.
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("operators.coreos.com", "v2", "OperatorCondition"));
     let conditions: Api<DynamicObject> = Api::namespaced_with(admin.clone(), NAMESPACE, &resource);
     let of_another = json!({"type": "Other", "status": "True", "reason": "Because", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});

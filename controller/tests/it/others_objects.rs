@@ -1,5 +1,5 @@
-//! Commands of the guide on objects of other owners: each adds the operator's part, and all else stays, whichever way the owner has applied
-//! the object.
+//! Commands of the guide on objects of other owners: each adds the operator's part, and everything else stays, in whichever way the owner
+//! has applied the object.
 
 use anyhow::{Result, ensure};
 use api::names::DEFAULT_NAMESPACE;
@@ -21,7 +21,7 @@ const WAYS: [&[&str]; 3] = [&["apply"], &["apply", "--server-side"], &["create"]
 struct Others {
     kind: ApiResource,
     object: Value,
-    /// JSON pointer to the part to which our command adds something.
+    /// JSON pointer to the part to which the guide's command adds entries.
     part: &'static str,
 }
 
@@ -66,7 +66,7 @@ impl Others {
         Ok(())
     }
 
-    /// Returns the number of entries in the part to which our command adds some.
+    /// Returns the number of entries in the part to which the guide's command adds some.
     fn size(&self, found: &Value) -> usize {
         found.pointer(self.part).and_then(Value::as_object).map_or(0, serde_json::Map::len)
     }
@@ -78,7 +78,7 @@ async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Serves a kind that accepts any content, such as the ArgoCD of OpenShift GitOps.
+/// Creates a CRD for the kind ArgoCD of OpenShift GitOps, which accepts any content.
 async fn serve_argocd(world: &World) -> Result<()> {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let crd: CustomResourceDefinition = serde_json::from_value(json!({

@@ -1,5 +1,5 @@
-//! Events of a pool, in pairs: the first, then the second, then both are taken back. Whatever the two are, at the end the hosts are the same
-//! nodes as before, nothing is cordoned, the status is true, and nothing is left to do.
+//! Events of a pool, in pairs: the first, then the second, then both are reverted. After each pair, the hosts are the same nodes as before, no
+//! node is cordoned, the status is correct, and nothing is left to do.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use testbed::sim::{SimHost, SimOptions};
 use crate::{
     fleet::{OUTLIVES_API_SERVER, World, has, is_cordoned, is_ready, pool_status, spec_with},
     removal::pod,
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
 };
 
 /// Event that happens to one pool.
@@ -91,7 +91,7 @@ impl Subject {
             let node = world.node(host.name()).await?.context("no Node")?;
             subject.nodes.insert(host.name().into(), node.uid());
         }
-        // The last change may have moved it away.
+        // The last drain may have evicted the pod.
         let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
         if pods.get_opt(&format!("guarded-{}", self.hosts[0].name())).await?.is_none() {
             pod(world, "guarded", self.hosts[0].name(), &[("guards", &self.name)]).await?;
@@ -107,7 +107,7 @@ impl Subject {
         Api::all(world.client.clone())
     }
 
-    /// Returns the name of the pool that takes the place of this one, or one of its hosts.
+    /// Returns the name of the pool that takes over the hosts of this one, or one of them.
     fn other(&self) -> String {
         format!("{}-other", self.name)
     }
@@ -121,7 +121,7 @@ impl Subject {
     }
 
     async fn put(&self, world: &World, name: &str) -> Result<()> {
-        // As `kubectl replace` does: the declaration alone.
+        // Replaces the whole spec, as `kubectl replace` does.
         for _ in 0..50 {
             let mut pool = WindowsNodePool::new(name, self.declared()?);
             let found = Self::pools(world).get_opt(name).await?;
@@ -143,7 +143,7 @@ impl Subject {
 
     async fn happens(&mut self, world: &World, event: Event) -> Result<()> {
         self.happened.push(event);
-        // A change that takes a drain.
+        // A change whose rollout drains the nodes.
         let drastic = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}});
         match event {
             Event::Deleted => {
@@ -196,24 +196,24 @@ impl Subject {
             }
             Event::HostOff => {
                 self.hosts[1].power_off();
-                let _ = say_not_ready(world, self.hosts[1].name()).await;
+                let _ = mark_node_not_ready(world, self.hosts[1].name()).await;
                 Ok(())
             }
             Event::HostBack => {
                 self.hosts[1].power_off();
-                let _ = say_not_ready(world, self.hosts[1].name()).await;
+                let _ = mark_node_not_ready(world, self.hosts[1].name()).await;
                 self.hosts[1].power_on();
                 Ok(())
             }
             Event::BudgetUsedUp => {
-                fell(&self.hosts[1]);
-                let _ = say_not_ready(world, self.hosts[1].name()).await;
+                stop_services(&self.hosts[1]);
+                let _ = mark_node_not_ready(world, self.hosts[1].name()).await;
                 self.declare(world, drastic).await
             }
         }
     }
 
-    /// Waits until the status of the pool is true: it has seen its declaration, and its numbers are those of the cluster.
+    /// Waits until the status of the pool is correct: it has observed the current generation, and counts no more Ready nodes than there are.
     async fn has_a_true_status(&self, world: &World) -> Result<()> {
         let nodes: Api<Node> = Api::all(world.client.clone());
         let seen = || async {
@@ -237,7 +237,7 @@ impl Subject {
         let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
         let _ = budgets.delete(&self.name, &DeleteParams::default()).await;
         self.now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
-        // A deletion cannot be taken back. A pause would keep it from its end.
+        // A deletion cannot be reverted, and a pause would hold it up.
         let is_going = || async {
             matches!(Self::pools(world).get_opt(&self.name).await, Ok(Some(p)) if p.metadata.deletion_timestamp.is_some())
         };
@@ -263,7 +263,7 @@ impl Subject {
                 && status.conditions.iter().all(|c| c.type_ != kind::STALLED && c.type_ != kind::RECONCILING)
         };
         world.until(&self.name, &format!("{} is as before after {:?}", self.name, self.happened), done).await?;
-        // A cordon that was on its way is lifted again.
+        // A cordon that was just being set is removed again.
         let no_cordon = || async {
             let nodes = futures::future::join_all(self.hosts.iter().map(|host| world.node(host.name()))).await;
             nodes.into_iter().all(|node| matches!(node, Ok(Some(node)) if !is_cordoned(&node)))
@@ -301,11 +301,11 @@ fn merge(value: &mut Value, change: Value) {
     }
 }
 
-/// Fails if objects are reconciled again and again when all is done.
+/// Waits until reconciles end, and fails if they repeat without a change.
 pub(crate) async fn is_quiet(world: &World) -> Result<()> {
     let reconciles = || world.operator.metric("windows_node_pool_reconciles_total");
     let pools = Api::<WindowsNodePool>::all(world.client.clone()).list(&ListParams::default()).await?.items.len();
-    // What the last changes have set off is done when there is a moment without any.
+    // The reconciles that the last changes have triggered are over once a period has almost none.
     let rests = || async {
         let before = reconciles().await.unwrap_or_default();
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
@@ -319,7 +319,7 @@ pub(crate) async fn is_quiet(world: &World) -> Result<()> {
 async fn pair(world: &World, number: usize, first: Event, second: Event) -> Result<()> {
     let mut subject = Subject::new(world, &format!("p{number}")).await?;
     subject.happens(world, first).await?;
-    // Sometimes the second one comes at once, and sometimes the operator has reacted to the first.
+    // In every second pair, the operator has reacted to the first event before the second.
     if number.is_multiple_of(2) {
         subject.has_a_true_status(world).await?;
     }
@@ -333,7 +333,7 @@ async fn pair(world: &World, number: usize, first: Event, second: Event) -> Resu
 async fn any_two_things_that_happen_to_a_pool_can_be_taken_back() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let pairs = EVENTS.iter().flat_map(|first| EVENTS.iter().map(move |second| (*first, *second)));
-    // Each pair once; the order is turned from one to the next.
+    // Each pair once, every third one in reverse order.
     let pairs = pairs.filter(|(first, second)| first < second).enumerate();
     let pairs =
         pairs.map(|(n, (first, second))| if n.is_multiple_of(3) { (n, second, first) } else { (n, first, second) });
@@ -361,7 +361,7 @@ enum OfAll {
     WatchDead,
 }
 
-/// Removes the operator's right to see Nodes, or restores it.
+/// Removes the operator's right to list and watch Nodes, or restores it.
 async fn let_see_nodes(world: &World, may: bool) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(world.client.clone());
     let mut role = roles.get("windows-node-pools").await?;
@@ -386,7 +386,7 @@ async fn of_each<F: Future<Output = Result<()>>>(
             let done = what(*event, subject.clone());
             async move {
                 let failure = done.await.err().map(|e| format!("{event:?}: {e:#}"));
-                // The others may take minutes more.
+                // Printed now, because the other subjects may take minutes more.
                 failure.inspect(|failure| println!("{failure}"))
             }
         })

@@ -29,8 +29,8 @@ use crate::fleet::{World, entry, has, pool_status, spec_with, status};
 const POOL: &str = "factory";
 const HALL: &str = "example.com/hall";
 
-/// Objects that the operator writes, except the pools' status, with a sign of each write: for Nodes not the resource version, because kubelet
-/// writes them, too.
+/// Objects that the operator writes, except the pools' status, each with a text that changes with each write. For Nodes this is not the resource
+/// version, because kubelet writes them, too.
 type Written = BTreeMap<String, String>;
 
 async fn versions<K>(world: &World, into: &mut Written) -> Result<()>
@@ -55,7 +55,7 @@ async fn written(world: &World) -> Result<Written> {
     for node in Api::<Node>::all(world.client.clone()).list(&ListParams::default()).await? {
         let mut node = node;
         if let Some(taints) = node.spec.as_mut().and_then(|s| s.taints.as_mut()) {
-            // The controller manager's.
+            // The controller manager sets these taints.
             taints.retain(|t| !t.key.starts_with("node.kubernetes.io/"));
         }
         let text = json!([node.metadata.labels, node.metadata.annotations, node.spec]).to_string();
@@ -65,7 +65,7 @@ async fn written(world: &World) -> Result<Written> {
         all.insert(format!("WindowsNodePool {}", pool.name_any()), format!("{:?}", pool.finalizers()));
     }
     for event in Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await? {
-        // Those of the controller manager about Nodes are none of ours.
+        // Without the events of the controller manager about Nodes.
         let of = event.regarding.clone().and_then(|r| r.kind).unwrap_or_default();
         if of.starts_with("Windows") {
             all.insert(format!("Event {of} {}", event.name_any()), event.note.clone().unwrap_or_default());
@@ -82,7 +82,7 @@ async fn at_rest(world: &World) -> Result<Written> {
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             let Ok(now) = written(world).await else { return false };
             let mut last = last.lock().unwrap();
-            // What the operator writes of itself as it begins, on a busy machine after a while.
+            // The operator writes this binding when it starts, which may take a while on a busy machine.
             let has_begun = now
                 .keys()
                 .any(|object| object.starts_with("ClusterRoleBinding ") && object.ends_with("windows-node-pools-wicd"));
@@ -191,7 +191,7 @@ fn file(spec: &WindowsNodePoolSpec) -> Result<String> {
 
 /// Returns a pool of these hosts in this mode, with this template.
 fn pool(hosts: &[SimHost], mode: &str, template: &Value) -> WindowsNodePoolSpec {
-    // A block that loses its last field is taken out as a whole.
+    // A block without fields is left out as a whole.
     let template = template.as_object().filter(|fields| !fields.is_empty());
     spec_with(hosts, json!({"mode": mode, "template": template}))
 }
@@ -220,12 +220,12 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     let stats = || hosts.iter().map(SimHost::stats).collect::<Vec<_>>();
     let plain = json!({});
 
-    // The operator binds the role of wicd when it starts, whatever its pools want.
+    // The operator binds the role of wicd when it starts, in whichever mode its pools are.
     let bindings: Api<ClusterRoleBinding> = Api::all(world.client.clone());
     let is_bound = || async { bindings.get_opt("windows-node-pools-wicd").await.is_ok_and(|b| b.is_some()) };
     world.eventually("the role of wicd is bound", is_bound).await?;
 
-    // A new pool: it need not even be there.
+    // A new pool: the command plans it before it exists.
     let new = pool(&hosts, "Plan", &plain);
     let (before, untouched) = (at_rest(&world).await?, stats());
     let said = plan(&world, By::Administrator, &file(&new)?, &["-o", "json"]).await?;
@@ -243,7 +243,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     nothing_was_written(&world, &expected, "mode Plan, for a new pool").await?;
     ensure!(stats() == untouched, "a host was touched: {:?}", stats());
 
-    // Carried out, there is nothing left to do.
+    // Once the plan is carried out, there is nothing left to do.
     world.join(POOL, &pool(&hosts, "Apply", &plain)).await?;
     ensure!(pool_status(&world.pool(POOL).await?).plan.is_none(), "the plan stayed");
     let (mut rest, joined) = (at_rest(&world).await?, stats());
@@ -252,7 +252,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     let version = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
     ensure!(said.out == format!("{POOL}: nothing to do with 3 hosts; 3 unchanged; version {version}\n"), "{said:?}");
 
-    // Changes of every kind, said first by the command, then by the pool.
+    // Changes of every kind, reported first by the command, then by the pool.
     let all = |action: &'static str, disruption: &'static str, why: &'static str| -> Vec<[&'static str; 4]> {
         ["win-0", "win-1", "win-2"].map(|h| [h, action, disruption, why]).into_iter().collect()
     };
@@ -292,7 +292,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
         ensure!(stats() == joined, "{about}: a host was touched: {:?}", stats());
 
         // The host is reconciled while its pool is in mode Plan, and no operation begins.
-        // What kubelet says stays, unlike what wicd would put right before the operator sees it.
+        // The trigger is a condition of kubelet: wicd would revert other changes of the Node before the operator sees them.
         let note = format!("while {about} was planned");
         let says = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": note}]}});
         let nodes: Api<Node> = Api::all(world.client.clone());
@@ -309,7 +309,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
         rest = at_rest(&world).await?;
     }
 
-    // As it was: nothing is left to do, and nothing was done meanwhile.
+    // With the first spec in mode Apply, nothing is left to do, and nothing was done meanwhile.
     world.join(POOL, &pool(&hosts, "Apply", &plain)).await?;
     ensure!(stats() == joined, "a host was touched: {:?}", stats());
     Ok(())
@@ -342,7 +342,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     let planned = pool_status(&world.pool(POOL).await?).plan.context("no plan")?.hosts;
     ensure!(planned.len() == 2, "{planned:?}");
 
-    // What the API server would refuse, for a pool that is there and for one that is not. `Strict` needs host keys.
+    // Specs that the API server would refuse, for an existing pool and for a new one. `Strict` needs host keys.
     let good = file(&pool(&hosts, "Apply", &json!({})))?;
     let strict = file(&spec_with(&hosts, json!({"ssh": {"hostKeyPolicy": "Strict"}})))?;
     let typo = good.replace("inventory:", "templat: {}\n  inventory:");
@@ -383,7 +383,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
         "{said:?}"
     );
 
-    // What is no pool at all.
+    // Input without a valid pool.
     for (about, text, args, expected) in [
         ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
         ("nothing", "", &[], "it has no WindowsNodePool"),

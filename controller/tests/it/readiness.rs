@@ -9,7 +9,7 @@ use testbed::sim::SimOptions;
 
 use crate::{
     fleet::{World, is_ready, pool_status, spec_with},
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,7 +24,7 @@ async fn who_waits_for_a_pool_waits_for_its_end() -> Result<()> {
     Ok(())
 }
 
-/// Joins a pool, changes it, breaks a node so that it is repaired, and removes one.
+/// Joins the hosts of a pool, changes the pool, breaks a node so that it is repaired, and removes a host.
 async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailable: Value) -> Result<()> {
     let mut hosts = world.hosts(name, count).await?;
     let pool = |hosts: &[_], pods: i32, downloads: i32| {
@@ -41,8 +41,8 @@ async fn all_that_happens(world: &World, name: &str, count: usize, max_unavailab
         world.apply(name, &pool(&hosts, pods, downloads)).await?;
         ends(world, name, what, count).await?;
     }
-    fell(&hosts[0]);
-    say_not_ready(world, hosts[0].name()).await?;
+    stop_services(&hosts[0]);
+    mark_node_not_ready(world, hosts[0].name()).await?;
     world.until(name, "the node is down", |p| !is_ready(p)).await?;
     ends(world, name, "repair", count).await?;
     if count > 1 {
@@ -71,7 +71,7 @@ async fn ends(world: &World, name: &str, what: &str, count: usize) -> Result<()>
     world.until(name, "kstatus says so", read).await?;
     let mut words = words.into_inner().unwrap();
     words.dedup();
-    // A status from before what has happened may come late: it was Current then.
+    // A status from before the change may arrive late: it was Current then.
     let words: Vec<_> = words.into_iter().skip_while(|word| word == "Current").collect();
     ensure!(words == ["InProgress", "Current"], "{name}, {what}: {words:?}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Removal of hosts: gentle, within the budget, and complete.
+//! Removal of hosts: with the grace periods of pods, within the budget, and complete.
 
 use std::{
     path::PathBuf,
@@ -56,7 +56,7 @@ pub(crate) async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str
         .await
 }
 
-/// Creates a budget that allows no disruption of the pods with this label `app`.
+/// Creates a PodDisruptionBudget that allows no disruption of the pods with this label `app`.
 pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
     let budget = json!({
@@ -72,7 +72,7 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
         .await
 }
 
-/// Observations of a watcher that knows nothing about the operator.
+/// Observations of Nodes and Pods through the API, independent of the operator.
 #[derive(Default)]
 struct Observed {
     /// Nodes of the pool `budgeted` that are cordoned now.
@@ -144,16 +144,16 @@ const BESIDE: u64 = 200 << 10;
 fn payload(kubelet: Content) -> Vec<Entry> {
     let unchanged = Entry::with(r"C:\k\cni\host-local.exe", Content::Random { size: UNCHANGED, seed: 1 });
     let kubelet = Entry::with(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]);
-    // The first one is another kubelet.
+    // Without the first entry, which is another kubelet.
     entries(b"").into_iter().skip(1).chain([kubelet, unchanged]).collect()
 }
 
-/// Returns the bytes that a host has received.
+/// Returns the number of bytes that a host has received.
 fn received(host: &SimHost) -> u64 {
     host.stats().bytes_received
 }
 
-/// A host receives only the file of another payload that it does not have, compressed.
+/// Checks that hosts receive only the changed file of a new payload, compressed.
 async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
     let before: Vec<u64> = hosts.iter().map(received).collect();
     let mut kubelet = vec![0; 4 * usize::try_from(CHANGED)?];
@@ -171,7 +171,7 @@ async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> 
     Ok(())
 }
 
-/// Three of four hosts leave, one after the other; files of a user on a host stay there.
+/// Removes three of four hosts, one after the other. Files of a user on a host stay there.
 async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
     let hosts = world.hosts("budgeted", 4).await?;
     world.join("budgeted", &spec(&hosts)).await?;
@@ -204,7 +204,7 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
     for host in &hosts[..3] {
         let name = format!("gentle-{}", host.name());
         let graces: Vec<_> = observed.graces.iter().filter(|g| g.0 == name).map(|g| g.1).collect();
-        // The last word, with no grace left, is the kubelet's, when the pod has ended.
+        // The last deletion, without a grace period, is the kubelet's, when the pod has ended.
         ensure!(graces.first() == Some(&Some(GRACE)), "{name}: {graces:?}");
     }
     Ok(())
@@ -234,7 +234,10 @@ async fn a_budget_blocks(world: &World) -> Result<()> {
     let note = world.until_event("blocked", "DrainBlocked").await?;
     ensure!(names_both(&note), "{note}");
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    ensure!(pods.get("cart-blocked").await?.metadata.deletion_timestamp.is_none(), "the budget was broken");
+    ensure!(
+        pods.get("cart-blocked").await?.metadata.deletion_timestamp.is_none(),
+        "the PodDisruptionBudget was violated"
+    );
 
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
     budgets.delete("cart-budget", &DeleteParams::default()).await?;
@@ -246,7 +249,7 @@ fn names_what_is_left(host: &SimHost, before: &[PathBuf], heading: &str) -> Resu
     let page = std::fs::read_to_string(root().join("docs/guide/removal.md"))?;
     let section = page.split(&format!("\n{heading}\n")).nth(1).and_then(|rest| rest.split("\n## ").next());
     let section = section.with_context(|| format!("the page has no section {heading}"))?;
-    // A list of what stays, and the text above it, but no directories of which only the access list is other.
+    // All paths in the section, except directories of which only the access list has changed.
     let lines = section.lines().filter(|line| !line.starts_with("- Access lists"));
     let words = lines.flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|word| word.starts_with(r"C:\"));
     let named: Vec<String> = words.map(|word| word.to_lowercase() + r"\").collect();
@@ -301,7 +304,7 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     world.until_event("orphan", "Orphaned").await?;
     names_what_is_left(&host, &bare, "## Release hosts as they are")?;
 
-    // In a pool again: it has the whole payload, and nothing of that is sent.
+    // Back in a pool, the host still has the whole payload, and none of it is sent again.
     let first = received(&host);
     ensure!(first > UNCHANGED, "it received {first} bytes when it joined");
     world.join("orphans", &spec(std::slice::from_ref(&host))).await?;
@@ -333,12 +336,12 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     let unclean = |p: &WindowsNodePool| pool_status(p).unclean_hosts.iter().map(|h| h.name.clone()).collect::<Vec<_>>();
     world.until("lost", "the host is noted as unclean", |p| unclean(p) == ["lost"]).await?;
 
-    // It comes back, with all that is still on it, and is forgiven.
+    // The host comes back with its old files. Once it is in a pool again, it is no longer noted as unclean.
     host.power_on();
     world
         .eventually("kubelet has made its Node again", || async { matches!(world.node("lost").await, Ok(Some(_))) })
         .await?;
-    // No record says which key the host of that Node has.
+    // The operator has no host key on record for this Node, so the Node has to go first.
     Api::<Node>::all(world.client.clone()).delete("lost", &DeleteParams::default()).await?;
     world.join("found", &spec(std::slice::from_ref(&host))).await?;
     world.until("lost", "it is forgiven, although another pool has it", |p| unclean(p).is_empty()).await
@@ -367,7 +370,7 @@ async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost
     ensure!(hosts.iter().all(|h| h.boots() == 1), "a host was restarted");
     world.until("again", "all are Ready", |p| crate::fleet::is_ready(p) && pool_status(p).ready_nodes == 2).await?;
 
-    // Without its Node, a host still has its files. One that was removed has nothing, and receives all again.
+    // A host whose Node was deleted still has its files. A host whose instance was deleted was deconfigured, and receives all files again.
     let sent: Vec<u64> = hosts.iter().zip(&joined).map(|(host, before)| received(host) - before).collect();
     ensure!(joined.iter().all(|bytes| *bytes > UNCHANGED), "{joined:?} bytes when they joined");
     ensure!(sent[0] > UNCHANGED && sent[1] < BESIDE, "{sent:?} bytes when they joined again");
@@ -397,7 +400,7 @@ async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
         world.until_gone(host).await?;
     }
 
-    // The owner's limit takes precedence over the rule, in both directions.
+    // A limit in the pool takes precedence over the default, in both directions.
     for (limit, is_asked) in [(json!("100%"), false), (json!(1), true)] {
         let removal = json!({"inventory": {"removal": {"maxRemovals": limit}}});
         let with = |hosts: &[SimHost]| -> Result<WindowsNodePoolSpec> {

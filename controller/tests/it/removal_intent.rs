@@ -1,4 +1,4 @@
-//! Removal needs intent, and can be revoked: a host without that intent stays a node.
+//! Intent to remove hosts: a host that no user wants removed stays a node, and a removal can be revoked.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -22,13 +22,13 @@ use crate::{
     removal::{budget, delete_pool, pod, until_pool_gone},
 };
 
-/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
+/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
 fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
     let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
     spec_with(hosts, json!({"template": template, "deletionPolicy": policy}))
 }
 
-/// Creates a pod on a node, and a budget that does not let it go.
+/// Creates a pod on a node, and a budget that blocks its eviction.
 async fn guard(world: &World, node: &str) -> Result<()> {
     pod(world, "guarded", node, &[("app", node)]).await?;
     budget(world, node, node).await
@@ -50,7 +50,7 @@ async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
     Ok(world.node(host.name()).await?.context("no Node")?.uid())
 }
 
-/// Checks that the host is the same node as before, takes pods, and was not restarted.
+/// Checks that the host is the same node as before, is not cordoned, and was not restarted.
 async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
     let (name, node) = (host.name(), world.node(host.name()).await?);
     let node = node.with_context(|| format!("the Node {name} is gone"))?;
@@ -124,7 +124,7 @@ async fn a_host_that_comes_back_is_not_removed(world: &World) -> Result<()> {
         guard(world, host.name()).await?;
         before.push(uid(world, host).await?);
     }
-    // One has its turn and drains, the other waits for it: both are marked, and neither is being deleted.
+    // One host drains, and the other waits for its turn: both are marked for removal, and neither instance is being deleted.
     world.apply(POOL, &spec(&hosts[2..])).await?;
     let marked = |i: &WindowsInstance| i.spec.leaving.is_some() && !i.is_deleting();
     for host in &hosts[..2] {
@@ -159,7 +159,7 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
     world.until(POOL, "it says what stays", |p| held(p, Reason::RemovalBlocked, &parts)).await?;
 
-    // Another number confirms nothing.
+    // A wrong number confirms nothing.
     edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
         .await?;
     edit(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
@@ -223,7 +223,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
         ensure!(!host.services().is_empty(), "{} was deconfigured", host.name());
     }
 
-    // One is given up, the other stays the node that it is when the pool is there again.
+    // One host is abandoned. The other one stays the same node when the pool is created again.
     world.annotate(hosts[1].name(), key::ABANDON, "true").await?;
     world
         .eventually("it is forgotten", || async {
@@ -238,7 +238,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
     is_as_before(world, &hosts[0], before.as_ref()).await
 }
 
-/// The old pool is applied first: for a moment, no pool lists the host.
+/// Moves a host to another pool. The old pool is applied first, so that for a moment no pool lists the host.
 async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
     let hosts = world.hosts("moved", 2).await?;
     let goes = &hosts[0];
@@ -249,7 +249,7 @@ async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
     until_in(world, goes, "moved-to").await?;
     is_as_before(world, goes, before.as_ref()).await?;
 
-    // Back again, the new pool first and in mode Plan: it stays where it is until that pool is carried out.
+    // Back again, with the target pool first and in mode Plan: the host stays where it is until that pool is in mode Apply.
     world.apply("moved-from", &spec_with(&hosts, json!({"mode": "Plan"}))).await?;
     let other = world.hosts("moved-more", 1).await?;
     world.apply("moved-to", &spec(&other)).await?;
@@ -291,7 +291,7 @@ async fn hosts_are_not_deconfigured_with_the_crd() -> Result<()> {
     Ok(())
 }
 
-/// The operator is being replaced while pools change.
+/// Pools change while the operator is being replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_moves_while_no_operator_runs_is_not_removed() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;

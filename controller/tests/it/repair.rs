@@ -28,7 +28,7 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Seconds that a node must not be Ready before it is repaired: the minimum of the field.
+/// Seconds for which a node is not Ready before it is repaired: the minimum of the field.
 const PATIENCE: i64 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,25 +45,25 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
     Ok(())
 }
 
-/// Returns a pool in which at most one host may be down for a fault to count as the host's, with this remedy.
-fn frail(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
+/// Returns a pool with this type of remediation, which repairs nodes only while no more than one is unhealthy.
+fn pool_with_remediation(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
     let remediation = json!({"type": remedy, "notReadySeconds": PATIENCE, "maxUnhealthy": 1});
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 
 /// Stops a host's services for good: only an external action starts them again.
-pub(crate) fn fell(host: &SimHost) {
+pub(crate) fn stop_services(host: &SimHost) {
     for name in [WICD_SERVICE, "kubelet"] {
         if let Some(service) = host.windows().state().services.get_mut(name) {
             service.state = ServiceState::Stopped;
         }
     }
-    // Wakes all waiters for a change of the host.
+    // Wakes all tasks that wait for a change of the host.
     host.mend();
 }
 
-/// Sets the Node to the state that Kubernetes shows when kubelet is no longer heard of, without the minute that this takes.
-pub(crate) async fn say_not_ready(world: &World, name: &str) -> Result<()> {
+/// Sets the Node to the state that Kubernetes shows when kubelet no longer reports, without the minute that this takes.
+pub(crate) async fn mark_node_not_ready(world: &World, name: &str) -> Result<()> {
     let ready = json!({
         "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
         "message": "Kubelet stopped posting node status.", "lastTransitionTime": Timestamp::now().to_string(),
@@ -84,18 +84,22 @@ async fn until_services_run(world: &World, host: &SimHost) -> Result<()> {
 async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     let (few, many) = (world.hosts("few", 5).await?, world.hosts("many", 5).await?);
     let one = world.hosts("one", 1).await?;
-    let specs = [frail(&few, "Reconfigure"), frail(&many, "Reconfigure"), frail(&one, "Reboot")];
+    let specs = [
+        pool_with_remediation(&few, "Reconfigure"),
+        pool_with_remediation(&many, "Reconfigure"),
+        pool_with_remediation(&one, "Reboot"),
+    ];
     tokio::try_join!(world.join("few", &specs[0]), world.join("many", &specs[1]), world.join("one", &specs[2]))?;
-    // A user has taken one out of service: nothing is left of the budget.
+    // A user has cordoned one node: nothing is left of the budget.
     world.edit_node(few[4].name(), json!({"spec": {"unschedulable": true}})).await?;
     world.until("few", "the budget is used up", |p| pool_status(p).allowed_disruptions == 0).await?;
     for host in [&many[0], &many[1], &few[0], &one[0]] {
-        fell(host);
-        say_not_ready(world, host.name()).await?;
+        stop_services(host);
+        mark_node_not_ready(world, host.name()).await?;
     }
     let down = Timestamp::now();
 
-    // Both have been down for as long when the one is repaired.
+    // The nodes of `many` have been down for as long when the one of `few` is repaired.
     let note = world.until_event(few[0].name(), "Repaired").await?;
     ensure!(note.contains("Ready again"), "{note}");
     let took = Timestamp::now().duration_since(down);
@@ -104,7 +108,7 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     until_services_run(world, &few[0]).await?;
     ensure!(few[0].boots() == 1, "the host was restarted");
 
-    // Where the pool says so the host is restarted, once.
+    // With the remediation type Reboot, the host is restarted once.
     world.until_event(one[0].name(), "Repaired").await?;
     world.until_joined(one[0].name()).await?;
     until_services_run(world, &one[0]).await?;
@@ -127,18 +131,18 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
         ensure!(repair.is_none() && status(&instance).operation.is_none(), "{} is being repaired", host.name());
         ensure!(host.services().get("kubelet") == Some(&ServiceState::Stopped), "{} was repaired", host.name());
     }
-    // One comes back by itself; the other one is then the only one.
+    // One host comes back by itself. The other one is then the only unhealthy one, and is repaired.
     many[1].reboot();
     world.until_event(many[0].name(), "Repaired").await?;
     world.until("many", "all are Ready", |p| is_ready(p) && pool_status(p).ready_nodes == 5).await
 }
 
-/// A user need not wait until the operator would repair a node by itself, if it would at all.
+/// Checks that a repair that a user requests begins at once, even if the pool repairs nothing by itself.
 async fn a_repair_that_is_requested_begins_at_once(world: &World) -> Result<()> {
     let asked = world.hosts("asked", 1).await?;
-    world.join("asked", &frail(&asked, "None")).await?;
-    fell(&asked[0]);
-    say_not_ready(world, "asked-0").await?;
+    world.join("asked", &pool_with_remediation(&asked, "None")).await?;
+    stop_services(&asked[0]);
+    mark_node_not_ready(world, "asked-0").await?;
     world.until_instance("asked-0", "it is not Ready", |i| status(i).phase == Some(api::Phase::NotReady)).await?;
     world.annotate("asked-0", key::RETRY, "now").await?;
     world.until_event("asked-0", "Repairing").await?;
@@ -154,7 +158,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     let command = || host.windows().state().services.get("kubelet").map(|s| s.command.clone());
     let right = command().context("there is no kubelet")?;
 
-    // The first check records the right state.
+    // The first check by wicd records the right state.
     let settled = host.drive_c().join("k/wicd/settled.json");
     world
         .eventually("wicd has seen all right", || async {
@@ -167,7 +171,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     if let Some(service) = host.windows().state().services.get_mut("kubelet") {
         service.command = r"C:\k\kubelet.exe --v=9".into();
     }
-    // wicd looks from time to time; here, whenever something happens on the host.
+    // Instead of periodically, the simulated wicd checks whenever something happens on the host.
     let on_node = || async {
         host.mend();
         let node = world.node(host.name()).await.ok().flatten();
@@ -191,7 +195,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The host was off when its daemon had to renew its certificate.
+/// The host was off when wicd had to renew its certificate.
 async fn no_daemon_stays_without_a_certificate(world: &World) -> Result<()> {
     let hosts = world.hosts("weekend", 1).await?;
     let (host, name) = (&hosts[0], hosts[0].name());
@@ -219,7 +223,7 @@ fn started(host: &SimHost) -> BTreeMap<String, u32> {
     host.windows().state().starts.clone()
 }
 
-/// The Node is deleted while its host, which follows the version already, is waited for.
+/// Deletes the Node while the operator waits for its registration. The host follows the version already.
 async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Result<()> {
     let hosts = world.hosts("deleted", 1).await?;
     let (host, name) = (&hosts[0], hosts[0].name());
@@ -242,7 +246,7 @@ async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Resu
     Ok(())
 }
 
-/// Other bytes are in place of the program, or of its beginning: put there by another user, or left by a power cut.
+/// Other bytes are in place of wicd, or of its partial upload: put there by another user, or left by a power cut.
 async fn a_program_of_other_bytes_is_never_started(world: &World) -> Result<()> {
     let hosts = world.hosts("worn", 2).await?;
     let ours = std::fs::read(&world.options.wicd)?;

@@ -47,7 +47,7 @@ const GRACE: i64 = 3;
 /// Pods of each workload on the fleet: more in all than there are nodes.
 const REPLICAS: i32 = 8;
 
-/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
+/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
     spec_with(
         hosts,
@@ -59,7 +59,7 @@ fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSp
     )
 }
 
-/// Creates a workload behind a budget: `replicas` pods, one of which may be missing.
+/// Creates a Deployment, and a budget that allows one of its `replicas` pods to be unavailable.
 pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
@@ -90,10 +90,10 @@ pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Resu
     Ok(())
 }
 
-/// Plays the scheduler: binds waiting pods to Ready nodes that take pods, the emptiest first.
+/// Replaces the scheduler: binds waiting pods to Ready nodes that are not cordoned, the emptiest first.
 pub(crate) fn schedule(client: Client) -> JoinHandle<()> {
     tokio::spawn(async move {
-        // Not those of the operator's own Deployment.
+        // The default namespace has no pods of the operator's own Deployment.
         let pods: Api<Pod> = Api::default_namespaced(client.clone());
         loop {
             if let Err(error) = bind_waiting(&client, &pods).await {
@@ -130,7 +130,7 @@ async fn bind_waiting(client: &Client, pods: &Api<Pod>) -> Result<()> {
         let bound: kube::Result<Value> =
             pods.create_subresource("binding", &pod.name_any(), &PostParams::default(), &binding).await;
         bound.map(drop).or_else(|error| match error {
-            // The answer is a Status, not a Binding, or the pod was bound or went away.
+            // The pod was bound or deleted meanwhile.
             kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
             other => Err(other),
         })?;
@@ -143,7 +143,7 @@ pub(crate) fn node_is_ready(node: &Node) -> bool {
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Observations of a watcher that knows nothing about the operator.
+/// Observations of nodes, pods and budgets through the API, independent of the operator.
 #[derive(Default)]
 pub(crate) struct Observed {
     /// Nodes that are cordoned or not Ready now.
@@ -158,7 +158,7 @@ pub(crate) struct Observed {
     pub most_cordoned: usize,
     /// Nodes that were ever cordoned.
     pub ever_cordoned: BTreeSet<String>,
-    /// Number of times that each of these became cordoned.
+    /// Number of times that each node became cordoned.
     pub cordons: BTreeMap<String, usize>,
     /// Grace periods of pods at their deletion, by uid.
     pub graces: BTreeMap<String, Option<i64>>,
@@ -167,7 +167,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Takes up the state of nodes at one moment.
+    /// Records the state of nodes at one moment.
     fn nodes(&mut self, nodes: &[Node]) {
         for node in nodes {
             let name = node.name_any();
@@ -225,7 +225,7 @@ impl Watcher {
             let mut nodes = std::pin::pin!(nodes);
             let mut listed = Vec::new();
             while let Some(event) = nodes.next().await {
-                // What is listed after an outage is one state: its nodes did not become so one after another.
+                // A list after an outage is one state: its nodes did not change one after another.
                 let changed = match event {
                     Ok(watcher::Event::Apply(node)) => vec![node],
                     Ok(watcher::Event::InitDone) => std::mem::take(&mut listed),
@@ -236,7 +236,7 @@ impl Watcher {
                     Ok(watcher::Event::Init | watcher::Event::Delete(_)) => continue,
                     Err(_) => {
                         listed.clear();
-                        // Nothing must be missed that happens as soon as the API server is back.
+                        // A short retry, so that nothing is missed once the API server is back.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
@@ -260,7 +260,7 @@ impl Watcher {
         let into = seen.clone();
         let watch_budgets = tokio::spawn(async move {
             let mut budgets = std::pin::pin!(budgets.default_backoff().applied_objects());
-            // What comes up at the beginning has never been healthy yet.
+            // A budget whose pods still start is not broken: it has never been healthy.
             let mut was_healthy = BTreeSet::new();
             while let Some(budget) = budgets.next().await {
                 let Ok(budget) = budget else { continue };
@@ -277,8 +277,8 @@ impl Watcher {
     }
 }
 
-/// Waits until all nodes of the pool follow the pool's newest version. A rollout of many nodes may take long on a busy machine; it must not
-/// stand still.
+/// Waits until all nodes of the pool follow the pool's newest version. Because a rollout of many nodes may take long on a busy machine, the time
+/// limit is for each node.
 pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
     let is_observed = |p: &WindowsNodePool| pool_status(p).observed_generation == p.metadata.generation;
     let is_over = |p: &WindowsNodePool| {
@@ -300,7 +300,7 @@ pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
     }
 }
 
-/// Simulated hosts of the fleet, and one that is Wine with the real wicd and kubelet.
+/// Fleet of simulated hosts and, where Wine is available, a Wine host with the real wicd and kubelet.
 struct Fleet {
     wine: Option<WineHost>,
     simulated: Vec<SimHost>,
@@ -329,7 +329,7 @@ impl Fleet {
         let control_plane = ControlPlane::start(ControlPlaneOptions { network, ..Default::default() }).await?;
         let wine = WineHost::start(&control_plane, WineOptions::new("wine")).await?;
 
-        // Next to the simulated hosts, which get them as hard links: they are large.
+        // On the file system of the simulated hosts, which get these large files as hard links.
         let copy = |name: &str, program: &Path| {
             let copy = files.path().join(name);
             fs::copy(program, &copy).map(|_| copy)
@@ -340,7 +340,7 @@ impl Fleet {
         let mut payload = entries(b"");
         payload[0] = Entry::with(r"C:\k\kubelet.exe", Content::File(kubelet.clone())).services(&["kubelet"]);
         payload[1] = Entry::new(r"C:\k\containerd\containerd.exe", containerd).services(&["containerd"]);
-        // Wine takes a rooted path without a drive for one of Linux.
+        // Wine takes a rooted path without a drive for a Linux path.
         let patch = json!({"podLogsDir": r"C:\var\log\pods"});
         let patch_file = files.path().join("kubelet.json");
         fs::write(&patch_file, patch.to_string())?;
@@ -362,7 +362,7 @@ impl Fleet {
         Ok(Self { wine: Some(wine), simulated, world, _files: files })
     }
 
-    /// Returns the pool of the fleet with this many downloads at once: a change of the number takes a drain.
+    /// Returns the pool of the fleet with a number of concurrent downloads: a change of the number drains the nodes.
     fn pool(&self, downloads: i32) -> WindowsNodePoolSpec {
         let mut spec = pool(&self.simulated, downloads, &json!({"maxUnavailable": "10%"}));
         let wine = self.wine.as_ref().map(|w| Host {
@@ -378,7 +378,7 @@ impl Fleet {
         self.simulated.len() + usize::from(self.wine.is_some())
     }
 
-    /// Returns the pods on the Wine host, and the process that runs as its containerd.
+    /// Returns the UIDs of the pods on the Wine host, and the process that runs as its containerd.
     async fn on_wine(&self) -> Result<(BTreeSet<String>, Option<Process>)> {
         let Some(wine) = &self.wine else { return Ok((BTreeSet::new(), None)) };
         let there = ListParams::default().fields(&format!("spec.nodeName={}", wine.name()));
@@ -457,13 +457,13 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     maps.delete(&format!("windows-services-{}", versions[2]), &DeleteParams::default()).await?;
     world.eventually("it is stored again", || async { stored(&versions[2]).await }).await?;
 
-    // What was there before has its version already, so nothing new is made of it.
+    // An earlier spec has its version already, and makes no new one.
     world.apply(POOL, &template(101)).await?;
     until_updated(&world, POOL).await?;
     let version = pool_status(&world.pool(POOL).await?).desired_version;
     ensure!(version.as_ref() == Some(&versions[1]), "{version:?} {versions:?}");
 
-    // A version that a host gave up is tried again when a user asks for it.
+    // A version that failed on a host is tried again when a user requests a retry.
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
     let mut gave_up = instances.get(hosts[0].name()).await?.status.context("no status")?;
     gave_up.failed_version = Some(versions[1].clone());
@@ -472,7 +472,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
         "kind": "WindowsInstance",
         "status": gave_up,
     });
-    // In the operator's name, which takes away only what is its own.
+    // With the operator's field manager: the operator removes only fields of its own.
     let as_operator = PatchParams::apply(api::names::MANAGER_INSTANCE).force();
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(hosts[0].name(), &as_operator, &Patch::Apply(gave_up)).await?;
@@ -484,7 +484,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     world.annotate(hosts[0].name(), key::RETRY, "now").await?;
     until_updated(&world, POOL).await?;
 
-    // Another operator that changes nothing on hosts changes no node.
+    // A new operator process that changes nothing on hosts contacts none.
     let world = {
         let mut world = world;
         world.restart().await?;

@@ -1,4 +1,4 @@
-//! Operators that die or are suspended during a change, or meet users who interfere: nodes always end up right. Crashes at each single write
+//! Operators that are killed or suspended during a change, or users who interfere with it: nodes always converge. Crashes at each single write
 //! are tested in `instance/executor_tests.rs`.
 
 use std::{
@@ -30,10 +30,10 @@ use crate::{
 };
 
 const POOL: &str = "factory";
-/// Label of pods that a budget keeps where they are.
+/// Label of pods whose eviction a budget blocks.
 const GUARDED: &str = "guarded";
 
-/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain.
+/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
 fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec {
     spec_with(
         hosts,
@@ -45,7 +45,7 @@ fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec 
     )
 }
 
-/// Writes the status of an instance behind the operator's back, with the operator's account.
+/// Writes the status of an instance with the operator's account, without the operator's knowledge.
 async fn edit_status(world: &World, name: &str, status: Value) -> Result<()> {
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
@@ -69,7 +69,7 @@ fn pods(world: &World) -> Api<Pod> {
     Api::default_namespaced(world.client.clone())
 }
 
-/// Deletes the pod that keeps a drain from ending, and triggers a reconcile at once.
+/// Deletes the pod that blocks a drain, and triggers a reconcile at once.
 async fn free(world: &World, name: &str) -> Result<()> {
     pods(world).delete(&format!("{GUARDED}-{name}"), &DeleteParams::default().grace_period(0)).await?;
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
@@ -85,7 +85,7 @@ fn drain_start(status: &WindowsInstanceStatus) -> Option<Time> {
     status.operation.as_ref()?.drain.as_ref().map(|d| d.start_time)
 }
 
-/// Collector of the times at which each operation has begun its drain. Ends on drop.
+/// Collector of the times at which each operation has begun its drain. Stops on drop.
 struct Clocks {
     seen: Arc<Mutex<BTreeMap<String, BTreeSet<Time>>>>,
     task: JoinHandle<()>,
@@ -120,7 +120,7 @@ impl Drop for Clocks {
     }
 }
 
-/// Pool that is to follow another version, and whose nodes wait for their release.
+/// Pool with a new version, whose nodes are on hold until they are released.
 struct Rollout {
     world: World,
     hosts: Vec<SimHost>,
@@ -131,9 +131,9 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// Creates a rollout. `guarded` are hosts with a pod that a budget keeps there.
+    /// Creates a rollout. `guarded` are hosts with a pod whose eviction a budget blocks.
     async fn new(names: &[&str], guarded: &[&str]) -> Result<Self> {
-        // Another one waits for the end of a sleeper's Lease.
+        // Its successor waits until the Lease of a suspended leader expires.
         let world = World::new(slow(), &["--lease-duration", "10s"]).await?;
         let mut hosts = Vec::new();
         for name in names.iter().chain(guarded) {
@@ -148,7 +148,7 @@ impl Rollout {
         for host in &hosts {
             world.annotate(host.name(), key::HOLD, "true").await?;
         }
-        // Paused, until the operator must have seen who is to be left alone.
+        // Paused, until the operator has seen the holds.
         world.apply(POOL, &pool(&hosts, 6, true)).await?;
         let desired = |p: &api::WindowsNodePool| pool_status(p).desired_version.filter(|v| *v != from);
         world.until(POOL, "another version is wanted", |p| desired(p).is_some()).await?;
@@ -179,13 +179,13 @@ impl Rollout {
     }
 }
 
-/// Changes a node, and kills the operator at a step of the change.
+/// Releases a node, and kills the operator at a step of its change. Returns the names of the instance and of its operation.
 async fn killed(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
     let at = kill_at(&rollout.world, name, step, release(&rollout.world, name)).await?;
     operation_of(&at)
 }
 
-/// Does the same as [`killed`] for a node whose drain waits for its last pod.
+/// Kills the operator as [`killed`] does, for a node whose drain waits for its last pod.
 async fn killed_past_drain(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
     let at = kill_at(&rollout.world, name, step, free(&rollout.world, name)).await?;
     operation_of(&at)
@@ -220,7 +220,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     set_cordon(&r.world, "sent", Some(&sent.1)).await?;
     r.world.new_operator().await?;
 
-    // In the middle of the drain: it continues by the same clock.
+    // Killed during the drain, which keeps its start time.
     let at = kill_at(&r.world, "draining", "Drain", release(&r.world, "draining")).await?;
     let start = drain_start(&status(&at)).context("the drain has no start")?;
     let before = epoch(&lease(&r.world).await?);
@@ -233,7 +233,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
     let again = r.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
     ensure!(drain_start(&status(&again)) == Some(start), "the drain restarted: {again:?}");
 
-    // Restarted for the change, once.
+    // Killed at the restart for the change: the host restarts once.
     r.host("restarted")?.fault(Fault::NeedsReboot);
     killed_at.push(killed_past_drain(&r, "restarted", "Reboot").await?);
     r.world.new_operator().await?;
@@ -298,7 +298,7 @@ async fn until_restarted(r: &Rollout, name: &str, operation: &str) -> Result<()>
         .await
 }
 
-/// Returns what restarted services or moved pods would change: UID of the Node, since when it is Ready, and its pods.
+/// Returns values that a disturbance would change: the Node's UID, the time since when it is Ready, and the UIDs of its pods.
 async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<String>, Vec<Option<String>>)> {
     let node = world.node(name).await?.context("no Node")?;
     let conditions = node.status.clone().and_then(|s| s.conditions).unwrap_or_default();
@@ -317,7 +317,11 @@ async fn people_and_sleepers_interfere() -> Result<()> {
     for name in ["adopted", "restored", "uncordoned", "kept"] {
         release(&r.world, name).await?;
     }
-    tokio::try_join!(a_lifted_cordon_is_taken_again(&r), a_kept_cordon_stays(&r), the_host_is_believed(&r))?;
+    tokio::try_join!(
+        a_lifted_cordon_is_taken_again(&r),
+        a_kept_cordon_stays(&r),
+        status_is_corrected_from_the_host(&r)
+    )?;
     a_sleeper_does_no_harm(&mut r).await
 }
 
@@ -360,8 +364,8 @@ async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
     Ok(())
 }
 
-/// Status about a host is lost, or older than the host: the node continues undisturbed.
-async fn the_host_is_believed(r: &Rollout) -> Result<()> {
+/// The status of a host is lost, or older than the host: the operator corrects it by what the host reports, and does not disturb the node.
+async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
     let world = &r.world;
     for name in ["adopted", "restored"] {
         r.until_changed(name, None).await?;
@@ -401,7 +405,7 @@ async fn the_host_is_believed(r: &Rollout) -> Result<()> {
     Ok(())
 }
 
-/// The leader is suspended while it works on a host; another one takes over and ends the work; the first one wakes up.
+/// Suspends the leader while it works on a host. Another operator takes over and finishes the work, and the first one exits when it resumes.
 async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
     let next = Operator::start(&r.world.control_plane, &r.world.options)?;
     release(&r.world, "slept").await?;
@@ -419,7 +423,7 @@ async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
     ensure!(sleeper.log().contains("so that two operators never act at once"), "{}", sleeper.log());
     r.world.operator.check()?;
 
-    // The host knows who leads.
+    // The host has recorded the epoch of the new leader.
     let host = r.host("slept")?;
     let known = std::fs::read_to_string(host.drive_c().join("k/wicd/epoch"))?;
     let known = known.split_whitespace().next().unwrap_or_default();

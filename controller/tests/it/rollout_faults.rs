@@ -1,4 +1,4 @@
-//! Changes that go wrong: a payload that does not work, budgets that never yield, and an API server, connections and disks that fail in the middle.
+//! Changes that fail: by a broken payload, by budgets that block drains, and by outages of the API server, of connections and of disks.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     rollout::{Watcher, until_updated},
 };
 
-/// Pool whose first changed node is watched before the others follow.
+/// Pool whose rollout changes one node, and the others after a pause.
 struct Trial {
     name: &'static str,
     action: &'static str,
@@ -49,7 +49,7 @@ impl Trial {
         self.hosts.iter().find(|h| h.name() == name).context("no such host")
     }
 
-    /// Returns the version that the pool wants.
+    /// Returns the desired version of the pool.
     async fn version(&self, world: &World) -> Result<String> {
         pool_status(&world.pool(self.name).await?).desired_version.context("the pool has no version")
     }
@@ -83,7 +83,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
         ensure!(touched == canaries.contains(name), "{name}: {:?} became {stats:?}", before.get(name));
     }
 
-    // Neither another operator nor another reconcile of the pool retries it.
+    // Neither a new operator nor a reconcile of the pool retries the version.
     world.restart().await?;
     for trial in &trials {
         world.apply(trial.name, &trial.spec(1800)).await?;
@@ -119,7 +119,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
     Ok(())
 }
 
-/// Checks that one node has tried the version, is as before, and the pool reports it. Returns the node's name.
+/// Checks that one node has tried the version and is as before, and that the pool reports it. Returns the node's name.
 async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> Result<String> {
     let gave_up = |p: &WindowsNodePool| {
         let status = pool_status(p);
@@ -167,7 +167,7 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     let rollout = status.rollout.context("no rollout")?;
     ensure!(rollout.rolled_back == (trial.action == "Rollback"), "{rollout:?}");
     let message = conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message.clone();
-    // What has been taken back everywhere is tried again only after another version.
+    // A version that was rolled back in the whole pool is not retried: only another version helps.
     let todo = if rollout.rolled_back { "Change the template" } else { key::RETRY };
     for part in [rollout.to_version.as_str(), "Change the template", todo] {
         ensure!(message.contains(part), "it does not say {part:?}: {message}");
@@ -175,7 +175,7 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     Ok(())
 }
 
-/// Pool of one host whose pod no budget lets go, and a change that takes a drain.
+/// Pool of one host with a change that needs a drain, which a budget blocks.
 struct Blocked {
     name: &'static str,
     host: SimHost,
@@ -213,11 +213,11 @@ impl Blocked {
     async fn pod_is_left_alone(&self, world: &World) -> Result<()> {
         let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
         let pod = pods.get(&self.pod()).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "{}: the budget was broken", self.name);
+        ensure!(pod.metadata.deletion_timestamp.is_none(), "{}: the PodDisruptionBudget was violated", self.name);
         Ok(())
     }
 
-    /// Deletes the budget, as a user who gives in, and waits until the change is through.
+    /// Deletes the budget, as a user may, and waits until the change is complete.
     async fn goes_through_without_the_budget(&self, world: &World) -> Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
         budgets.delete(&self.budget(), &DeleteParams::default()).await?;
@@ -248,8 +248,8 @@ async fn a_budget_never_yields() -> Result<()> {
     Ok(())
 }
 
-/// A pod has left when its kubelet reports that its containers have ended, which may take longer than its grace period. Until then, the operator
-/// does nothing on the host.
+/// Checks that the operator does nothing on a host until kubelet reports that the containers of its pod have ended, which may take longer than
+/// the grace period.
 async fn containers_are_waited_for(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("linger")).await?;
     let pool = |downloads: i32| {
@@ -280,7 +280,7 @@ async fn containers_are_waited_for(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the drain for a change that a user does not want now is given up. The node is as before, and nothing was done on its host.
+/// Waits until the operator has given up the drain, and checks that the node is not cordoned and its pod was not evicted.
 async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
     let given_up = |i: &WindowsInstance| {
         let status = status(i);
@@ -352,13 +352,13 @@ async fn it_is_waited_for(world: &World) -> Result<()> {
     let says = |p: &WindowsNodePool| {
         let conditions = pool_status(p).conditions;
         let degraded = conditions::find(&conditions, kind::DEGRADED).filter(|c| c.reason == "DrainBlocked");
-        // The API server's times have no fractions.
+        // Times of conditions have no fractions of seconds.
         degraded.is_some_and(|c| {
             blocked.names_both(&c.message) && c.last_transition_time.0.as_second() >= since.as_second()
         })
     };
     world.until("wait", "says what blocks it, and since when", says).await?;
-    // After the deadline, the status only reports it.
+    // After the timeout, the operator reports it, and goes on waiting.
     let overdue = |note: &str| blocked.names_both(note) && note.contains("drain.timeoutSeconds");
     world.until_note("wait", "DrainBlocked", overdue).await?;
     blocked.pod_is_left_alone(world).await?;
@@ -377,7 +377,7 @@ async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
         let instance = world.until_instance("abort", &what, failed(n)).await?;
         let message = status(&instance).failures.context("no failures")?.last_message;
         ensure!(blocked.names_both(&message), "{message}");
-        // Until the next attempt pods may come again.
+        // Until the next attempt, the node takes pods.
         world
             .eventually("the cordon is lifted", || async {
                 world.node("abort").await.is_ok_and(|n| n.is_some_and(|n| !is_cordoned(&n) && !is_cordoned_by_us(&n)))
@@ -402,10 +402,10 @@ async fn it_is_forced(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Outage of the API server: longer than the operator keeps its Lease, and than the cluster waits for one of a kubelet.
+/// Duration of the API server's outage: longer than the operator keeps its Lease, and than the cluster waits for the Lease of a kubelet.
 const OUTAGE: Duration = Duration::from_mins(1);
 
-/// Size of a payload file that takes long enough for a fault.
+/// Size of a payload file whose upload takes long enough for a fault.
 const PLUGIN: u64 = 4 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -417,7 +417,7 @@ async fn a_rollout_survives_outages() -> Result<()> {
     world.join(POOL, &spec).await?;
     let watcher = Watcher::of(&world.client, POOL);
 
-    // A file that every line breaks in the middle of, and a host that has no room for it.
+    // An upload during which every connection breaks, and a host whose disk is full.
     let cut = Fault::CutAfterBytes { bytes: 1 << 20, once: true };
     for host in &hosts {
         host.fault(cut.clone());
@@ -433,7 +433,7 @@ async fn a_rollout_survives_outages() -> Result<()> {
     world.control_plane.stop_apiserver();
     tokio::time::sleep(OUTAGE).await;
     world.control_plane.restart_apiserver().await?;
-    // As Kubernetes does: an operator that could not renew its Lease ends.
+    // Kubernetes would restart the operator, which exits if it could not renew its Lease.
     if world.operator.ended()?.is_some() {
         world.new_operator().await?;
     }
@@ -446,13 +446,13 @@ async fn a_rollout_survives_outages() -> Result<()> {
         let size = std::fs::metadata(host.drive_c().join("k/cni/host-local.exe"))?.len();
         ensure!(size == PLUGIN, "{} has {size} bytes", host.name());
         let stats = host.stats();
-        // Whatever was received before a line was cut is not sent again.
+        // Data that a host received before its connection broke are not sent again.
         ensure!(stats.bytes_received < 2 * PLUGIN, "{}: {stats:?}", host.name());
         let node = world.node(host.name()).await?.context("no Node")?;
         ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
     }
     let seen = watcher.seen.lock().unwrap();
-    // The cluster may take all nodes for NotReady after the outage; what is cordoned is the operator's doing.
+    // After the outage, the cluster may report all nodes as not Ready; only the cordons are the operator's.
     ensure!(seen.most_cordoned <= 2, "{} nodes were cordoned at once", seen.most_cordoned);
     ensure!(seen.ever_cordoned.len() == hosts.len(), "only {:?} were drained", seen.ever_cordoned);
     Ok(())

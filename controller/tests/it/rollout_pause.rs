@@ -39,7 +39,7 @@ async fn a_pause_with_an_end_ends_by_itself() -> Result<()> {
         .await?;
     ensure!(hosts[0].stats() == untouched, "a host of a paused pool was touched: {:?}", hosts[0].stats());
 
-    // Nothing but the clock changes after this. In mode Plan the pool says so, and begins nothing.
+    // After this, only time passes. In mode Plan, the pool reports the end of its pause, and begins nothing.
     let soon = Time::from(Timestamp::now() + SignedDuration::from_secs(8));
     world.apply(PLANNED, &WindowsNodePoolSpec { mode: Some(Mode::Plan), ..pool(&planned, soon) }).await?;
     world.apply(POOL, &pool(&hosts, soon)).await?;

@@ -1,4 +1,4 @@
-//! Changes that need no drain, on hosts that have to be restarted: their pods leave first, and they restart once.
+//! Changes that need no drain, on hosts that need a restart: the hosts are drained first, and restart once.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Disruption, names::key};
@@ -41,7 +41,7 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
     }
     budget(&world, CART, CART).await?;
 
-    // Paused, until all hosts are in their desired state.
+    // Paused, until the causes of the restarts are in place.
     world.apply(POOL, &pool(101, true)).await?;
     let from = pool_status(&world.pool(POOL).await?).desired_version;
     world.until(POOL, "another version is wanted", |p| pool_status(p).desired_version != from).await?;
@@ -60,7 +60,7 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
         .await?;
     world.edit_node("late", asks).await?;
 
-    // The budget holds the pods, and so their hosts run.
+    // The budget blocks the drains, so no host restarts.
     for host in &hosts {
         let instance = world
             .until_instance(host.name(), "waits for its pod", |i| {

@@ -1,5 +1,5 @@
-//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes whose version no object
-//! records. And hosts that join, which get a change at once.
+//! Nodes that a change must not disturb: unfit hosts, hosts that join while a version waits for approval, and nodes of unknown version. And a
+//! host that gets a change while it joins.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
     takeover::{Legacy, SAME},
 };
 
-/// Returns a pool of these hosts with this many downloads at once: a change of the number takes a drain, and no file has to be sent.
+/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes, and sends no file.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
     let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
     spec_with(hosts, json!({"template": template, "rollout": rollout}))
@@ -56,7 +56,7 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
     let watcher = Watcher::of(&world.client, POOL);
     world.apply(POOL, &pool(&hosts, 6, &rollout)).await?;
 
-    // Their place goes to the one that can be changed.
+    // The host that can be changed is changed in place of them.
     let version = world
         .until_instance(hosts[2].name(), "is changed", |i| {
             let s = status(i);
@@ -115,7 +115,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     };
     world.until(POOL, "waits for approval", waits).await?;
 
-    // A user rebuilds a node, and adds one.
+    // A user deletes a Node to rebuild it, and adds a host.
     let nodes: Api<Node> = Api::all(world.client.clone());
     let mut rebuilt = None;
     for host in &hosts[..3] {
@@ -148,7 +148,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
     until_updated(world, POOL).await
 }
 
-/// The host does not wait for its Node until `--register-timeout`, which is longer than any wait of this test.
+/// The operator must not wait for the Node until `--register-timeout`, which is longer than any wait of this test.
 async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(world: &World) -> Result<()> {
     const POOL: &str = "overtaken";
     let hosts = world.hosts(POOL, 1).await?;

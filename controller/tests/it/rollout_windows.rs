@@ -11,7 +11,7 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Returns a pool of these hosts with this many pods on each, changed only in this window.
+/// Returns a pool of these hosts with this maximum number of pods, which changes only in this window.
 fn pool(hosts: &[SimHost], pods: i32, window: &Value) -> WindowsNodePoolSpec {
     spec_with(
         hosts,
@@ -57,7 +57,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     ensure!(Timestamp::now() < opens, "this machine is too slow for this test");
     ensure!([shut[0].stats(), soon[0].stats()] == before, "a host was touched before its window was open");
 
-    // One opens by itself.
+    // The window of one pool opens by itself.
     until_updated(&world, "soon").await?;
     ensure!(Timestamp::now() >= opens, "it was changed before {opens}");
     ensure!(shut[0].stats() == before[0], "a host was touched outside of its window");
@@ -65,7 +65,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     let grant = instance.spec.grant.filter(|g| g.type_ != GrantType::Provision);
     ensure!(grant.is_none(), "{grant:?}");
 
-    // A user opens the other one.
+    // A user opens the window of the other pool.
     let open = json!({"schedule": "0 * * * *", "durationSeconds": 3600});
     world.apply("shut", &pool(&shut, 101, &open)).await?;
     until_updated(&world, "shut").await

@@ -1,4 +1,4 @@
-//! Commands of the page of alerts, on a pool with one node: kubectl and the API server know the kinds, names and options in them.
+//! Commands of the page about alerts, on a pool with one node: kubectl and the API server accept their kinds, names and options.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -13,13 +13,13 @@ use crate::{
 
 const POOL: &str = "factory";
 const HOST: &str = "win-1";
-/// Namespace and Pod of the other operator.
+/// Namespace of WMCO's Pod.
 const ELSEWHERE: &str = "of-wmco";
 const WMCO: &str = "wmco-1";
 
 const PAGE: &str = "../reference/alerts.md";
 
-/// Section of each block that has the mark.
+/// Sections with a block of commands for this test.
 const SECTIONS: &[&str] = &[
     "# Alerts",
     "## WindowsNodePoolCertificateExpiring",
@@ -38,7 +38,7 @@ const SECTIONS: &[&str] = &[
     "## WindowsNodePoolsPoliciesMissing",
 ];
 
-/// Returns a command with names for the words in capitals, and without the pipe for its output: a search that finds nothing fails.
+/// Returns a command with names in place of its placeholders, and without its pipe: a search that finds nothing fails.
 fn command(line: &str) -> String {
     let command = line.split(" | ").next().unwrap_or_default();
     [("NAMESPACE", NAMESPACE), ("POOL", POOL), ("HOST", HOST), ("NODE", HOST)]
@@ -46,7 +46,7 @@ fn command(line: &str) -> String {
         .fold(command.to_owned(), |command, (word, name)| command.replace(word, name))
 }
 
-/// Creates objects that some commands show: those of an operator that is a Deployment, and of a leading WMCO.
+/// Creates objects that some commands show: the operator's Deployment, and those of a leading WMCO.
 async fn install(world: &World) -> Result<()> {
     let labels = json!({"app.kubernetes.io/name": "windows-node-pools"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "example.com/operator"}]}});

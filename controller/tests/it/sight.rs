@@ -1,4 +1,4 @@
-//! Operator that cannot see or write the cluster as it is: it begins nothing new, and every pool reports why.
+//! Operator whose watch is refused, whose CRDs are outdated, or beside another installation: it begins nothing new, and reports why.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePool, conditions::kind};
@@ -45,7 +45,7 @@ async fn a_watch_that_is_dead_blames_no_version_and_is_said() -> Result<()> {
     }
     ensure!(less.rules != role.rules, "the role has no such rule");
     roles.replace(ROLE, &PostParams::default(), &less).await?;
-    // Watches that are there continue: begun again, they are refused.
+    // Open watches continue. After a restart of the API server, they are refused.
     world.control_plane.restart_apiserver().await?;
     world.until("blind", "it says what is not seen", |p| refused(p, "ApiError", "the watch of nodes")).await?;
     world.apply("blind", &labelled(4)).await?;

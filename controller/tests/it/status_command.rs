@@ -36,7 +36,7 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(code == Some(1) && out.is_empty(), "{code:?} {out}");
     ensure!(error.contains("there is no WindowsNodePool factory"), "{error}");
 
-    // All is well.
+    // A healthy pool.
     world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
     world.until("factory", "it is Ready", is_ready).await?;
     let well = "factory  1 of 1 nodes Ready\n└─ win-0  Ready\n";
@@ -95,7 +95,7 @@ async fn a_watch_prints_what_changes() -> Result<()> {
     let (mut child, mut lines) = watched(&world)?;
     ensure!(lines.any(|line| line == "There is no WindowsNodePool."), "it says nothing of a cluster without pools");
     world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
-    // Pools and hosts are watched apart: a page may have one of them as it was a moment before.
+    // Pools and hosts are watched separately: a page may show one of them as it was a moment before.
     let mut line_before = String::new();
     let is_page = |line: String| {
         let is_below = line_before == "factory  1 of 1 nodes Ready" && line == "└─ win-0  Ready";
@@ -103,7 +103,7 @@ async fn a_watch_prints_what_changes() -> Result<()> {
         is_below
     };
     ensure!(lines.any(is_page), "pool and host are never shown as Ready");
-    // It ends with its reader, at the next change.
+    // Without its reader, the command ends at the next change.
     drop(lines);
     Api::<WindowsNodePool>::all(world.client.clone()).delete("factory", &DeleteParams::default()).await?;
     let ended = tokio::task::spawn_blocking(move || child.wait()).await??;

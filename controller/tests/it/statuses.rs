@@ -1,4 +1,4 @@
-//! Invariants of every status that a pool or an instance has in any test, and for clients that wait for it.
+//! Invariants of every status that a pool or an instance has in any test.
 
 use std::{
     collections::BTreeMap,
@@ -52,8 +52,8 @@ impl Statuses {
         Self { seen, instances, read: Mutex::default(), states, tasks }
     }
 
-    /// Asks now, and again whenever an object of this name has changed, until the answer is yes. It asks now and then besides: the answer may
-    /// depend on more than the object.
+    /// Calls `ask` now, and again whenever an object of this name has changed, until the answer is true. It also asks periodically, because the
+    /// answer may depend on more than the object.
     pub(crate) async fn ask_at_changes<F: Future<Output = bool>>(&self, name: &str, ask: impl Fn() -> F) {
         const BESIDES: Duration = Duration::from_millis(500);
         let mut states = self.states.subscribe();
@@ -66,7 +66,7 @@ impl Statuses {
         }
     }
 
-    /// Returns kstatus' verdicts on a pool since the last call, each change once.
+    /// Returns the results of kstatus for a pool since the last call, without repetitions.
     pub(crate) fn words(&self, name: &str) -> Result<Vec<String>> {
         let of_pool: Vec<_> = self.seen.lock().unwrap().iter().filter(|p| p.name_any() == name).cloned().collect();
         let read = self.read.lock().unwrap().insert(name.to_owned(), of_pool.len()).unwrap_or_default();
@@ -121,7 +121,7 @@ where
         let mut objects =
             std::pin::pin!(watcher(objects, watcher::Config::default()).default_backoff().applied_objects());
         while let Some(object) = objects.next().await {
-            // Some tests write what cannot be read.
+            // Some tests write objects that cannot be parsed.
             let Ok(mut object) = object else { continue };
             object.meta_mut().managed_fields = None;
             let name = object.name_any();
@@ -131,7 +131,7 @@ where
     })
 }
 
-/// Returns what kstatus and Argo CD see of an instance, as a key.
+/// Returns the fields of an instance that kstatus and Argo CD read, as a key.
 fn kind_of(instance: &WindowsInstance) -> String {
     let status = instance.status.clone().unwrap_or_default();
     let conditions: Vec<_> = status.conditions.iter().map(|c| (&c.type_, &c.status, &c.reason)).collect();
@@ -151,12 +151,12 @@ fn disagreements<K: Serialize>(objects: &[K], words: &[String]) -> Result<Vec<St
     Ok(problem.collect())
 }
 
-/// Returns the verdicts of the kstatus library, by which Flux and others wait, on objects.
+/// Returns the results of the kstatus library, which Flux and others use, for objects.
 fn real_kstatus<K: Serialize>(pools: &[K]) -> Result<Vec<String>> {
     let mut program = Command::new(kstatus()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
     let texts = pools.iter().map(serde_json::to_vec).collect::<Result<Vec<_>, _>>()?;
-    // Its answers wait in a pipe, which may be full before it has read everything.
+    // A thread writes, because the pipe of the answers may be full before the program has read everything.
     let writer = std::thread::spawn(move || texts.iter().try_for_each(|text| input.write_all(text)));
     let output = program.wait_with_output()?;
     writer.join().ok().context("a panic")??;

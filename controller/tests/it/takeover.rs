@@ -33,7 +33,7 @@ use crate::{
     rollout::{Watcher, until_updated},
 };
 
-/// Version of the legacy operator that has the same services and files as ours.
+/// Version of the legacy operator that has the same services and files as this operator's.
 pub(crate) const SAME: &str = "10.19.0-aaaaaaa";
 /// Version of the legacy operator with another containerd.
 pub(crate) const OTHER: &str = "10.19.0-bbbbbbb";
@@ -41,9 +41,9 @@ pub(crate) const OTHER: &str = "10.19.0-bbbbbbb";
 const OTHER_TOO: &str = "10.19.0-fffffff";
 /// Version like [`SAME`], of a cluster whose hosts are in `windows-instances`.
 const LISTED: &str = "10.19.0-ccccccc";
-/// Version of a cluster with a proxy, storage and a cloud, which our operator does not know.
+/// Version with settings for a proxy, storage and a cloud, which this operator does not know.
 const HELD: &str = "10.19.0-ddddddd";
-/// Version like [`SAME`], whose operator ended in the middle of an upgrade.
+/// Version like [`SAME`], whose operator ended during an upgrade.
 const CORDONED: &str = "10.19.0-eeeeeee";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,14 +94,14 @@ pub(crate) struct Legacy {
     name: &'static str,
     version: &'static str,
     pub hosts: Vec<SimHost>,
-    /// Our version before the takeover.
+    /// Version of this operator for the hosts, from before the takeover.
     ours: String,
     nodes: BTreeMap<String, Node>,
     starts: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
 impl Legacy {
-    /// Joins hosts, hands them back, and makes them look as the legacy operator leaves its own.
+    /// Joins hosts, releases them, and gives them the state in which the legacy operator leaves its hosts.
     pub(crate) async fn new(world: &World, name: &'static str, version: &'static str, count: usize) -> Result<Self> {
         let hosts = world.hosts(name, count).await?;
         world.join(name, &spec(&hosts)).await?;
@@ -120,7 +120,7 @@ impl Legacy {
         Ok(legacy)
     }
 
-    /// Publishes the services of our version under the legacy version, in a ConfigMap with only data, as the legacy operator does.
+    /// Publishes the services of this operator's version under the legacy version, in a ConfigMap with only data, as the legacy operator does.
     async fn publish(&self, world: &World) -> Result<()> {
         let config_maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
         let name = |version: &str| format!("{}{version}", api::names::SERVICES_CONFIG_MAP_PREFIX);
@@ -134,7 +134,7 @@ impl Legacy {
             containerd.checksum = "0".repeat(64);
         }
         if self.version == HELD {
-            // The legacy operator itself names none.
+            // The real legacy operator lists no files.
             files.clear();
         }
         data.insert("files".into(), serde_json::to_string(&files)?);
@@ -144,7 +144,7 @@ impl Legacy {
         Ok(())
     }
 
-    /// Removes the host keys from the Nodes: no release of the legacy operator before 10.22.1 records them.
+    /// Removes the host keys from the Nodes, as they are before release 10.22.1 of the legacy operator.
     async fn forget_host_keys(&self, world: &World) -> Result<()> {
         for host in &self.hosts {
             let none = json!({key::SSH_HOST_KEY: null, key::SSH_HOST_KEY_TYPE: null});
@@ -168,7 +168,7 @@ impl Legacy {
         now - self.starts.get(host.name()).and_then(|s| s.get(service)).copied().unwrap_or(0)
     }
 
-    /// Waits until all hosts are ours, and checks that they have been nodes all the time.
+    /// Waits until all hosts are taken over, and checks that they have been nodes all the time.
     async fn are_ours(&self, world: &World) -> Result<()> {
         until_updated(world, self.name).await?;
         for host in &self.hosts {
@@ -196,7 +196,7 @@ fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
     spec_with(hosts, json!({"deletionPolicy": "Orphan", "rollout": {"maxUnavailable": 1}}))
 }
 
-/// Checks that a released Node has all that the legacy operator looks for, and nothing of ours that is in its way.
+/// Checks that a released Node has all metadata that the legacy operator needs, and none of this operator's that would hinder it.
 pub(crate) fn can_be_taken_by_the_legacy_operator(node: &Node, version: &str) -> Result<()> {
     let (name, annotations, labels) = (node.name_any(), node.annotations(), node.labels());
     for k in [key::VERSION, key::DESIRED_VERSION] {
@@ -218,11 +218,11 @@ pub(crate) fn can_be_taken_by_the_legacy_operator(node: &Node, version: &str) ->
     Ok(())
 }
 
-/// Makes host and Node look as the legacy operator leaves them in the middle of an upgrade of its own.
+/// Gives host and Node the state in which the legacy operator leaves them during an upgrade of its own.
 async fn make_legacy(world: &World, host: &SimHost, version: &str) -> Result<()> {
     let name = host.name();
     if let Some(wicd) = host.windows().state().services.get_mut(WICD_SERVICE) {
-        // Theirs does nothing that is of interest here, so it does not run.
+        // The legacy daemon is not simulated, so its service is stopped.
         wicd.state = ServiceState::Stopped;
         wicd.command = r"C:\k\windows-instance-config-daemon.exe controller --windows-service".into();
     }
@@ -253,7 +253,7 @@ fn add_settings_of_a_cluster(data: &mut BTreeMap<String, String>) -> Result<()> 
 async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy) -> Result<()> {
     let host = &legacy.hosts[0];
     let name = host.name();
-    // Without its host key the host could not be proven.
+    // The host key stays: without it, the host could not be proven.
     let missing = [key::USERNAME, key::PUB_KEY_HASH];
     let none: serde_json::Map<_, _> = missing.iter().map(|k| ((*k).to_owned(), json!(null))).collect();
     world.edit_node(name, json!({"metadata": {"annotations": none}})).await?;
@@ -276,7 +276,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
                 .is_some_and(|c| c.status == "False" && c.reason == "SettingsWouldBeLost" && c.message.contains(name))
         })
         .await?;
-    // Meanwhile it has a name in the scheme of the legacy operator, and its present version as the desired one.
+    // Meanwhile, the Node has the annotations of the legacy operator, and its present version as the desired one.
     world
         .eventually("it is named as the legacy operator names its own", || async {
             let node = world.node(name).await.ok().flatten();
@@ -288,7 +288,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
         ensure!(node.annotations().get(k).map(String::as_str) == Some(HELD), "{k}: {:?}", node.annotations());
     }
 
-    // A restart that the host asks for would be one to nothing: there is no version of ours to come up with.
+    // A restart that the host requests has to wait: the host has no version of this operator to start with.
     world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
     let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY, sandbox-image"}}});
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -308,7 +308,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
     Ok(())
 }
 
-/// One Node was cordoned by the legacy operator, which ended in the middle of an upgrade; the other by a user.
+/// One Node was cordoned by the legacy operator, which ended during an upgrade; the other by a user.
 async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, legacy: &Legacy) -> Result<()> {
     let (left, persons) = (&legacy.hosts[0], &legacy.hosts[1]);
     let cordon = json!({"spec": {"unschedulable": true}});
@@ -334,7 +334,7 @@ async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, le
     let node = world.node(persons.name()).await?.context("no Node")?;
     ensure!(is_cordoned(&node) && !is_cordoned_by_us(&node), "the cordon of a user was lifted");
 
-    // Another user in the entry is another user for the legacy operator, too.
+    // A change of the SSH user also changes the annotation for the legacy operator.
     let user =
         json!({"deletionPolicy": "Orphan", "rollout": {"maxUnavailable": 2}, "ssh": {"username": "Local Admin"}});
     world.apply(legacy.name, &spec_with(&legacy.hosts, user)).await?;
@@ -383,7 +383,7 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh:
     for host in &legacy.hosts {
         let pod = pods.get(&format!("stays-{}", host.name())).await?;
         ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
-        // The legacy record says nothing about kubelet's settings, so kubelet has to read them again.
+        // The legacy version does not record kubelet's settings, so kubelet restarts to read them again.
         ensure!(legacy.starts_of(host, "kubelet") == 1, "kubelet: {:?}", host.windows().state().starts);
         ensure!(legacy.starts_of(host, "containerd") == 0, "containerd: {:?}", host.windows().state().starts);
     }
@@ -393,7 +393,7 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh:
     Ok(())
 }
 
-/// No user writes a pool: the ConfigMap exists, as it did for the legacy operator. (A user sets the port of simulated hosts.)
+/// Takes over hosts of the legacy operator's ConfigMap. The operator makes the pool, and a user only edits it.
 async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     world: &World,
     legacy: &Legacy,
@@ -410,7 +410,7 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     config_maps.create(&PostParams::default(), &list).await?;
     world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    // Nodes of the legacy operator are there: a user has to start the takeover.
+    // The legacy operator's nodes exist: the pool waits until a user starts the takeover.
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     let set = async |spec: serde_json::Value| {
         let patch = Patch::Merge(json!({"spec": spec}));
@@ -438,7 +438,7 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     Ok(())
 }
 
-/// The operator of the node is gone, and with it its approver: requests that match the Node are approved, the rest is left to a user.
+/// The legacy operator no longer runs to approve requests: this operator approves those that match the Node, and leaves the others to a user.
 async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legacy) -> Result<()> {
     let host = &legacy.hosts[0];
     let (name, address) = (host.name(), host.address().to_string());
@@ -472,7 +472,7 @@ async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legac
 
 pub(crate) async fn what_differs_is_changed_in_turn(world: &World, legacy: &Legacy) -> Result<()> {
     for host in &legacy.hosts {
-        // What the legacy operator put there is a file of its own, no link to a blob of ours.
+        // The legacy operator's file is no hard link to a blob of this operator.
         let containerd = host.drive_c().join("k/containerd/containerd.exe");
         std::fs::remove_file(&containerd)?;
         std::fs::write(&containerd, "an older one")?;

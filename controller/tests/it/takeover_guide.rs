@@ -1,5 +1,4 @@
-//! Guide of the way from WMCO and back, step by step: the commands on the page run here, on a cluster with WMCO's Deployment, its lock and
-//! the kinds of OLM.
+//! Commands of the guide from WMCO and back, step by step, on a cluster with WMCO's Deployment, its lock and the kinds of OLM.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -31,7 +30,7 @@ use crate::{
 const LOCK: &str = "windows-machine-config-operator-lock";
 const WMCO: &str = "windows-machine-config-operator";
 
-/// Installs WMCO with OLM, or without: its Deployment creates a Pod on the host network, to which the lock belongs.
+/// Installs WMCO with or without OLM: a Deployment whose Pod is on the host network, and the lock that this Pod owns.
 async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
     let labels = json!({"name": WMCO});
     let mut metadata = json!({"name": WMCO, "namespace": DEFAULT_NAMESPACE});
@@ -77,8 +76,7 @@ async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
     Ok(())
 }
 
-/// Creates WMCO's ServiceMonitor, as WMCO does again if it differs, and the rules of its package, which end with the package if OLM has
-/// installed WMCO.
+/// Creates WMCO's ServiceMonitor anew, as WMCO does if it differs, and the rules of its package, which OLM deletes with the package.
 async fn monitoring_of_wmco(world: &World, package: Option<&Value>) -> Result<()> {
     let endpoint = json!({"port": "https-metrics", "interval": "30s", "scheme": "https"});
     let rules = json!([{"record": "node_cpu_info", "expr": "windows_cpu_info"}]);
@@ -108,7 +106,7 @@ fn waits_for_wmco(pool: &WindowsNodePool) -> bool {
     has(&pool_status(pool).conditions, kind::READY, "False", "AnotherOperator")
 }
 
-/// Reports whether the plan of a pool in mode Plan is to adopt so many hosts.
+/// Reports whether a pool in mode Plan plans to adopt exactly `count` hosts.
 fn plans_to_adopt(pool: &WindowsNodePool, count: usize) -> bool {
     let hosts = pool_status(pool).plan.unwrap_or_default().hosts;
     hosts.len() == count && hosts.iter().all(|h| h.action == "Adopt")
@@ -119,7 +117,7 @@ fn shown(pool: &WindowsNodePool) -> String {
     conditions::find(&pool_status(pool).conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Checks that nothing has happened to hosts and nodes.
+/// Checks that no host has an instance, and that none was logged in to.
 async fn is_untouched(world: &World, legacy: &Legacy, before: &[u64]) -> Result<()> {
     for host in &legacy.hosts {
         ensure!(world.instance(host.name()).await?.is_none(), "{} has an instance", host.name());
@@ -138,7 +136,7 @@ fn namespace_of_user() -> Value {
         "labels": {"team": "windows"}, "annotations": {"example.com/contact": "windows@example.com"}}})
 }
 
-/// Checks that the user's labels and annotations on the namespace are there after the installation.
+/// Checks that the installation has kept the user's labels and annotations on the namespace.
 async fn namespace_is_kept(world: &World) -> Result<()> {
     let namespace = Api::<Namespace>::all(world.client.clone()).get(DEFAULT_NAMESPACE).await?;
     let (labels, annotations) = (namespace.labels(), namespace.annotations());
@@ -166,8 +164,8 @@ async fn openshift(world: &World, guide: &Guide) -> Result<()> {
     Ok(std::fs::write(deploy.join("mine/kustomization.yaml"), overlay)?)
 }
 
-/// The steps with a pool that a user has in Git, from WMCO under OLM and back; then from WMCO without OLM, with the pool that the operator
-/// creates.
+/// Follows the guide with a user's pool in Git, from WMCO under OLM and back; then from WMCO without OLM, with the pool that the operator
+/// makes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
@@ -180,7 +178,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     let list = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
     let before = connections(&legacy);
 
-    // The pool of the page, applied before there is an operator or the ConfigMap. Windows and ports are those of this test.
+    // The pool of the page, applied before there is an operator or the ConfigMap. Maintenance window and port are those of this test.
     let mut pool: Value = serde_yaml::from_str(&guide.block("### A pool of your own", "yaml")?)?;
     ensure!(pool["spec"]["mode"] == "Plan" && pool["spec"]["rollout"]["maintenanceWindows"].is_array(), "{pool}");
     pool["spec"]["ssh"] = json!({"port": legacy.hosts[0].port()});
@@ -219,7 +217,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     }
     is_untouched(&world, &legacy, &before).await?;
 
-    // The user starts the takeover in Git. In no window, so that the nodes are adopted and stay as they are.
+    // The user starts the takeover in Git. No maintenance window is open, so the nodes are adopted and not changed.
     pool["spec"]["mode"] = json!("Apply");
     pools.patch(WINDOWS_INSTANCES, &git, &Patch::Apply(&pool)).await?;
     are_adopted(&world, &legacy).await?;
@@ -238,7 +236,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
         policies.list(&ListParams::default()).await?.items.iter().map(kube::ResourceExt::name_any).collect();
     ensure!(left.is_empty(), "left: {left:?}");
 
-    // WMCO is there again, without OLM. The operator makes the pool.
+    // WMCO is installed again, without OLM. The operator makes the pool.
     wmco_starts(&world, false).await?;
     let ignored = Patch::Merge(json!({"metadata": {"labels": {key::IGNORE: null}}}));
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &ignored).await?;
@@ -252,7 +250,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let waiting = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(shown(&waiting).contains("kubectl patch wnp windows-instances --type merge"), "{}", shown(&waiting));
-    // No later operator decides again.
+    // A restarted operator does not decide again.
     world.restart().await?;
     world.until(WINDOWS_INSTANCES, "it still waits", |p| plans_to_adopt(p, 2)).await?;
     is_untouched(&world, &legacy, &before).await?;
@@ -290,7 +288,7 @@ async fn may_delete(world: &World, name: &str, expected: bool) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(client, DEFAULT_NAMESPACE);
     let deletes = || async { maps.delete(name, &DeleteParams::default().dry_run()).await };
     if expected {
-        // Neither a right nor the end of a policy holds at once.
+        // A new right and the deletion of a policy take effect after a delay.
         return world.eventually("WMCO may delete the ConfigMap", || async { deletes().await.is_ok() }).await;
     }
     let why = "only the operator may write them";

@@ -1,4 +1,4 @@
-//! Nodes that are kept as the pool's template says, in place; fields of other owners are left alone.
+//! Labels, annotations and taints of Nodes, which are kept as in the pool's template; those of other owners are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,13 +65,13 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
     ensure!(has_own(&world.node(name).await?.context("no Node")?), "the host's own label is missing");
     ensure!(!has_own(&world.node(other).await?.context("no Node")?), "the label of another host is there");
 
-    // What is others' stays through all that follows.
+    // Fields of other owners stay through all that follows.
     let theirs = json!([
         {"key": "os", "value": "Windows", "effect": "NoSchedule"},
         {"key": "hall", "value": "b", "effect": "PreferNoSchedule"},
         {"key": "theirs", "value": "1", "effect": "PreferNoSchedule"},
     ]);
-    // kubelet may write any annotation of its Node. Its word that the operator put something there counts for nothing.
+    // kubelet may write any annotation of its Node. The operator must not trust a claim there that it has applied these fields itself.
     let claim = json!({"labels": ["theirs"], "annotations": ["theirs"], "taints": ["theirs:PreferNoSchedule"]});
     let annotations = json!({"theirs": "1", "windowsmachineconfig.openshift.io/template-applied": claim.to_string()});
     world
@@ -83,7 +83,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         )
         .await?;
 
-    // A user's change is corrected; a status is written only where something differs.
+    // A user's change is reverted. No status is written where nothing differs.
     let before = versions(&world, &hosts).await?;
     for attempt in ["x", "y"] {
         let bend = json!({
@@ -98,7 +98,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
     let after = versions(&world, &hosts).await?;
     ensure!(before == after, "a status was written though nothing differs: {before:?} {after:?}");
 
-    // A change of the template is made in place, and what is no longer in it goes.
+    // A change of the template is made in place, and fields that it no longer has are removed.
     let hall = json!({"key": "hall", "value": "c", "effect": "PreferNoSchedule"});
     let second = pool(&hosts, json!({"example.com/hall": "c"}), Value::Null, json!([hall]));
     world.join("factory", &second).await?;

@@ -33,13 +33,13 @@ const PAGES: [(&str, &str); 7] = [
     ("plan", "docs/guide/rollouts.md"),
     ("status", "docs/guide/troubleshooting.md"),
 ];
-/// Replacements of versions, in the order in which they come up.
+/// Replacements of versions, in the order in which versions appear.
 const VERSIONS: [&str; 3] = [
     "1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68",
     "1.0.0-d27b44c3a8e6015f39b07ed2418fc65a",
     "1.0.0-90be6a7163d5c8f20ae417b93c502df8",
 ];
-/// Replacements of key fingerprints, in the order in which they come up.
+/// Replacements of key fingerprints, in the order in which fingerprints appear.
 const PRINTS: [&str; 2] =
     ["9gbz3WrAUJIugTtSO3pmEJe1Ps5ndot26TZzD4/NvUs", "qRGHopaXhShGRL6FYT7GceZuiHcLCm7TqW1Q/9G0ZT8"];
 /// Replacement of any time.
@@ -97,7 +97,7 @@ impl Transcript {
         Ok(())
     }
 
-    /// Adds what the plugin prints as the status of these pools, of all if none is named.
+    /// Adds the output of the plugin's command `status` for these pools, or for all if none is named.
     pub(crate) fn status(&mut self, world: &World, pools: &[&str]) -> Result<()> {
         let (_, printed, error) = crate::status_command::status(world, pools)?;
         ensure!(error.is_empty(), "{error}");
@@ -112,7 +112,7 @@ impl Transcript {
         ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         let printed = String::from_utf8(output.stdout)?;
         if printed.starts_with("LAST SEEN") {
-            // Those of one second have no order.
+            // Events of the same second have no order.
             let mut rows: Vec<&str> = printed.lines().collect();
             let message = rows[0].find("TYPE").unwrap_or_default();
             rows[1..].sort_by_key(|row| row.get(message..).unwrap_or_default().to_owned());
@@ -162,7 +162,7 @@ fn quoted(arg: &str) -> String {
     if arg.contains(['{', '"', ' ', '*', '$']) { format!("'{arg}'") } else { arg.to_owned() }
 }
 
-/// Returns the text with tables whose ages are the same at any time, and whose columns are as wide as their content.
+/// Returns the text with fixed ages in its tables, and with columns as wide as their content.
 fn tidy_tables(printed: &str) -> String {
     let mut text = String::new();
     let mut table: Vec<&str> = Vec::new();
@@ -220,7 +220,7 @@ fn tidy(table: &[&str]) -> String {
     text
 }
 
-/// Returns the text with the same versions, times and fingerprints in every run.
+/// Returns the text with the same versions, times, addresses and fingerprints in every run.
 fn steady(text: &str) -> String {
     let mut prints: Vec<String> = Vec::new();
     let mut parts = text.split("SHA256:");
@@ -251,7 +251,7 @@ fn steady(text: &str) -> String {
             }
             steady += VERSIONS.get(at).map_or(word, |version| &version[..word.len()]);
         } else if let Some(address) = host_address(word) {
-            // Each run has a network of its own for its hosts, and they share it with the hosts of other tests.
+            // Addresses differ from run to run: each run has a network of its own, which its hosts share with those of other tests.
             let at = addresses.iter().position(|a| *a == address).unwrap_or(addresses.len());
             if at == addresses.len() {
                 addresses.push(address);
@@ -499,7 +499,7 @@ async fn failed_canary() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &["--register-timeout", "15s"]).await?;
     let hosts = world.hosts("win", 3).await?;
     world.join("factory", &spec_with(&hosts, json!({"rollout": {"order": "Name"}}))).await?;
-    // A host that is not known as a Ready node yet leaves its turn to the next one.
+    // A host that is not yet known as a Ready node would leave its turn to the next one.
     for name in ["win-0", "win-1", "win-2"] {
         world.until_joined(name).await?;
     }
@@ -510,7 +510,7 @@ async fn failed_canary() -> Result<()> {
         Entry::new(r"C:\k\containerd\containerd_conf.toml", b"version = 3".to_vec()).services(&["containerd"]);
     payload::write(broken, &[kubelet, containerd, settings], payload::LEVEL_FAST)?;
     world.options.payload = broken.to_owned();
-    // The first that has been sent all that it needs is the first to change. The others are held until that one is it.
+    // The host whose uploads are complete first changes first. The other hosts are on hold until the change of `win-0` has begun.
     let hold = format!("{}=true", key::HOLD);
     world.control_plane.kubectl(&["annotate", "wi", "win-1", "win-2", &hold]).await?;
     world.restart().await?;

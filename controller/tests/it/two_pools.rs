@@ -1,4 +1,4 @@
-//! Two pools that depend on each other: deletions beside a list that another pool reads, and hosts that change pools.
+//! Pools that affect each other: deletions beside a pool that reads a ConfigMap, and hosts that move from one pool to another.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -44,7 +44,7 @@ async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
     Ok(world.node(host.name()).await?.and_then(|node: Node| node.uid()))
 }
 
-/// Checks that the host is a node of the pool, with the same Node as before.
+/// Waits until the host is a node of the pool, and checks that its Node is the same as before.
 async fn is_handed_over(world: &World, host: &SimHost, to: &str, node: Option<&String>) -> Result<()> {
     let is_in =
         |i: &api::WindowsInstance| i.spec.pool_ref.name == to && ready_condition(i).is_ok_and(|c| c.status == "True");
@@ -93,14 +93,14 @@ async fn a_host_that_another_pool_lists_later_is_handed_over() -> Result<()> {
     world.apply("new", &spec(&hosts[2..])).await?;
     is_handed_over(&world, &hosts[2], "new", node.as_ref()).await?;
 
-    // A rename: the old pool is deleted before the new one is there.
+    // A rename: the old pool is deleted before the new one is created.
     let node = uid(&world, &hosts[2]).await?;
     pools(&world).delete("new", &DeleteParams::default()).await?;
     world.until_instance(hosts[2].name(), "it is to leave with its pool", |i| i.spec.leaving.is_some()).await?;
     world.apply("renamed", &spec(&hosts[2..])).await?;
     is_handed_over(&world, &hosts[2], "renamed", node.as_ref()).await?;
 
-    // What was done in the right order leaves no warning.
+    // Changes in the right order cause no warning.
     let events = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?.items;
     let conflicts: Vec<_> = events.into_iter().filter(|e| e.reason.as_deref() == Some("HostConflict")).collect();
     ensure!(conflicts.is_empty(), "{conflicts:?}");

@@ -1,4 +1,5 @@
-//! Hosts of lists without names: which hosts are asked, how often, with which host key, and how far a host's claim is trusted.
+//! Hosts that are listed without names: which of them the operator asks for their names, how often, with which host key, and how far it trusts the
+//! answer.
 
 use std::{
     collections::BTreeMap,
@@ -124,7 +125,7 @@ async fn two_clones_are_not_asked_for_ever(world: &World) -> Result<()> {
     // The answer is stored: the next operator asks no host either.
     let contacts = pool_status(&world.pool(POOL).await?).contacts;
     ensure!(contacts.len() == 1 && contacts[0].hostname.is_some(), "{contacts:?}");
-    // Taken out, the one that is refused is forgotten.
+    // The contact of the refused host is forgotten once its entry is removed.
     edit(world, POOL, json!({loser.address().to_string(): null})).await?;
     world.until(POOL, "nothing is wrong", |p| is_ready(p) && pool_status(p).contacts.is_empty()).await
 }
@@ -204,7 +205,7 @@ async fn two_thousand_silent_addresses_do_not_delay_another_pools_host() -> Resu
             let now = now.clone();
             peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::spawn(async move {
-                // Nothing is said until the other side has had enough.
+                // Never answers, and reads until the other side closes the connection.
                 while stream.read(&mut [0; 1024]).await.is_ok_and(|n| n > 0) {}
                 now.fetch_sub(1, Ordering::SeqCst);
             });
@@ -226,7 +227,7 @@ async fn two_thousand_silent_addresses_do_not_delay_another_pools_host() -> Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_is_rewritten_keeps_its_node() -> Result<()> {
     const POOL: &str = "rewritten";
-    // The one address that has a DNS name here is that of the API server, and no host gets a certificate for that.
+    // No serving certificates: the only address with a DNS name here is the API server's, for which no host gets one.
     let world = World::new(SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() }, &[]).await?;
     let hosts = world.hosts(POOL, 1).await?;
     hosts[0].windows().state().machine.addresses = vec!["127.0.0.1".into()];
@@ -269,7 +270,7 @@ async fn a_host_whose_node_is_called_otherwise_does_not_become_a_second_one() ->
     ensure!(names == [node], "{names:?}");
     ensure!(world.node(hosts[0].name()).await?.is_none(), "it was joined as a second Node");
 
-    // Neither is it if a user has given it another name.
+    // A host that a user has given another name does not become a second Node either.
     let api = Api::<Node>::all(world.client.clone());
     let other = json!({"metadata": {"name": "as-the-cloud-has-it", "labels": {"kubernetes.io/os": "windows", key::BYOH: "true"}}});
     api.create(&PostParams::default(), &serde_json::from_value(other)?).await?;

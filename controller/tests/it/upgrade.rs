@@ -1,4 +1,4 @@
-//! Upgrade to another release of the operator: the next one, and the previous one again. Upgrade of the control plane over two minor versions.
+//! Upgrades of the operator to the next release and back to the previous one, and of the control plane over two minor versions.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
@@ -35,7 +35,7 @@ use crate::{
     transcripts::copied,
 };
 
-/// Fields, one of the spec and one of the status, that CRDs of an earlier release lack.
+/// Schema paths of a spec field and a status field that CRDs of an earlier release lack.
 const LATER: [&str; 2] =
     ["spec/properties/provisioning/properties/prePullImages", "status/properties/removalsToConfirm"];
 
@@ -56,10 +56,10 @@ pub(crate) fn older_crds() -> Result<Vec<Value>> {
     Ok(crds)
 }
 
-/// Kubelet of a payload that is disruptive for every node.
+/// Content of `kubelet.exe` in the next release, whose rollout drains every node.
 const NEXT: &[u8] = b"kubelet of the next release";
 
-/// Writes the file that is published with a release that has this payload.
+/// Writes the file `release.json` of a release with this payload.
 fn release_file(world: &World, kubelet: &[u8]) -> Result<tempfile::NamedTempFile> {
     let folder = tempfile::tempdir()?;
     testbed::payload::write(folder.path(), &entries(kubelet), LEVEL_FAST)?;
@@ -112,7 +112,7 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     let stats = |name: &str| hosts[name].iter().map(SimHost::stats).collect::<Vec<_>>();
     let before = ["shut", "held", "steps"].map(stats);
 
-    // Before it is installed.
+    // Plans of the release, before it is installed.
     let same = release_file(&world, b"kubelet")?;
     let (status, out, err) = plan(&world, same.path()).await?;
     ensure!(status == Some(0) && out.contains("release 0.9.0: nothing to do with 2 hosts"), "{status:?}\n{out}\n{err}");
@@ -127,7 +127,7 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     let (status, _, err) = plan(&world, next.path()).await?;
     ensure!(status == Some(1) && err.contains("it is not the file release.json of a release"), "{status:?} {err}");
 
-    // The command of the guide, for one pool: all would hold them all.
+    // The command of the guide, for one pool instead of all.
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let pause = |paused: bool| Patch::Merge(json!({"spec": {"rollout": {"paused": paused}}}));
     pools.patch("held", &PatchParams::default(), &pause(true)).await?;
@@ -166,8 +166,8 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     Ok(())
 }
 
-/// Brings the cluster into the state that an earlier release has left: its CRDs, and objects that the API server has written since, without all
-/// later fields.
+/// Brings the cluster into the state that an earlier release has left: its CRDs, and objects that were written with them, without later
+/// fields.
 async fn go_back(world: &World) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     for older in older_crds()? {
@@ -213,7 +213,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     approve(&world, &next).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
 
-    // The previous release: the CRDs stay, with what they hold, and the payload is the one before. What a node has then is not new to the operator.
+    // Back to the previous release: the newer CRDs and the stored values stay, and the earlier payload has its earlier version again.
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &ApiResource::erase::<WindowsNodePool>(&()));
     let later = json!({
         "mode": "Plan",
@@ -300,7 +300,7 @@ fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the operator follows the API server's version.
+/// Waits until the operator has stored the API server's version in its facts.
 async fn until_known(world: &World, version: &str) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
     let minor: u32 = version.split('.').nth(1).context("it is no version")?.parse()?;
@@ -312,7 +312,7 @@ async fn until_known(world: &World, version: &str) -> Result<()> {
     world.eventually(&format!("the operator knows {version}"), known).await
 }
 
-/// Upgrades a control plane over two minor versions while pods run on nodes. The operator has payloads for `versions`; with `is_paused` the pools
+/// Upgrades a control plane over two minor versions while pods run on nodes. The operator has payloads for `versions`. With `is_paused`, the pools
 /// are paused meanwhile.
 async fn go_over_two_minor_versions(versions: &[&str], is_paused: bool) -> Result<()> {
     let [.., last, middle, first] = KUBERNETES;

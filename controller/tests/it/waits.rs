@@ -1,4 +1,4 @@
-//! Waits that a host or a pool reports: the cause of each is created, then ended, and the end wakes what waited at once.
+//! Waits that a host or a pool reports: the test creates and ends the cause of each, and checks that the host or pool continues at once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,19 +25,19 @@ use testbed::{
 use wnp_core::wait::{Cause, Hold};
 
 use crate::{
-    another_operator::{legacy_ends, legacy_leads},
+    another_operator::{start_wmco, stop_wmco},
     fleet::{World, entry, has, pool_status, spec_with, status},
     pairs::is_quiet,
     removal::{budget, pod},
-    repair::say_not_ready,
+    repair::mark_node_not_ready,
     rollout_windows::daily,
 };
 
-/// Time in which a wait must end with its cause on a busy machine. It is shorter than the minute after which a pool is reconciled without an
-/// event; a host that waits for a turn is never reconciled so.
+/// Time within which a wait must end after its cause, on a busy machine. Shorter than the minute after which a pool is reconciled without an
+/// event. A host that waits for its turn is never reconciled without an event.
 const WOKEN: Duration = Duration::from_secs(30);
 
-/// Pool of one cause.
+/// Pool that waits for one cause.
 struct Subject<'a> {
     world: &'a World,
     cause: Cause,
@@ -60,7 +60,7 @@ impl<'a> Subject<'a> {
         json!(spec_with(&self.hosts, more))
     }
 
-    /// Replaces the declaration of the pool.
+    /// Replaces the spec of the pool.
     async fn declare(&self, spec: Value) -> Result<()> {
         self.declare_as(&self.name, spec).await
     }
@@ -91,7 +91,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Waits until this host reports that it waits, with these words.
+    /// Waits until host `n` reports that it waits, with `words` in the message.
     async fn host_waits(&self, n: usize, words: &str) -> Result<()> {
         let what = format!("it waits: {words}");
         let waits = |i: &api::WindowsInstance| {
@@ -101,7 +101,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Waits until the host no longer waits.
+    /// Waits until host `n` no longer waits.
     async fn host_goes_on(&self, n: usize) -> Result<()> {
         let goes = || async {
             let instance = self.world.instance(self.host(n)).await;
@@ -164,12 +164,12 @@ fn says(pool: &WindowsNodePool, cause: Cause) -> bool {
     pool_status(pool).conditions.iter().any(|c| c.reason == cause.reason())
 }
 
-/// Returns fields of a change that takes a drain.
+/// Returns fields of a change whose rollout drains the nodes.
 fn change(rollout: Value) -> Value {
     json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}, "rollout": rollout})
 }
 
-/// Creates one cause, ends it, and checks that what waited continues.
+/// Creates one cause, ends it, and checks that the host or pool that waited continues.
 #[expect(clippy::too_many_lines, reason = "each cause has an arm of its own")]
 async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     let subject = |hosts| Subject::new(world, cause, hosts);
@@ -277,7 +277,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
         Cause::Window => {
             let it = subject(1).await?;
             it.join(json!({})).await?;
-            // Far enough to be seen before, and no longer than a test may take.
+            // Late enough for the wait to be seen, and soon enough for a test.
             let opens = (Timestamp::now() + SignedDuration::from_secs(90)).round(Unit::Minute)?;
             it.declare(it.declared(change(json!({"maintenanceWindows": [daily(opens)]})))).await?;
             it.pool_waits().await?;
@@ -326,7 +326,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             let settings = json!({"maxUnavailable": 1});
             it.join(json!({"rollout": settings, "remediation": {"type": "None"}})).await?;
             it.hosts[1].power_off();
-            say_not_ready(world, it.host(1)).await?;
+            mark_node_not_ready(world, it.host(1)).await?;
             world.until(&it.name, "it sees that the node is down", |p| pool_status(p).ready_nodes == 1).await?;
             let mut spec = change(settings);
             spec["remediation"] = json!({"type": "None"});
@@ -358,7 +358,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
         Cause::Removal(Hold::Nameless) => {
             let it = subject(2).await?;
             it.join_by_list().await?;
-            // The entry of a host is rewritten as one that answers to no name.
+            // The entry of a host is replaced by a DNS name that does not exist.
             let [stays, goes] = [0, 1].map(|n| it.hosts[n].address().to_string());
             let data = json!({"data": {goes: null, "gone.example.invalid": "username=Administrator"}});
             it.maps().patch(&it.name, &PatchParams::default(), &Patch::Merge(data)).await?;
@@ -381,7 +381,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
         Cause::Removal(Hold::Unreadable) => {
             let it = subject(2).await?;
             it.join(json!({})).await?;
-            // Another pool whose list was there, and cannot be read now.
+            // Another pool has a list that cannot be read.
             let other = format!("{}-other", it.name);
             let git =
                 json!({"git": {"url": "https://127.0.0.1:1/hosts.git", "ref": {"branch": "main"}, "path": "hosts"}});
@@ -397,9 +397,9 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             Api::<WindowsNodePool>::all(world.client.clone()).delete(&other, &DeleteParams::default()).await?;
             it.pool_goes_on().await
         }
-        // Pending lasts for as long as a list is read, and ends before anything could be changed: `two_pools::a_pool_goes_beside_one_that_reads_a_config_map` fails
-        // if it does not end. Those of Machines: `machines::a_machine_set_is_a_pool_that_follows_its_machines`; nodes of the legacy operator:
-        // `takeover::nodes_change_hands`. The others are of the whole cluster, one after another below.
+        // `Pending` ends before a test could change anything: `two_pools::a_pool_goes_beside_one_that_reads_a_config_map` fails if it does not end.
+        // `machines::a_machine_set_is_a_pool_that_follows_its_machines` covers Machines, `takeover::nodes_change_hands` lost settings. The other
+        // causes hold up all pools, and are tested below one after another.
         Cause::Removal(Hold::Pending | Hold::Machines)
         | Cause::Machine
         | Cause::LostSettings
@@ -409,7 +409,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     }
 }
 
-/// Returns the instances of the hosts of a cause, for the report of a fault.
+/// Returns the instances in the pool of a cause, for the message of a failure.
 async fn instances_of(world: &World, cause: Cause) -> Result<String> {
     let pool = Subject::new(world, cause, 0).await?.name;
     let instances = Api::<api::WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?;
@@ -423,11 +423,11 @@ async fn all_go_on(world: &World) -> Result<()> {
     let it = Subject::new(world, Cause::OtherOperator, 1).await?;
     it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
     it.host_waits(0, "rollout.paused").await?;
-    legacy_leads(&world.control_plane, "legacy").await?;
+    start_wmco(&world.control_plane, "legacy").await?;
     it.host_waits(0, "no other operator").await?;
     it.declare(it.declared(json!({}))).await?;
-    legacy_ends(world, "legacy").await?;
-    // Its Pod may be replaced, so that it counts as gone a minute later.
+    stop_wmco(world, "legacy").await?;
+    // WMCO's Pod may be being replaced, so WMCO counts as gone only a minute later.
     let is_gone = |p: &WindowsNodePool| pool_status(p).conditions.iter().all(|c| c.reason != "AnotherOperator");
     world.until(&it.name, "the other operator is gone", is_gone).await?;
     it.host_goes_on(0).await?;

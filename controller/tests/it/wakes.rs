@@ -1,4 +1,4 @@
-//! Events that wake the controllers. In a large fleet the API server mostly sends reports of kubelets, and after those statuses of pools.
+//! Watch events that trigger reconciles. In a large fleet, most events are reports of kubelets, followed by statuses of pools.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use testbed::sim::SimOptions;
 use crate::fleet::{LIMIT, World, spec};
 
 const POOL: &str = "factory";
-/// Reports of a kubelet in a row that must wake no controller.
+/// Number of reports of a kubelet in a row that must trigger no reconcile.
 const REPORTS: usize = 5;
 const ALL: &str = "windows_node_pool_reconciles_total";
 const OF_POOLS: &str = r#"windows_node_pool_reconciles_total{kind="WindowsNodePool"}"#;
@@ -41,7 +41,7 @@ async fn reports_of_kubelets_wake_no_controller_and_hosts_only_wake_for_what_the
     change(&world, json!({"metadata": {"annotations": {"example.com/owner": "a"}}}), OF_INSTANCES).await
 }
 
-/// Waits until no controller is woken while kubelets report. The work after a change continues for a moment; a controller that is woken by reports
+/// Waits until reports of kubelets trigger no reconcile. The work after a change continues for a moment, but a controller that reports trigger
 /// never rests.
 async fn rests(world: &World) -> Result<()> {
     let resting = async {
@@ -56,7 +56,7 @@ async fn rests(world: &World) -> Result<()> {
     tokio::time::timeout(LIMIT, resting).await.context("controllers are woken by the reports of kubelets")?
 }
 
-/// Waits until a kubelet has reported so often.
+/// Waits until a kubelet has reported this number of times.
 async fn reported(world: &World, times: usize) -> Result<()> {
     let version = || async { world.node("win-0").await.ok().flatten().and_then(|node| node.resource_version()) };
     for _ in 0..times {

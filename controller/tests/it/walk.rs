@@ -5,9 +5,9 @@
 //! * no host is deconfigured whose name is listed,
 //! * no host changes from one Node name to another without having been deconfigured,
 //! * no more nodes of a pool than `maxUnavailable` are cordoned by the operator,
-//! * when the world is left alone, and users do what it asks them for, every host becomes a Ready node.
+//! * once users stop, and do what messages ask them for, every host becomes a Ready node.
 //!
-//! `WALK_SEED` repeats a walk as far as users are concerned, `WALK_STEPS` sets its length.
+//! `WALK_SEED` repeats the users' acts of a walk, `WALK_STEPS` sets its length.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -44,11 +44,11 @@ use crate::{
 const POOLS: [&str; 2] = ["east", "west"];
 /// Number of hosts of each pool.
 const HOSTS: usize = 3;
-/// Steps of the walk with the fixed seed, and of the one with a fresh seed. Both are short, because each step is minutes of a fleet's life.
+/// Numbers of steps of the walk with the fixed seed, and of the one with a fresh seed.
 const STEPS: [usize; 2] = [50, 20];
 /// Interval at which the hosts are read.
 const POLL: Duration = Duration::from_millis(10);
-/// Time for which a name must be listed before a deconfiguration of its host is a violation: no earlier reason is left.
+/// Time for which a name must have been listed for a deconfiguration of its host to be a violation: earlier reasons are over by then.
 const LISTED: Duration = Duration::from_secs(30);
 /// Time for which a user's act on a host explains that its containers end.
 const EXPLAINED: Duration = Duration::from_secs(15);
@@ -59,7 +59,7 @@ const CAUGHT_UP: Duration = Duration::from_secs(5);
 struct Model {
     /// Entries of each pool: name, and number of the host to which the address leads.
     lists: [BTreeMap<String, usize>; 2],
-    /// Number of concurrent downloads of each pool: a change of the number takes a drain.
+    /// Number of concurrent downloads of each pool: a change of the number drains the nodes.
     downloads: [i32; 2],
     paused: [bool; 2],
     renamed: usize,
@@ -73,17 +73,17 @@ struct Seen {
     ready_since: BTreeMap<String, Instant>,
     /// Nodes that were Ready when the operator cordoned them.
     cordoned_while_ready: BTreeSet<String>,
-    /// Running pods that are not asked to end, by UID: their Node and name.
+    /// Node and name of each running pod that is not being deleted, by UID.
     pods: BTreeMap<String, (String, String)>,
-    /// Time since when each name is listed.
+    /// Time since which each name has been listed.
     listed: BTreeMap<String, Instant>,
-    /// Time since when each host is being deconfigured, by name. An entry that comes back after that becomes a node again, and is not kept as one.
+    /// Time since which each host has been deconfigured, by name. An entry that returns later does not stop that: its host joins again.
     deconfiguring: BTreeMap<String, Instant>,
     /// Hosts that a user has rebuilt by deleting an instance.
     rebuilt: BTreeSet<String>,
-    /// Time when a user last did something to each host that ends its containers.
+    /// Time of a user's last act on each host that ends its containers.
     explained: BTreeMap<usize, Instant>,
-    /// Pods that were there when containers of a host ended: since when, what happened, and their UIDs.
+    /// Ends of a host's containers while it had pods: the time, a description, and the UIDs of the pods.
     suspects: Vec<(Instant, String, Vec<String>)>,
     /// Last state of each object, and recent changes, with the second of the walk.
     history: History,
@@ -185,8 +185,8 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                     .filter(|n| is_cordoned_by_us(n) && is_cordoned(n))
                     .map(ResourceExt::name_any)
                     .collect();
-                // One that was not Ready when it was cordoned cost nothing of the budget. When it becomes Ready, its operation is taken back,
-                // which takes a moment.
+                // A node that was not Ready when it was cordoned uses no budget. If it becomes Ready, the operator aborts its operation, which
+                // takes a moment.
                 let ready = |n: &&String| seen.ready_since.contains_key(*n) && seen.cordoned_while_ready.contains(*n);
                 let counted = cordoned.iter().filter(ready).count();
                 if counted > 1 {
@@ -254,7 +254,7 @@ fn watch_pods(world: &World, seen: Shared) -> JoinHandle<()> {
     })
 }
 
-/// State of a host, which is read again and again.
+/// State of a host at one moment.
 #[derive(Clone, Default, PartialEq)]
 struct Look {
     runs: bool,
@@ -276,7 +276,7 @@ impl Look {
     }
 }
 
-/// Watches the hosts themselves.
+/// Watches the simulated hosts directly, without the API.
 fn watch_hosts(hosts: Vec<SimHost>, seen: Shared) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut before: Vec<Look> = hosts.iter().map(Look::at).collect();
@@ -359,7 +359,7 @@ impl Walk {
     async fn new(seed: u64) -> Result<Self> {
         let termination = Duration::from_millis(100);
         let sim = SimOptions { termination, restart: Duration::from_millis(200), ..SimOptions::default() };
-        // What a user waits for, a walk has no time for.
+        // A short timeout: a walk has no time for longer waits.
         let world = World::new(sim, &["--register-timeout", "60s"]).await?;
         let hosts = world.hosts("w", HOSTS * POOLS.len()).await?;
         let list = |range: std::ops::Range<usize>| range.map(|n| (hosts[n].name().to_owned(), n)).collect();
@@ -561,16 +561,16 @@ impl Walk {
         if done.is_ok() { "done" } else { "not there" }
     }
 
-    /// Does what the messages of an instance ask for: allows the host key, or gives the host up.
+    /// Does what the messages of an instance ask for: allows the host key, or abandons the host.
     async fn trust(&self, instance: &WindowsInstance) {
-        // One that leaves is no longer in a list: it is known by what runs on it.
+        // The host of a leaving instance is in no list: it is found by its marker.
         let name = instance.name_any();
         let runs = || self.hosts.iter().position(|h| Look::at(h).node.as_deref() == Some(&name));
         let host = self.model.lists.iter().find_map(|list| list.get(&name).copied()).or_else(runs);
-        // What was allowed for the host that an entry led to before is expected until another key is allowed.
+        // A key that was allowed for an entry's earlier host stays the expected one until another key is allowed.
         let allowed = instance.annotations().get(key::TRUST_HOST_KEY);
         let pinned = instance.status.as_ref().and_then(|s| Some(&s.host_key.as_ref()?.fingerprint));
-        // One that leaves, and whose entry led to another node before anything was put on its own.
+        // An instance that leaves, and whose entry led to another host before its own was configured, can only be abandoned.
         let fails = instance.status.as_ref().is_some_and(|s| s.failures.is_some());
         if instance.is_leaving() && runs().is_none() && fails {
             self.annotate(&name, key::ABANDON, &json!("true")).await;
@@ -578,7 +578,7 @@ impl Walk {
         }
         let Some(host) = host else { return };
         let own = self.hosts[host].host_key().fingerprint(HashAlg::Sha256).to_string();
-        // Where no key is on record, the host of a node is asked for one.
+        // Without a key on record, a failed instance needs the key of its host.
         if allowed.or(pinned).map_or(fails, |expected| *expected != own) {
             self.annotate(&name, key::TRUST_HOST_KEY, &json!(own)).await;
         }
@@ -614,7 +614,7 @@ impl Walk {
             let now = json!(format!("{:?}", Instant::now()));
             self.annotate(&instance.name_any(), key::RETRY, &now).await;
         }
-        // A host that was about to join where its entry led before becomes that node after all: the entries are corrected again.
+        // A host that was already joining by an earlier entry becomes that node: the entries are corrected again.
         let mut attempts = 3;
         loop {
             let result = tokio::select! {
@@ -630,11 +630,11 @@ impl Walk {
         self.check()
     }
 
-    /// Leads each entry to its own host: by the marker, or in any order without one. Returns whether an entry led to another host.
+    /// Corrects each entry to lead to its own host, by the host's marker, or to any free host without one. Returns whether a list has changed.
     async fn correct_lists(&mut self) -> Result<bool> {
         let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
         let mut lists = self.model.lists.clone();
-        // What both list, they are asked to remove from one of the two.
+        // A name that both pools list is removed from one of them.
         let instances = Api::<WindowsInstance>::all(self.world.client.clone());
         let owned = instances.list(&kube::api::ListParams::default()).await?;
         let is_second = |name: &str| owned.iter().any(|i| i.name_any() == name && i.spec.pool_ref.name == POOLS[1]);
@@ -655,7 +655,7 @@ impl Walk {
             for host in list.values_mut().filter(|h| **h == usize::MAX) {
                 *host = free.pop_first().unwrap_or(usize::MAX);
             }
-            // There is no host left for them.
+            // No host is left for these entries.
             list.retain(|_, host| *host != usize::MAX);
         }
         // The API server refuses an applier whose list becomes empty.
@@ -689,8 +689,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Allows host keys that instances ask for: an entry that led to another host at first contact, and to this one since, waits for a user to allow
-    /// the key.
+    /// Allows the host keys that instances ask for, without end: an entry that has led to another host before waits until a user allows the
+    /// key.
     async fn trust_as_asked(&self) {
         let instances = Api::<WindowsInstance>::all(self.world.client.clone());
         loop {
@@ -710,7 +710,7 @@ async fn walk(seed: u64, steps: usize) -> Result<()> {
         walk.journal.push(format!("{step}: {what}"));
         walk.seen.lock().unwrap().history.record(format!("step {step}"), what);
         walk.check().with_context(|| format!("seed {seed}, step {step}"))?;
-        // Sometimes the next step follows at once, and sometimes the operator has reacted before.
+        // In about half of the cases, the operator has seen the last change before the next step.
         if walk.rng.random_bool(0.5) {
             let pool = POOLS[walk.rng.random_range(0..2)];
             let observed = |p: &api::WindowsNodePool| {

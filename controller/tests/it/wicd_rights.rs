@@ -1,4 +1,4 @@
-//! Rights of the hosts' daemons, and the policies on which the rights depend.
+//! Rights of wicd on hosts, and the policies on which these rights depend.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{DeletionPolicy, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
@@ -29,7 +29,7 @@ async fn binding(world: &World) -> Result<Option<ClusterRoleBinding>> {
     Ok(Api::<ClusterRoleBinding>::all(world.client.clone()).get_opt(BINDING).await?)
 }
 
-/// Waits until the daemons have no rights, and the pool reports why.
+/// Waits until wicd has no rights on any host, and the pool reports why.
 async fn until_withheld(world: &World, pool: &str) -> Result<()> {
     world.eventually("the rights are gone", || async { matches!(binding(world).await, Ok(None)) }).await?;
     world
@@ -59,7 +59,7 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
 
-    // Weakened in each of its ways. The last one first of all stays as it is while more is tried.
+    // A weakened policy, and a weakened binding. The second one stays while a request and a join are tried.
     merge(&policies, OWNER_POLICY, json!({"spec": {"failurePolicy": "Ignore"}})).await?;
     until_withheld(&world, "held").await?;
     deployment::apply(&world.control_plane, "base").await?;
@@ -67,7 +67,7 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
 
     merge(&bindings, REQUESTS_POLICY, json!({"spec": {"validationActions": ["Audit"]}})).await?;
     until_withheld(&world, "held").await?;
-    // A request of a daemon is right and waits.
+    // A valid request for wicd waits.
     let wicd = world.control_plane.client_as("system:wicd-node:held-0", &["system:wicd-nodes"]).await?;
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
     let node: Api<Node> = Api::all(wicd);
@@ -100,7 +100,7 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
         .eventually("the request is approved", || async { requests.get("held").await.is_ok_and(|r| decided(&r)) })
         .await?;
 
-    // With the policy's binding the rights go even while no operator runs.
+    // When the policy's binding is deleted, the rights are removed even while no operator runs.
     let mut world = world;
     world.stop().await?;
     bindings.delete(OWNER_POLICY, &DeleteParams::default()).await?;
@@ -150,7 +150,7 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one() -> Result<
     let uid = async |name: &str| -> Result<String> {
         world.instance(name).await?.and_then(|i| i.uid()).context("it has an instance")
     };
-    // One is let go and taken again; of the other the instance is deleted by force.
+    // Both hosts are released and taken again. Then the instance of the second one is deleted by force.
     let orphan = uid("again-0").await?;
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -165,7 +165,7 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one() -> Result<
     world.until_instance("again-1", "is another one", |i| i.uid() != Some(forced.clone())).await?;
     world.until_joined("again-1").await?;
 
-    // A change of the template reaches both: what their daemons say in their Nodes is what it waits for.
+    // A change of the template reaches both, and waits for the versions that wicd reports in their Nodes.
     let before = pool_status(&world.pool("again").await?).desired_version;
     let change: Value = json!({"template": {"spec": {"kubelet": {"maxPods": 77}}}});
     world.apply("again", &spec_with(&hosts, change)).await?;

@@ -1,5 +1,5 @@
-//! Semantics of Windows that a directory does not have: services that are marked for deletion, files in use, DISM, the log-in shells and the SFTP
-//! servers of its OpenSSH, and output in other languages. With each of them a host becomes a node, or says why not, and no other host waits for it.
+//! Semantics of Windows that a plain directory does not have: services that are marked for deletion, files in use, DISM, login shells and SFTP
+//! servers of OpenSSH, and output in other languages. In each case, the host becomes a node or reports why not, and no other host waits for it.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::{
     rollout::until_updated,
 };
 
-/// Failing call of the feature Containers.
+/// Simulated call that enables the feature Containers.
 const ENABLE: &str = "enable_containers ";
-/// Containers are there after the next restart.
+/// Fault: the feature Containers is enabled only after a restart.
 const NO_CONTAINERS: &[Fault] = &[Fault::NeedsReboot];
-/// Programs fail, and what is printed is in another language.
+/// Faults: programs fail, and their output is in another language.
 const GARBLED_FAILURE: &[Fault] = &[Fault::GarbledOutput, Fault::ProgramsFail(3)];
-/// Hosts on which a file is held during the rollout, with the file: Windows denies to move a file, not to read the one in its way.
+/// Hosts on which a file is in use during the rollout, with the file. An antivirus denies access to the moved file, not to the one it replaces.
 const HELD: [(&str, &str, Held); 2] = [
     ("held-a-while", r"C:\k\kubelet.exe", Held::Open(3)),
     ("denied-a-while", r"C:\k\kubelet.exe.new", Held::Denied(3)),
@@ -31,7 +31,8 @@ const HELD: [(&str, &str, Held); 2] = [
 /// Number of attempts that no host makes.
 const EVER: u32 = u32::MAX;
 
-/// Case: the host's name and faults, what is arranged on it, and the reason and a part of the message if it cannot join until that is over.
+/// Case: the host's name and faults, a function that prepares the host, and the reason and a part of the message if the host cannot join until
+/// that is undone.
 type Case = (&'static str, &'static [Fault], fn(&SimHost) -> Result<()>, Option<(&'static str, &'static str)>);
 
 const CASES: [Case; 16] = [
@@ -53,7 +54,7 @@ const CASES: [Case; 16] = [
     ("garbled-failure", GARBLED_FAILURE, |_| Ok(()), Some(("NoAnswer", "exit status 3 and no answer; it printed: "))),
 ];
 
-/// Marks a service for deletion, which another program has open.
+/// Marks a service for deletion while another program has it open.
 #[expect(clippy::unnecessary_wraps, reason = "as the others")]
 fn deleted(host: &SimHost, service: &str) -> Result<()> {
     let mut state = host.windows().state();
@@ -62,12 +63,12 @@ fn deleted(host: &SimHost, service: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes another program hold kubelet's program, before it is in its place.
+/// Makes another program use `kubelet.exe.new`, before it is moved into place.
 fn hold(host: &SimHost, by: Held) -> Result<()> {
     Ok(host.windows().hold(r"C:\k\kubelet.exe.new", Some(by))?)
 }
 
-/// Makes an antivirus hold wicd while the operator sends it.
+/// Makes an antivirus deny access to wicd while the operator uploads it.
 fn hold_wicd(host: &SimHost) -> Result<()> {
     let path = api::host::launcher_path(&hex::encode(Sha256::digest(crate::fleet::WICD)));
     Ok(host.windows().hold(&format!("{path}.partial"), Some(Held::Denied(3)))?)
@@ -85,7 +86,7 @@ fn slow_dism(host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// Ends what was arranged on a host.
+/// Undoes the preparation of a host.
 fn mend(host: &SimHost) -> Result<()> {
     host.windows().hold(r"C:\k\kubelet.exe.new", None)?;
     host.windows().close_services();
@@ -102,7 +103,7 @@ async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()>
         arrange(&host)?;
         hosts.push(host);
     }
-    // All leave at once: a host that cannot be cleaned counts as unavailable.
+    // All hosts may leave at once, because a host that cannot be cleaned up counts as unavailable.
     let all = json!({"rollout": {"maxUnavailable": CASES.len()}});
     world.apply("semantics", &spec_with(&hosts, all)).await?;
     try_join_all(CASES.iter().map(async |(name, _, _, stuck)| match stuck {
@@ -122,7 +123,7 @@ async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()>
     }
     try_join_all(hosts.iter().map(async |host| world.until_joined(host.name()).await.map(drop))).await?;
 
-    // For a while an antivirus holds the program that is replaced, or the one that replaces it.
+    // For a while, an antivirus uses the program that is replaced, or the one that replaces it.
     for (name, path, by) in HELD {
         let host = hosts.iter().find(|host| host.name() == name).context("no such host")?;
         host.windows().hold(path, Some(by))?;
@@ -140,7 +141,7 @@ async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()>
         ensure!(failed.is_empty(), "{name}: {failed:?}");
     }
 
-    // A program that has a service open keeps one host, and no other, from being clean.
+    // A program that has a service open blocks the cleanup of one host, and of no other.
     let (open, others) = hosts.split_first().context("no hosts")?;
     open.windows().state().open_services.insert("kubelet".to_owned());
     world.empty("semantics").await?;

@@ -1,5 +1,4 @@
-//! Path from pool to node with nothing simulated but Windows itself: the real operator, API server, OpenSSH, `wicd.exe` and kubelet, on
-//! hosts that are Wine.
+//! Path from pool to node on Wine hosts, with the real operator, API server, OpenSSH, `wicd.exe` and kubelet: only Windows itself is replaced.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +34,7 @@ use testbed::{
 };
 
 const POOL: &str = "factory";
-/// Variable that the operator sets on hosts here, because setting it takes a restart; its value; and the owner's value on one host.
+/// Proxy variable: its name, its value for the operator's services, and the owner's value on one host.
 const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.example");
 /// Files of the host's owner, below `C:\`.
 const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
@@ -172,7 +171,7 @@ pub(crate) const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Ses
 fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
     let more = [
         ("--no-proxy", VARIABLE.1),
-        // Nothing answers there. kubelet reads --no-proxy, and wicd goes to the API server directly in any case.
+        // Nothing answers there. kubelet heeds `--no-proxy`, and wicd never uses a proxy for the API server.
         ("--https-proxy", "http://proxy.example:3128"),
     ];
     operator_options(control_plane, dir, Vec::new(), &more)
@@ -189,7 +188,7 @@ pub(crate) fn operator_options(
         Entry::with(r"C:\k\kubelet.exe", Content::File(host_kubelet(Platform::Windows)?)).services(&["kubelet"]);
     let entries: Vec<Entry> = others.into_iter().chain([kubelet]).collect();
     payload::write(&dir.join("payload"), &entries, payload::LEVEL_FAST)?;
-    // Wine takes a rooted path without a drive for one of Linux.
+    // Wine takes a rooted path without a drive for a Linux path.
     let patch = json!({"podLogsDir": r"C:\var\log\pods"});
     let patch_file = dir.join("kubelet.json").display().to_string();
     fs::write(&patch_file, patch.to_string())?;
@@ -203,7 +202,7 @@ pub(crate) fn operator_options(
     })
 }
 
-/// Ends and parts of keys that a start of Wine changes, and of those that Windows has and Wine has not.
+/// Parts of registry keys that a start of Wine changes, or that Windows has and Wine lacks.
 const NOT_OURS: [&str; 7] = [
     r"\Software\Testbed]",
     r"\Control\CCG]",
@@ -214,7 +213,7 @@ const NOT_OURS: [&str; 7] = [
     r"\Memory Management\PrefetchParameters]",
 ];
 
-/// Returns the keys and values of the machine in the registry of a host, a line each, without those that are not the operator's.
+/// Returns the keys and values below `HKLM` in the registry of a host, a line each, without the keys in [`NOT_OURS`].
 async fn registry(host: &WineHost) -> Result<BTreeSet<String>> {
     cmd(host, r"reg export HKLM C:\registry.reg /y").await?;
     let bytes = fs::read(host.drive_c().join("registry.reg"))?;
@@ -288,7 +287,7 @@ async fn story(world: &mut World) -> Result<()> {
     done("both nodes have changed twice");
     plugin(world).await.context("both nodes get a plugin")?;
     done("both nodes have a plugin of Container Credential Guard");
-    // From here on the test does not intervene.
+    // The next step runs without the operator.
     if let Some(mut operator) = world.operator.take() {
         operator.kill();
     }
@@ -322,13 +321,13 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
     assert_eq!(writers, ["wicd"], "who wrote the version");
     assert_eq!(node.labels().get("kubernetes.io/os").map(String::as_str), Some("windows"));
     assert_eq!(node.labels().get(key::POOL).map(String::as_str), Some(POOL));
-    // The feature Containers was enabled, and the restart that this takes is what the join made.
+    // The join has enabled the feature Containers, which takes one restart.
     assert_eq!(host.boots(), 2);
-    // The proxy is the services', and the machine's variables are the owner's.
+    // The proxy is set for the services only: the variables of the machine are the owner's.
     let service = r"HKLM\SYSTEM\CurrentControlSet\Services\kubelet";
     let variables = cmd(host, &format!("reg query {service} /v Environment")).await?;
     ensure!(variables.contains(&format!("{}={}", VARIABLE.0, VARIABLE.1)), "{variables}");
-    // Those who act in the Node's name have kubelet's certificate from the start.
+    // Services that act in the Node's name use kubelet's certificate, which must exist from the start.
     let stored = fs::read_to_string(host.drive_c().join("var/lib/kubelet/pki/kubelet-client-current.pem"))?;
     ensure!(
         stored.contains("BEGIN CERTIFICATE") && stored.contains("PRIVATE KEY"),
@@ -337,7 +336,7 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
     Ok(())
 }
 
-/// Checks the approvers by the API server's audit log, not by the claim of a condition.
+/// Checks in the API server's audit log, instead of a condition's claim, that the operator approved all requests.
 async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
     let log = fs::read_to_string(world.control_plane.audit_log().context("there is an audit log")?)?;
     let mut approvers = BTreeMap::new();
@@ -378,7 +377,7 @@ async fn services_are_kept(world: &World, host: &WineHost) -> Result<()> {
     // A user stops kubelet: wicd restarts it.
     cmd(host, "sc stop kubelet").await?;
     world.wait("kubelet has stopped", async || Ok(process(host, "kubelet.exe").await?.is_none())).await?;
-    // Wine may say RUNNING for a while after the process has gone: both count.
+    // Wine may report RUNNING for a while after the process has ended, so both are checked.
     let again = async || Ok(is_running(host, "kubelet").await? && process(host, "kubelet.exe").await?.is_some());
     world.wait("wicd starts kubelet again", again).await?;
     let kubelet = process(host, "kubelet.exe").await?.context("no kubelet")?;
@@ -410,7 +409,7 @@ async fn changes(world: &mut World) -> Result<()> {
         ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
     }
 
-    // The same program to Windows, and other bytes to us.
+    // The same program for Windows, with another hash.
     let exe = world.files.path().join("kubelet.exe");
     let mut bytes = fs::read(host_kubelet(Platform::Windows)?)?;
     bytes.extend(b"changed");
@@ -451,7 +450,7 @@ fn plugin_keys() -> [String; 4] {
     ]
 }
 
-/// Adds a plugin of Container Credential Guard: one host has a registration of another installer first, which stays until a user removes it.
+/// Adds a plugin of Container Credential Guard. One host has a registration of another installer, which stays until a user removes it.
 async fn plugin(world: &mut World) -> Result<()> {
     let [a, b] = &world.hosts;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -536,7 +535,7 @@ async fn leaves(world: &World, leaver: &WineHost, stays: &WineHost) -> Result<()
         let left = left(folder)?;
         ensure!(left == [expected], "left in {folder}: {left:?}");
     }
-    // The other one has not noticed.
+    // The other host is not affected.
     let node = world.node(stays).await?;
     assert_eq!((stays.processes().await?, uid(&node.metadata)), before);
     ensure!(is_ready(&node), "the other Node is not Ready");

@@ -1,9 +1,9 @@
-//! Node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with the services
-//! that such a node has besides kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator has prepared them; and with
-//! all facts from the objects of the cluster, each of which changes while the node runs.
+//! Node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal on a Wine host. It has the services of
+//! such a node besides kubelet, each of which needs the command line, kubeconfig and HNS objects that the operator has prepared, and all facts of
+//! the cluster, each of which changes while the node runs.
 //!
-//! The test plays OpenShift's part beside the operator: it approves the certificate of hybrid-overlay-node, gives the Node its part
-//! of the pod network, and grants rights to nodes.
+//! The test does OpenShift's part: it approves the certificate of hybrid-overlay-node, gives the Node its part of the pod network, and grants
+//! rights to nodes.
 
 mod changes;
 mod facts;
@@ -38,7 +38,7 @@ use crate::wine::{ENVIRONMENT, cmd, is_ready, operator_options, tail};
 
 const POOL: &str = "overlay";
 const NODE: &str = "wine-o";
-/// Network that hybrid-overlay-node makes, and the endpoint that wicd makes in it.
+/// Network that hybrid-overlay-node makes.
 const NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
 const ENDPOINT: &str = "VIPEndpoint";
 /// Subnet of the Node in the pod network.
@@ -56,7 +56,7 @@ const SERVICES: [(&str, &str); 6] = [
 const WITH_LOG_RUNNER: [&str; 2] = ["kubelet", "kube-proxy"];
 /// Taint of a Node that a cloud has not initialised.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Variables that OpenShift sets on the machines of a cluster with a proxy. Nothing answers at this address.
+/// Variables that OpenShift sets on the machines of a cluster with a proxy. Nothing answers at the proxy's address.
 const PROXY: [(&str, &str); 3] = [
     ("HTTP_PROXY", "http://proxy.example:3128"),
     ("HTTPS_PROXY", "http://proxy.example:3128"),
@@ -72,7 +72,7 @@ struct World {
     client: Client,
     control_plane: ControlPlane,
     files: tempfile::TempDir,
-    /// Certificates that the machines of the cluster trust, one after the other.
+    /// Certificates that the machines of the cluster trust: the first one, and later the second one.
     trusted: [rcgen::Certificate; 2],
 }
 
@@ -146,7 +146,7 @@ impl World {
     async fn is_complete(&self) -> Result<bool> {
         let services = self.host.services().await?;
         let processes = changes::processes(self).await?;
-        // Wine says of a service whose process has ended that it runs.
+        // Wine also reports a service as running whose process has ended.
         let runs = |(name, _): &(&str, &str)| {
             let expected = if WITH_LOG_RUNNER.contains(name) { 2 } else { 1 };
             let is_running = services.iter().any(|s| s.name == *name && s.state == "RUNNING");
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// Returns the rights that OpenShift grants to nodes: kube-proxy acts as the Node, hybrid-overlay-node as a user of its own.
+/// Returns the roles and bindings that OpenShift grants to nodes: kube-proxy acts as the Node, hybrid-overlay-node as a user of its own.
 fn rights() -> [Value; 3] {
     let rbac = |kind: &str, name: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
     let with = |mut object: Value, parts: Value| {
@@ -258,7 +258,7 @@ async fn joins(world: &World) -> Result<()> {
     world.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
 }
 
-/// Approves the requests of hybrid-overlay-node, as OVN-Kubernetes does: kubelet's identity may request that of the same node. Returns whether
+/// Approves a request of hybrid-overlay-node, as OVN-Kubernetes does: a kubelet may request this identity for its own node. Returns whether
 /// there was a request.
 async fn approve(world: &World) -> Result<bool> {
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
@@ -268,7 +268,7 @@ async fn approve(world: &World) -> Result<bool> {
         if !is_theirs || request.spec.username.as_deref() != Some(&format!("system:node:{NODE}")) {
             continue;
         }
-        // The certificate lives as long as the command line says.
+        // The requested lifetime is the one in the command line.
         assert_eq!(request.spec.expiration_seconds, Some(24 * 60 * 60));
         let approved = json!({"type": "Approved", "status": "True", "reason": "Test", "message": ""});
         let approval = Patch::Merge(json!({"status": {"conditions": [approved]}}));
@@ -279,7 +279,7 @@ async fn approve(world: &World) -> Result<bool> {
 }
 
 async fn services_can_work(world: &World) -> Result<()> {
-    // Each did, with the identity that its kubeconfig gives, what only it does.
+    // Each service has done its own work with the identity in its kubeconfig.
     ensure!(world.node().await?.annotations().contains_key(MAC), "hybrid-overlay-node has not annotated the Node");
     ensure!(world.proxy_starts().await? > 0, "kube-proxy has not started with Services and EndpointSlices");
 
@@ -299,7 +299,7 @@ async fn services_can_work(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Checks that kube-log-runner writes what its service prints.
+/// Checks that kube-log-runner writes the output of its service to the log.
 fn logs_are_written(world: &World) -> Result<()> {
     for (service, line) in [("kubelet", "Starting kubelet"), ("kube-proxy", "has Services and EndpointSlices")] {
         let file = on_drive(world, &format!(r"{}\{service}\{service}.log", host_path::LOGS))?;
@@ -314,7 +314,7 @@ fn is_tainted(node: &Node) -> bool {
     taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// Checks that the Node is initialised with rights that only the service has, and that the service does not run without its files.
+/// Checks that the cloud-node-manager has initialised the Node with rights that only it has, and that it does not run without its files.
 async fn node_manager_works(world: &World) -> Result<()> {
     let node = world.node().await?;
     let spec = node.spec.as_ref().context("no spec")?;
@@ -340,7 +340,7 @@ async fn node_manager_works(world: &World) -> Result<()> {
     Ok(fs::remove_file(on_drive(world, r"C:\without-token")?)?)
 }
 
-/// Returns the endpoint of kube-proxy, the only one.
+/// Returns the endpoint of kube-proxy, which is the only one.
 fn the_endpoint(world: &World) -> Result<Value> {
     let mut endpoints = world.hns("endpoints")?;
     ensure!(endpoints.len() == 1 && endpoints[0]["Name"] == ENDPOINT, "endpoints: {endpoints:?}");
@@ -353,7 +353,7 @@ async fn has_adapter(world: &World, endpoint: &Value) -> Result<bool> {
     Ok(cmd(&world.host, "ipconfig /all").await?.contains(address))
 }
 
-/// Follows paths from the command lines of the services through all JSON files, including kubeconfigs. Logs come later.
+/// Follows paths from the command lines of the services through all JSON files, including kubeconfigs. Paths of logs are left out.
 async fn every_named_file_exists(world: &World) -> Result<()> {
     let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
     for (service, _) in SERVICES {
@@ -367,7 +367,7 @@ async fn every_named_file_exists(world: &World) -> Result<()> {
         }
         let file = on_drive(world, &path)?;
         ensure!(file.exists(), "{path} is named and does not exist");
-        // A folder, a program: not JSON.
+        // Folders and programs are not JSON.
         if let Ok(json) = serde_json::from_slice(&fs::read(file).unwrap_or_default()) {
             strings(&json, &mut |text| named.extend(path_in(text)));
         }
@@ -404,7 +404,7 @@ fn on_drive(world: &World, path: &str) -> Result<PathBuf> {
     Ok(world.host.drive_c().join(below.replace('\\', "/")))
 }
 
-/// Gives the services the proxy variables with a restart of the host. After it, services that heed them reach the API server by `NO_PROXY`,
+/// Sets the proxy variables for all services with a restart of the host. Afterwards, services that heed them reach the API server by `NO_PROXY`,
 /// and wicd, which does not, follows a change of the pool.
 async fn works_behind_a_proxy(world: &World) -> Result<()> {
     let before = (the_endpoint(world)?, world.proxy_starts().await?);

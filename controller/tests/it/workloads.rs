@@ -1,4 +1,4 @@
-//! Examples of workloads, applied to the API server, and their RuntimeClasses, which lead pods to the nodes of this operator.
+//! Examples of workloads, applied to the API server, and their RuntimeClasses, which assign pods to the nodes of this operator.
 
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
             ensure!(domain.is_string() == (name == "gmsa.yaml"), "{name} selects nodes of {domain}");
             let image = pod["spec"]["containers"][0]["image"].as_str().context("no image")?;
             ensure!(image.ends_with(VERSIONS[at].image), "{name}: {image} on {class}");
-            // It is made by a test that runs no controller for its ServiceAccount.
+            // The ServiceAccount of the example does not exist in this cluster.
             if let Some(spec) = pod["spec"].as_object_mut() {
                 spec.remove("serviceAccountName");
             }
@@ -105,7 +105,8 @@ async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
     the_claim_of_a_share_is_bound().await
 }
 
-/// Applies the examples of Deployments: Kubernetes' controllers create their pods, guard them by the budget, and read their scale.
+/// Applies the examples of Deployments, and waits until Kubernetes' controllers have created their pods, counted them for the budget, and read
+/// their scale.
 async fn controllers_take_them_up() -> Result<()> {
     let client = shared().await?.client().await?;
     let examples = ["web.yaml", "gmsa.yaml", "autoscaler.yaml"];
@@ -138,7 +139,7 @@ async fn controllers_take_them_up() -> Result<()> {
     Ok(())
 }
 
-/// Applies volume and claim of the example, which the controller of volumes joins.
+/// Applies volume and claim of the example, and waits until Kubernetes has bound the claim.
 async fn the_claim_of_a_share_is_bound() -> Result<()> {
     let client = shared().await?.client().await?;
     let (volumes, claims) =

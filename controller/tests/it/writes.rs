@@ -1,4 +1,4 @@
-//! API writes for a host, by the operator's own count.
+//! Number of API writes for a host, by the operator's own metric.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::fleet::{World, is_ready, spec_with};
 
 const POOL: &str = "factory";
 const HOSTS: u32 = 20;
-/// Maximum number of writes for a host that joins, and for one that is changed, with its share of common writes. The pool's own status is left out:
-/// how often it is written depends on how long the hosts take, which is chance on a busy machine.
+/// Maximum number of writes for a host that joins, with its share of common writes. Writes of the pool's status are left out: their number depends
+/// on how long the hosts take, which varies on a busy machine.
 const JOIN: u32 = 14;
-/// Maximum number of writes of instances for all hosts that join, without their statuses: ten hosts join at once, and each of those is created with its
-/// grant; a few may be granted twice.
+/// Maximum number of writes of instances, without their statuses, for all hosts that join. Ten hosts join at once, and the instances of those are
+/// created with their grant; a few may be granted twice.
 const INSTANCES: u32 = 35;
 const CHANGE: u32 = 9;
 
-/// Returns the writes until now, by resource. Those of the Lease are not counted.
+/// Returns the numbers of writes until now, by resource, without the Lease and the statuses of pools.
 async fn writes(world: &World) -> Result<BTreeMap<String, u32>> {
     let text = world.operator.get("/metrics").await?;
     let samples = text
@@ -45,7 +45,7 @@ async fn at_most(
     let new: BTreeMap<String, u32> = after.iter().map(grown).filter(|(_, count)| *count > 0).collect();
     let all: u32 = new.values().sum();
     println!("{what}: {all} writes for {HOSTS} hosts: {new:?}");
-    // Nodes and instances are written at the least: a count of nothing would be a fault of the count.
+    // At least Nodes and instances are written: a lower count would be a fault of the count.
     ensure!(all >= 2 * HOSTS, "{what}: only {all} writes are counted: {new:?}");
     ensure!(all <= each * HOSTS, "{what}: {all} writes for {HOSTS} hosts, and {each} for each are allowed: {new:?}");
     Ok(after)
@@ -53,7 +53,7 @@ async fn at_most(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_joins_or_is_changed_costs_no_more_writes_than_it_did() -> Result<()> {
-    // Steps are stored if they last, and how long they last is chance on a busy machine.
+    // Steps are stored only if they last, which varies on a busy machine: this setting stores none.
     let world = World::new(SimOptions::default(), &["--show-step-after", "10m"]).await?;
     let hosts = world.hosts("win", HOSTS as usize).await?;
     let pool = |hosts: &[SimHost], pods: i32| {

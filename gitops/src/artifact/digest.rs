@@ -1,4 +1,4 @@
-//! The digest of an artifact, as `sha256:<hex>`.
+//! Digest of an artifact, as `sha256:<hex>`.
 
 use std::{
     fmt,
@@ -17,7 +17,7 @@ pub enum DigestError {
     /// Unsupported hash algorithm.
     #[error("digests of {0:?} are not supported: start the source controller with --artifact-digest-algo=sha256")]
     Unsupported(String),
-    /// Bytes that do not have the digest.
+    /// Bytes with another digest.
     #[error("the digest is not {0}")]
     Mismatch(Digest),
 }
@@ -83,7 +83,7 @@ enum Hasher {
     Sha512(Sha512),
 }
 
-/// Reader that compares the digest at its end; see [`Digest::check`].
+/// Reader that verifies the digest at its end; see [`Digest::check`].
 pub struct Checked<R> {
     inner: R,
     hasher: Hasher,
@@ -101,7 +101,7 @@ impl<R: Read> Read for Checked<R> {
         if read > 0 || buffer.is_empty() {
             return Ok(read);
         }
-        // The end may be asked for more than once.
+        // Callers may read again after the end.
         let found = match self.hasher.clone() {
             Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
             Hasher::Sha384(hasher) => hasher.finalize().to_vec(),

@@ -1,4 +1,4 @@
-//! Tests of artifacts that are unpacked, hostile ones among them.
+//! Tests of unpacking artifacts, including malicious ones.
 
 use api::Reason;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Tar header with an unchanged name: the builder would refuse some names.
+/// Returns a tar header with an unchanged name: the builder would refuse some names.
 fn header(name: &[u8], kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name);
@@ -135,7 +135,7 @@ fn what_is_not_used() {
         assert_eq!(error.reason(), reason, "{about}: {error} {error:?}");
         assert!(error.stalls(), "{about}");
     }
-    // What is not wanted counts for nothing but its bytes.
+    // Files that are not part of the inventory count only towards the byte limit.
     let others = archive(&[big("a.bin", 5000), file("a.yaml"), file("b.txt"), file("c.txt")]);
     assert_eq!(unpack(others.as_slice(), "", &limits).unwrap().len(), 1);
 }

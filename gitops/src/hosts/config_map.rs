@@ -1,4 +1,4 @@
-//! Host lists in the format of the Windows Machine Config Operator: an address and `username=<name>` for each host. Pure.
+//! Host lists in the format of the Windows Machine Config Operator: an address and `username=<name>` for each host. No I/O.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -10,7 +10,7 @@ use wnp_core::inventory::address::is_address;
 /// Maximum number of characters of a user name, as for a host of a pool.
 const MAX_USERNAME: usize = 104;
 
-/// Entry that cannot be used.
+/// Invalid entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bad {
     /// Key of the entry.
@@ -19,10 +19,10 @@ pub struct Bad {
     pub message: String,
 }
 
-/// Reads `data` and `binaryData` of a ConfigMap such as `windows-instances`. Returns addresses and user names, in the order of the keys, and
-/// the entries that cannot be used, which do not stop the others. kubectl puts what is not UTF-8 into `binaryData`.
+/// Parses `data` and `binaryData` of a ConfigMap such as `windows-instances`. Returns pairs of address and user name, in the order of the
+/// keys, and the invalid entries, which do not affect the others. kubectl stores values that are not UTF-8 in `binaryData`.
 ///
-/// White space around the value and its parts, a line break at its end and Windows line breaks are ignored: `username=x` in a block scalar
+/// White space around the value and its parts is ignored, and so are line breaks at the ends of the value: `username=x` in a block scalar
 /// has them.
 pub fn windows_instances(data: &BTreeMap<String, Vec<u8>>) -> (Vec<(String, String)>, Vec<Bad>) {
     let (mut hosts, mut bad) = (Vec::new(), Vec::new());
@@ -81,7 +81,7 @@ fn is_username(text: &str) -> bool {
     text.chars().count() <= MAX_USERNAME && PATTERN.as_ref().is_some_and(|p| p.is_match(text))
 }
 
-/// Reports whether a ConfigMap is intended as a host list: a file may hold other ConfigMaps too.
+/// Reports whether a ConfigMap is intended as a host list. A file may also contain other ConfigMaps.
 pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_entry = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("username");
     name == Some("windows-instances") || values.any(|v| api::text::decode(v).is_ok_and(|text| is_entry(&text)))

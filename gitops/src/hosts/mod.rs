@@ -1,8 +1,8 @@
-//! Parsing of files into entries. Pure.
+//! Parsing of files into entries. No I/O.
 //!
-//! The format of a file follows from its content: an object of kind `WindowsHostInventory`, a list of hosts, one host, or a ConfigMap such as
-//! `windows-instances`. An object of any other kind is ignored, so that a list may lie beside other manifests; a document without a kind
-//! that is no host list is a mistake.
+//! The content of a file determines its format: an object of kind `WindowsHostInventory`, a list of hosts, one host, or a ConfigMap such
+//! as `windows-instances`. Objects of other kinds are ignored, so that a host list can be stored beside other manifests. A document
+//! without a kind that is not a host list is an error.
 
 mod config_map;
 mod schema;
@@ -20,10 +20,10 @@ use wnp_core::{
     yaml::{self, Fault, Kind, Node},
 };
 
-/// Host in a file.
+/// Host in a file, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Host of the entry. The name is empty if the format has no names (the ConfigMap of WMCO): the host reports it.
+    /// Host of the entry. The name is empty if the format has no names (the ConfigMap of WMCO): the host reports its name.
     pub host: Host,
     /// Path of the file.
     pub file: String,
@@ -53,7 +53,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Reads all files of an inventory. A single finding rejects the whole inventory.
+/// Parses all files of an inventory. A single finding rejects the whole inventory.
 ///
 /// # Errors
 /// All findings, sorted by file and line.
@@ -89,7 +89,7 @@ fn no_hosts(files: &[File]) -> String {
     }
 }
 
-/// Finds duplicate entries. One address without a port and with one may be two hosts: the pool's port is not known here.
+/// Finds duplicate names and addresses. An address with and without a port may be two hosts: the pool's default port is not known here.
 fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
     let mut findings = Vec::new();
@@ -137,7 +137,7 @@ impl List {
                 return self
                     .fault(error.line().max(1), format!("not JSON: {}", api::text::line(&error.to_string(), MOST)));
             }
-            // JSON is YAML, but for tabs between values. There are no others in what is JSON.
+            // JSON is valid YAML, except for tabs between values. Valid JSON has no tabs elsewhere.
             return self.documents(&text.replace('\t', " "));
         }
         self.documents(&text);
@@ -197,7 +197,7 @@ impl List {
         }
     }
 
-    /// Reads the items of a `List`, as `kubectl get -o yaml` prints it.
+    /// Reads the items of a `List`, which `kubectl get -o yaml` prints.
     fn items(&mut self, node: &Node) {
         match node.get("items").map(|items| (&items.kind, items)) {
             Some((Kind::List(items), _)) => items.iter().for_each(|item| self.document(item)),
@@ -279,7 +279,7 @@ impl List {
     }
 }
 
-/// Decodes a value in `binaryData`, whose lines YAML may break.
+/// Decodes a value in `binaryData`, which may contain line breaks.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_whitespace().collect();
     base64::engine::general_purpose::STANDARD.decode(text).ok()
@@ -288,7 +288,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 /// Maximum number of characters of a text in a message.
 const MOST: usize = 80;
 
-/// Returns a foreign text in quotes, for a message.
+/// Returns an external text in quotes, for a message.
 fn quote(text: &str) -> String {
     api::text::quote(text, MOST)
 }

@@ -1,6 +1,6 @@
-//! Schema of a host, the same as in the CRD, checked line by line. Pure.
+//! Schema of a host, as in the CRD, with the line of each fault. No I/O.
 //!
-//! The rules are taken from the type, so that hosts in files and in pools cannot be held to different ones.
+//! The rules are derived from the Rust type, so that the same rules apply to hosts in files and in pools.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -22,7 +22,7 @@ pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
 pub const KIND: &str = "WindowsHostInventory";
 
 /// Remedies for text that does not match a pattern, by the path of the field.
-const MENDS: [(&str, &str); 4] = [
+const REMEDIES: [(&str, &str); 4] = [
     ("name", "use lower-case letters, digits and `-`, and `.` between them"),
     ("address", "use an IPv4 or IPv6 address without brackets and port, or a DNS name"),
     (
@@ -32,7 +32,7 @@ const MENDS: [(&str, &str); 4] = [
     ("hostKey", "use a fingerprint such as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
 ];
 
-/// Schema of a host, and the patterns in the schema.
+/// Schema of a host, and the compiled patterns of the schema.
 pub(super) struct Rules {
     host: Value,
     patterns: BTreeMap<String, Option<Regex>>,
@@ -57,7 +57,7 @@ fn schema_of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Removes what only the API server understands, closes objects whose fields are known, and puts each description on one line.
+/// Removes extensions for the API server, forbids unknown fields, and puts each description on one line.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -88,7 +88,7 @@ fn collect_patterns(schema: &Value, into: &mut BTreeMap<String, Option<Regex>>) 
     }
 }
 
-/// Returns the JSON Schema of the files that [`super::read`] takes, other than ConfigMaps: for editors, and for checks in other tools.
+/// Returns the JSON Schema of the files that [`super::read`] accepts, except ConfigMaps: for editors, and for checks in other tools.
 pub fn json_schema() -> Value {
     let mut host = RULES.host.clone();
     if let Some(host) = host.as_object_mut() {
@@ -121,7 +121,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// Reads a host, and adds all its faults.
+/// Parses a host, and adds its faults to `faults`. `None` if there are any.
 pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     let before = faults.len();
     let value = RULES.check(node, &RULES.host, "", faults);
@@ -177,7 +177,7 @@ fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
 }
 
 impl Rules {
-    /// Returns the value according to the schema; meaningless if there are faults.
+    /// Returns the value according to the schema. The value is only valid if no fault was added.
     fn check(&self, node: &Node, schema: &Value, path: &str, faults: &mut Vec<Fault>) -> Value {
         let about = if path.is_empty() { "a host".to_owned() } else { field(path) };
         let mut wrong = |message: String| faults.push((node.line, message));
@@ -297,7 +297,7 @@ impl Rules {
         }
         let pattern = schema.get("pattern").and_then(Value::as_str).and_then(|p| self.patterns.get(p)?.as_ref());
         if pattern.is_some_and(|p| !p.is_match(text)) {
-            let mend = MENDS.iter().find(|(of, _)| *of == path).map_or("see the reference", |(_, mend)| mend);
+            let mend = REMEDIES.iter().find(|(of, _)| *of == path).map_or("see the reference", |(_, mend)| mend);
             wrong(format!("{}: {} cannot be used: {mend}", field(path), quote(text)));
         }
     }
@@ -312,7 +312,7 @@ fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// Returns the words that a value may be.
+/// Returns the values that an enum allows.
 fn words(schema: &Value) -> Vec<&str> {
     let each = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     each.filter_map(|one| one.get("const").and_then(Value::as_str)).collect()
@@ -329,10 +329,10 @@ fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Returns the end of a message about an unknown word: the most similar known word, if any.
+/// Returns the end of a message about an unknown word, with the most similar known word if there is one.
 pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let lower = word.to_lowercase();
-    // Lengths first: a file may have a hundred thousand fields, and each is compared with all that are known.
+    // Lengths are compared first: a file may have a hundred thousand fields, and each is compared with all known ones.
     let near = known
         .filter(|k| word.len().abs_diff(k.len()) <= k.len() / 3)
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_lowercase()), k))
@@ -352,7 +352,7 @@ mod tests {
         let properties = RULES.host["properties"].as_object().unwrap();
         for (name, schema) in properties {
             assert_eq!(types(schema).len(), 1, "{name}: {schema}");
-            assert_eq!(schema.get("pattern").is_some(), MENDS.iter().any(|(of, _)| of == name), "{name}");
+            assert_eq!(schema.get("pattern").is_some(), REMEDIES.iter().any(|(of, _)| of == name), "{name}");
         }
     }
 

@@ -121,7 +121,7 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         (
             "name: a\naddress: a\nlabels:\n  node-role.kubernetes.io/master: ''\n",
             4,
-            "a Windows node has no control plane",
+            "a Windows node cannot be a control plane node",
         ),
         ("name: a\naddress: a\ntaints: hall\n", 3, "`taints` must be a list, but is text"),
         (
@@ -181,7 +181,7 @@ fn everything_wrong_is_said_and_in_order() {
     assert_eq!(lines, ["a.yaml:1", "b.yaml:1", "b.yaml:3", "d.yaml:1", "d.yaml:1"]);
 }
 
-/// Examples of the documentation, which must be readable.
+/// Examples in the documentation must be valid.
 #[test]
 fn the_examples_are_read() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/inventory");

@@ -9,15 +9,15 @@ use zeroize::Zeroizing;
 /// Reason why a Secret cannot be used. Its values are never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// Key without the other key of the pair.
+    /// Key without the other key of its pair.
     #[error("it has {has}, but not {lacks}: add {lacks}")]
     Incomplete {
-        /// Key that is there.
+        /// Key that the Secret has.
         has: &'static str,
-        /// Key that is missing.
+        /// Key that the Secret lacks.
         lacks: &'static str,
     },
-    /// Key that is missing for this kind of URL.
+    /// Missing key that this kind of URL needs.
     #[error("{url} needs {key}: add it")]
     Missing {
         /// Kind of URL, or purpose of the Secret.
@@ -25,12 +25,12 @@ pub enum AccessError {
         /// Missing key.
         key: &'static str,
     },
-    /// Keys for two ways to log in.
+    /// Keys for two authentication methods.
     #[error("it has both {one} and {other}: remove one")]
     Ambiguous {
-        /// Key for one way to log in.
+        /// Key for one method.
         one: &'static str,
-        /// Key for the other way to log in.
+        /// Key for the other method.
         other: &'static str,
     },
     /// Value that cannot be used.
@@ -167,8 +167,8 @@ impl Proxy {
         Ok(Self { address: address.to_string(), username, password, except: None })
     }
 
-    /// Reads proxy settings of the program, as in `HTTPS_PROXY` and `NO_PROXY`. `None` if `https` is empty. The address may contain a user
-    /// name and a password, and may lack a scheme, as in other programs.
+    /// Parses the operator's own proxy settings, as in `HTTPS_PROXY` and `NO_PROXY`. `None` if `https` is empty. The address may contain a
+    /// user name and a password, and may lack a scheme, as in other programs.
     ///
     /// # Errors
     /// [`AccessError::Unusable`] when the address is not an `http://` or `https://` URL.

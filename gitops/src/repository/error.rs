@@ -1,4 +1,4 @@
-//! Errors of a repository, with remedies. A server's own words are truncated and sanitised, and an error never contains a
+//! Errors of a repository, with remedies. Messages of a server are truncated and sanitised, and an error never contains a
 //! secret or a user name of a URL.
 
 use std::{io, time::Duration};
@@ -8,7 +8,7 @@ use api::{Reason, text};
 use super::AccessError;
 use crate::known_hosts::KnownHostsError;
 
-/// Maximum number of characters of a server's words in an error.
+/// Maximum number of characters of a server's message in an error.
 const EXCERPT: usize = 300;
 
 /// Reason why a repository cannot be fetched or read.
@@ -48,7 +48,7 @@ pub enum GitError {
         offered: String,
     },
     /// The server rejects the credentials.
-    #[error("{host} refuses the log-in: {problem}")]
+    #[error("{host} rejects the credentials: {problem}")]
     AuthenticationFailed {
         /// Name of the server or proxy.
         host: String,
@@ -121,10 +121,10 @@ pub enum GitError {
     /// The path is outside the repository.
     #[error("the path {} is outside the repository: write it from the repository's root, without `..`", text::quote(.path, EXCERPT))]
     PathInvalid {
-        /// Path from the pool.
+        /// Path that the pool configures.
         path: String,
     },
-    /// A directory has an entry that could be mistaken for one of another directory.
+    /// A directory has an entry whose path looks like the path of another file.
     #[error("the commit has an entry {}, which is not a valid name for a file of hosts: remove it", text::quote(.path, EXCERPT))]
     NameInvalid {
         /// Path of the entry.
@@ -133,7 +133,7 @@ pub enum GitError {
     /// The commit has nothing at the path.
     #[error("the commit has no {}: check the path, or add the file", text::quote(.path, EXCERPT))]
     PathNotFound {
-        /// Path from the pool.
+        /// Path that the pool configures.
         path: String,
     },
     /// A symbolic link, which is never followed.
@@ -150,21 +150,21 @@ pub enum GitError {
         /// Path of the submodule.
         path: String,
     },
-    /// A file is a pointer of Git LFS.
+    /// A file is a Git LFS pointer.
     #[error("{path} is a pointer of Git LFS, which is not fetched: store the file itself in the repository")]
     LfsPointer {
         /// Path of the pointer.
         path: String,
     },
-    /// The object is of another kind than required.
+    /// The object has another type than required.
     #[error("{id} is not a {wanted} of the repository: check it with git fsck")]
     WrongObject {
         /// Id of the object.
         id: String,
-        /// Required kind.
+        /// Required type.
         wanted: &'static str,
     },
-    /// A tag under another name than it was signed for.
+    /// A tag has another name than the one it was signed for.
     #[error(
         "the tag {name:?} was made for the name {made_for:?}: a signed tag is valid only under its own name; sign a tag with this name"
     )]
@@ -185,7 +185,7 @@ pub enum GitError {
     Disk(#[source] io::Error),
 }
 
-/// Returns a note about a line for the host that cannot be read and may hold the missing key.
+/// Returns a note about a damaged line for the host, which may hold the missing key.
 fn unread(lines: &[usize]) -> String {
     lines.first().map_or_else(String::new, |line| format!(" (line {line} is for it, and cannot be read)"))
 }
@@ -222,8 +222,8 @@ impl GitError {
         }
     }
 
-    /// Reports whether the error lasts until a user acts: another fetch of the same revision fails in the same way. Errors from which a
-    /// Secret, a network or a server may recover by itself do not.
+    /// Reports whether the error persists until a user acts: another fetch of the same revision fails in the same way. `false` if a
+    /// change of the Secret, the network or the server can resolve the error.
     pub fn stalls(&self) -> bool {
         match self {
             Self::UrlInvalid { .. }
@@ -259,12 +259,12 @@ impl GitError {
     }
 }
 
-/// Returns the beginning of foreign words, on one line.
+/// Returns the beginning of an external message, on one line.
 pub(super) fn excerpt(words: &str) -> String {
     text::line(words, EXCERPT)
 }
 
-/// Returns the words of an error and of its sources, each once.
+/// Joins the messages of an error and its sources, without repetitions.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -278,7 +278,7 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     excerpt(&words.join(": "))
 }
 
-/// Returns the words of the innermost source of an error.
+/// Returns the message of the innermost source of an error.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

@@ -1,4 +1,4 @@
-//! Conversation with a server: its references, and the pack of the missing objects.
+//! Git protocol exchange with a server: its references, and the pack of the missing objects.
 
 use std::{
     num::NonZeroU32,
@@ -20,12 +20,12 @@ use gix::{
     },
 };
 
-use super::{GitError, link::Link, resolve::Wanted, store::Store};
+use super::{GitError, link::Link, resolve::RefRequest, store::Store};
 
-/// Number of commits that are fetched first.
+/// History depth of the first fetch.
 pub(super) const DEPTH: u32 = 50;
 
-/// Number of commits that are fetched if the previous commit is not among the first, to determine whether the new one descends from it.
+/// History depth of a second fetch, which shows whether the new commit descends from a previous one that the first fetch does not reach.
 pub(super) const FAR: u32 = 1000;
 
 /// Maximum number of bytes of an object, and maximum memory for one while a pack is read.
@@ -38,15 +38,15 @@ fn agent() -> (&'static str, Option<String>) {
     ("agent", Some(protocol::agent("windows-node-pools")))
 }
 
-/// Server that has answered the handshake.
-pub(super) struct Talk<'a, T> {
+/// Connection to a server after the handshake.
+pub(super) struct GitSession<'a, T> {
     link: &'a Link<'a>,
     transport: T,
     handshake: Handshake,
 }
 
-impl<'a, T: Transport> Talk<'a, T> {
-    /// Starts the conversation.
+impl<'a, T: Transport> GitSession<'a, T> {
+    /// Performs the handshake.
     pub(super) fn begin(link: &'a Link<'a>, mut transport: T) -> Result<Self, GitError> {
         // The transports log in by themselves; no prompt is available.
         let nobody = |_| Err(gix::Error::from_error(std::io::Error::from(std::io::ErrorKind::PermissionDenied)));
@@ -55,7 +55,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         Ok(Self { link, transport, handshake })
     }
 
-    /// Returns the hash that the repository's ids are made with.
+    /// Returns the hash algorithm of the repository's object ids.
     pub(super) fn hash(&self) -> Result<gix::hash::Kind, GitError> {
         let format = self.handshake.capabilities.capability("object-format").and_then(|format| format.value());
         match format.map(|name| name.to_vec()).as_deref() {
@@ -65,8 +65,8 @@ impl<'a, T: Transport> Talk<'a, T> {
         }
     }
 
-    /// Returns the wanted references of the server, and maybe more.
-    pub(super) fn references(&mut self, wanted: &Wanted) -> Result<Vec<Ref>, GitError> {
+    /// Returns the wanted references of the server. The server may add others.
+    pub(super) fn references(&mut self, wanted: &RefRequest) -> Result<Vec<Ref>, GitError> {
         if let Some(refs) = self.handshake.refs.take() {
             return Ok(refs);
         }
@@ -82,7 +82,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         self.handshake.server_protocol_version == Protocol::V2
     }
 
-    /// Reports whether the server can leave out history. Few servers are too old for that: from them the whole history comes.
+    /// Reports whether the server can truncate history. From servers without this capability, the whole history is fetched.
     fn can_cut(&self) -> bool {
         let capabilities = &self.handshake.capabilities;
         match self.handshake.server_protocol_version {
@@ -132,7 +132,7 @@ impl<'a, T: Transport> Talk<'a, T> {
                         hash,
                         options,
                     )?;
-                    // Only this code cleans up here.
+                    // The `.keep` file protects a pack from Git's garbage collection, which never runs here.
                     if let Some(keep) = written.keep_path {
                         std::fs::remove_file(keep).map_err(gix::Error::from_error)?;
                     }
@@ -154,20 +154,20 @@ impl<'a, T: Transport> Talk<'a, T> {
         match result {
             Ok(_) => Ok(()),
             Err(error) => Err(match explain(link, &error) {
-                // What is sent may build on what should be here, but is not.
+                // The pack may build on stored objects that are missing.
                 GitError::Failed { problem, .. } if unpacking => GitError::Damaged { problem },
                 error => error,
             }),
         }
     }
 
-    /// Ends the conversation. Errors are ignored, as it is over anyway.
+    /// Ends the exchange. Errors are ignored, as no more requests follow.
     pub(super) fn end(mut self) {
         let _ = protocol::indicate_end_of_interaction(&mut self.transport, false);
     }
 }
 
-/// Returns the error that the link knows, otherwise one in gix's words.
+/// Returns the error that the link recorded, otherwise one with gix's messages.
 fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     if let Some(known) = link.failure() {
         return known;
@@ -178,7 +178,7 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     let words = super::error::chain(error.error());
     let all: Vec<String> = error.iter_errors().map(ToString::to_string).collect();
     let said = |what: &str| all.iter().any(|words| words.contains(what));
-    // The last is what a refusal looks like in the older protocol, where a pack is expected.
+    // The last text is how gix reports a refusal in the older protocol, where it expects a pack.
     if said("not our ref") || said("unadvertised object") || said("non-side channel line or input was malformed: 69") {
         return GitError::RevisionNotFound { what: "such commit, or does not give it out by its id".to_owned() };
     }

@@ -24,7 +24,7 @@ const LINE: usize = 512;
 /// File, and the host's name, or address if it has no name.
 pub(super) type Key = (String, String);
 
-/// Reports whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
+/// Reports whether `new` is `old` or descends from it. `None` if too little history was fetched to decide.
 pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result<Option<bool>, GitError> {
     let (mut seen, mut next, mut complete) = (HashSet::from([new]), VecDeque::from([new]), true);
     while let Some(id) = next.pop_front() {
@@ -42,7 +42,7 @@ pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result
     Ok(complete.then_some(false))
 }
 
-/// Returns author, time and subject of a commit.
+/// Returns the author, time and subject of a commit.
 pub(super) fn commit(repo: &Repository, id: ObjectId, or_older: bool) -> Result<api::Commit, GitError> {
     let object = repo.find_object(id).map_err(|error| GitError::damaged(error.error()))?;
     let commit =
@@ -60,9 +60,9 @@ pub(super) fn commit(repo: &Repository, id: ObjectId, or_older: bool) -> Result<
     })
 }
 
-/// Entries of a file that have not changed back to a commit.
+/// Entries of a file whose last change is not found yet.
 struct Pending {
-    /// File content at that commit.
+    /// Content of the file at the commit `since`.
     blob: ObjectId,
     /// Oldest visited commit at which the entries are unchanged.
     since: ObjectId,
@@ -72,7 +72,7 @@ struct Pending {
 /// Parser of files into entries. Returns `None` if a file cannot be parsed.
 pub(super) type Read<'f> = &'f dyn Fn(&[File]) -> Option<Vec<Entry>>;
 
-/// Returns the commit that made each entry as it is, along the first parents: the merge commit counts for what a merge brought.
+/// Returns the commit that last changed each entry, along first parents: changes that a merge brought count as the merge commit's.
 pub(super) fn last_changes(
     repo: &Repository,
     newest: ObjectId,
@@ -96,14 +96,14 @@ pub(super) fn last_changes(
         }
         let parent = store::parents(repo, at)?.unwrap_or_default().first().copied();
         let Some(parent) = parent else {
-            // The first commit of all: there is nothing older.
+            // The root commit: no older one exists.
             ended = true;
             break;
         };
         if !repo.has_object(parent) {
             break;
         }
-        // What an old commit has in the way of reading it (a link, say) is no concern of this one: it is passed over.
+        // An older commit that cannot be read (because of a symbolic link, for example) is skipped.
         match read::at(repo, parent, path) {
             Ok(older) if older == place => {
                 pending.values_mut().filter(|p| p.since == at).for_each(|p| p.since = parent);
@@ -142,7 +142,7 @@ fn settle_all(
     }
 }
 
-/// Settles the entries that an older commit lacks, or has with other values.
+/// Moves the entries that an older commit lacks, or has with other values, from `pending` to `found`.
 fn compare(
     repo: &Repository,
     older: ObjectId,

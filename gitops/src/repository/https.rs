@@ -1,4 +1,4 @@
-//! Transport over https: gix speaks Git, reqwest speaks HTTP. Redirects, credentials and every wait are handled here.
+//! HTTPS transport: gix implements Git, reqwest implements HTTP. Redirects, credentials and waits are handled here.
 
 use std::{
     any::Any,
@@ -43,7 +43,7 @@ impl<'a> Https<'a> {
             .connect_timeout(CONNECT)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
-            // Of the environment.
+            // Ignore proxy settings of the environment.
             .no_proxy();
         let builder = match &access.proxy {
             Some(settings) => builder.proxy(proxy(settings)?),
@@ -80,12 +80,12 @@ impl<'a> Https<'a> {
                 problem: "check username and password of the proxy's Secret".to_owned(),
             };
         }
-        // The first words are reqwest's own, with the URL in them.
+        // The outermost message contains the URL.
         let source = std::error::Error::source(error).map_or_else(|| "no answer".to_owned(), super::error::chain);
         self.link.failed(source)
     }
 
-    /// Returns the target of a redirect, if it may be followed: the same path's tail on the same server.
+    /// Returns the target of a redirect if it may be followed: it must be on the same server and end with `tail`.
     fn redirect(&self, from: &Url, tail: &str, response: &Response) -> Result<Url, GitError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         let to = location.and_then(|location| from.join(location).ok());
@@ -133,13 +133,13 @@ impl<'a> Http for Https<'a> {
             let speaks =
                 response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"application/x-git-"));
             if !speaks {
-                let problem = "it does not answer with Git's protocol: check the URL";
+                let problem = "the response is not in Git's protocol: check the URL";
                 return Err(carry(self.link.fail(self.link.failed(problem))));
             }
             let exchange = Rc::new(Exchange::answered(self.link, self.logs_in, response));
             return Ok(GetResponse { headers: Headers::of(&exchange), body: Body::of(&exchange) });
         }
-        Err(carry(self.link.fail(self.link.failed("it redirects too often"))))
+        Err(carry(self.link.fail(self.link.failed("too many redirects"))))
     }
 
     fn post(
@@ -172,7 +172,7 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
     let host = link.host.clone();
     match response.status() {
         StatusCode::OK => Ok(()),
-        // The last is what Azure DevOps says to a token that has expired.
+        // Azure DevOps answers with 203 to an expired token.
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NON_AUTHORITATIVE_INFORMATION) => {
             let problem = if logs_in {
                 "it rejects the credentials of the Secret, or they may not read the repository: renew them"
@@ -190,7 +190,7 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
     }
 }
 
-/// Wraps an error that ends gix's work. The link remembers the error itself.
+/// Wraps an I/O error for gix. The link has recorded the original error.
 fn carry(error: io::Error) -> gix::Error {
     gix::Error::from_error(error)
 }
@@ -231,7 +231,7 @@ fn proxy(settings: &Proxy) -> Result<reqwest::Proxy, GitError> {
     })
 }
 
-/// Request, and the answer once the request has been sent: when gix reads the first of it, which it does when it has written all.
+/// Request and its response. The request is sent when gix starts to read the response, after it has written the whole body.
 pub(super) struct Exchange<'a> {
     link: &'a Link<'a>,
     logs_in: bool,
@@ -281,7 +281,7 @@ impl Write for PostBody<'_> {
     }
 }
 
-/// Headers of an answer, one a line. gix reads only the content type.
+/// Headers of a response, one per line. Only the content type is included: gix reads no other header.
 pub(super) struct Headers<'a> {
     exchange: Rc<Exchange<'a>>,
     lines: Option<Cursor<Vec<u8>>>,
@@ -324,7 +324,7 @@ impl BufRead for Headers<'_> {
     }
 }
 
-/// Body of an answer.
+/// Body of a response.
 pub(super) struct Body<'a> {
     exchange: Rc<Exchange<'a>>,
     chunk: Cursor<bytes::Bytes>,

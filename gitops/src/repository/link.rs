@@ -1,7 +1,7 @@
 //! Limits of one fetch: time, bytes, and cancellation.
 //!
-//! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a server that sends
-//! nothing, or a byte a second, holds the caller until the time limit at most, or a moment after a stop.
+//! gix uses blocking I/O. Each of its waits is a future here, run on a small runtime of its own: a server that sends nothing, or a byte
+//! a second, blocks the caller until the time limit at most, or until a moment after a stop.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,7 +17,7 @@ use super::GitError;
 /// Interval at which a wait checks the time limit and the stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Maximum number of bytes that a server may send before any content: they are kept in memory. Half a million names have room.
+/// Maximum number of bytes that a server may send before any content: they are kept in memory. Enough for half a million names.
 const GREETING: u64 = 32 << 20;
 
 /// Connection to a server for one fetch.
@@ -29,10 +29,10 @@ pub(super) struct Link<'a> {
     timeout: Duration,
     stop: &'a AtomicBool,
     received: Cell<u64>,
-    /// Maximum number of bytes that may be received for now, and the name of these bytes.
+    /// Current limit of received bytes, and a name of these bytes for messages.
     ceiling: Cell<(u64, &'static str)>,
     limit: u64,
-    /// First error of the fetch. The error of gix contains less.
+    /// First error of the fetch. It has more details than the error that gix returns.
     failure: RefCell<Option<GitError>>,
 }
 
@@ -89,12 +89,12 @@ impl<'a> Link<'a> {
         Watch { stop: self.stop, deadline: self.deadline }
     }
 
-    /// Returns the time that is left.
+    /// Returns the remaining time.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Adds to the received bytes. Fails above the current limit.
+    /// Adds to the number of received bytes. Fails above the current limit.
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.received.get().saturating_add(bytes as u64);
         self.received.set(received);
@@ -106,7 +106,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Raises the byte limit from that of names to that of content, which goes to disk.
+    /// Raises the byte limit to the one for content, which is stored on disk.
     pub(super) fn expect_content(&self) {
         self.ceiling.set((self.limit, "content"));
     }
@@ -116,7 +116,7 @@ impl<'a> Link<'a> {
         self.received.get()
     }
 
-    /// Remembers the first error, and returns one for gix to carry.
+    /// Records the first error, and returns an I/O error to pass through gix.
     pub(super) fn fail(&self, error: GitError) -> io::Error {
         let words = error.to_string();
         self.failure.borrow_mut().get_or_insert(error);
@@ -148,7 +148,7 @@ impl Watch<'_> {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        // Not to wait for a name look-up that continues.
+        // Do not wait for a pending name look-up.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -169,7 +169,7 @@ mod tests {
         let link = link(&stop, 50);
         assert!(link.wait(std::future::pending::<()>()).is_err());
         assert!(matches!(link.failure(), Some(GitError::Timeout { .. })));
-        // Nor does it begin anything afterwards.
+        // No work starts after the time limit.
         assert!(link.wait(async {}).is_err());
     }
 

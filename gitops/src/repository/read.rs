@@ -1,21 +1,21 @@
-//! Files of a commit. Nothing is read before its size is known, and nothing is followed out of the repository.
+//! Files of a commit. Sizes are checked before reading, and symbolic links and submodules are never followed.
 
 use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKind};
 
 use super::{GitError, error::excerpt};
 use crate::{File, Limits};
 
-/// Maximum number of levels of directories. Git's own paths are not as deep.
+/// Maximum depth of directories.
 const DEEP: usize = 64;
 
-/// Maximum number of entries of all directories below the path. A few bytes can describe very many, as a directory may contain another one many
-/// times.
+/// Maximum number of entries of all directories below the path. A few bytes can describe very many entries, as a directory may contain
+/// another one many times.
 const ENTRIES: usize = 500_000;
 
-/// Maximum number of bytes of a directory's list of names.
+/// Maximum number of bytes of a tree object.
 const TREE: u64 = 16 << 20;
 
-/// Beginning of a pointer of Git LFS, which is at most [`LFS_SIZE`] long.
+/// Beginning of a Git LFS pointer, which is at most [`LFS_SIZE`] bytes long.
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 const LFS_SIZE: usize = 1024;
 
@@ -26,7 +26,7 @@ pub(super) struct Listed {
     pub blob: ObjectId,
 }
 
-/// Splits a path in a repository into names; none for the root.
+/// Splits a path in a repository into names. The root has none.
 pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty() && *word != ".").collect();
     if words.contains(&"..") || path.chars().any(char::is_control) || words.len() > DEEP {
@@ -35,7 +35,7 @@ pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
     Ok(words)
 }
 
-/// Returns object and kind at a path below a commit's root. `None` if there is nothing.
+/// Returns the object at a path of a commit, and its kind. `None` if the path does not exist.
 pub(super) fn at(repo: &Repository, commit: ObjectId, path: &str) -> Result<Option<(ObjectId, EntryKind)>, GitError> {
     let words = words(path)?;
     let mut here = (root(repo, commit)?, EntryKind::Tree);
@@ -54,7 +54,7 @@ pub(super) fn at(repo: &Repository, commit: ObjectId, path: &str) -> Result<Opti
     Ok(Some(here))
 }
 
-/// Lists the files of an inventory at a path: one file, or all with a fitting ending below a directory.
+/// Lists the inventory files at a path: one file, or all files with an inventory extension below a directory.
 pub(super) fn list(repo: &Repository, commit: ObjectId, path: &str, limits: &Limits) -> Result<Vec<Listed>, GitError> {
     let shown = words(path)?.join("/");
     match at(repo, commit, path)? {
@@ -68,7 +68,7 @@ pub(super) fn list(repo: &Repository, commit: ObjectId, path: &str, limits: &Lim
     }
 }
 
-/// Reads files.
+/// Reads listed files, within the limits.
 pub(super) fn read(repo: &Repository, listed: &[Listed], limits: &Limits) -> Result<Vec<File>, GitError> {
     let mut total = 0_u64;
     let mut files = Vec::new();
@@ -119,14 +119,14 @@ impl Walk<'_> {
         for entry in entries.entries {
             let name = entry.filename.to_str_lossy();
             let path = join(path, &name);
-            if leads_away(&name) {
+            if is_unsafe_name(&name) {
                 return Err(GitError::NameInvalid { path });
             }
             refuse(entry.mode.kind(), &path)?;
             if entry.mode.is_tree() {
                 self.below(entry.oid.to_owned(), &path, depth + 1)?;
             } else if is_inventory(&name) {
-                // It is shown to users, line by line.
+                // Messages show the path to users on one line.
                 if path.chars().any(char::is_control) {
                     return Err(GitError::NameInvalid { path });
                 }
@@ -140,15 +140,15 @@ impl Walk<'_> {
     }
 }
 
-/// Reports whether a file in a directory is part of the inventory.
+/// Reports whether a file in a directory belongs to the inventory.
 fn is_inventory(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending);
     ending.is_some_and(|ending| ["yaml", "yml", "json"].contains(&ending))
 }
 
-/// Reports whether an entry's name would make its path read as that of another file. Git makes no such names, but stores and sends
-/// foreign content. No file is ever written under these names; users read them in messages and act on them.
-fn leads_away(name: &str) -> bool {
+/// Reports whether an entry's name makes its path look like the path of another file. Git creates no such names, but a server can
+/// send them. No file is ever written under these names, but users read them in messages and act on them.
+fn is_unsafe_name(name: &str) -> bool {
     matches!(name, "" | "." | "..") || name.contains('/')
 }
 
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn names_that_lead_away() {
         for name in ["", ".", "..", "../a.yaml", "/a.yaml", "a/b.yaml", "a/"] {
-            assert!(leads_away(name), "{name:?}");
+            assert!(is_unsafe_name(name), "{name:?}");
         }
         for name in ["a.yaml", "..a", "a..", "...", ".yaml", "Icon\r"] {
-            assert!(!leads_away(name), "{name:?}");
+            assert!(!is_unsafe_name(name), "{name:?}");
         }
     }
 

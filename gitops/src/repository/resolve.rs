@@ -1,4 +1,4 @@
-//! Resolution of a pool's reference to a commit of a server. Pure.
+//! Resolution of a pool's reference to a commit of a server, without I/O.
 
 use std::cmp::Ordering;
 
@@ -10,8 +10,8 @@ use super::GitError;
 
 /// Requested branch, tag, range or commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// Branch that the server's HEAD names.
+pub(super) enum RefRequest {
+    /// Branch that the server's HEAD points to.
     Default,
     /// Branch.
     Branch(String),
@@ -34,8 +34,8 @@ pub(super) struct Found {
     pub key: String,
 }
 
-impl Wanted {
-    /// Returns the first field that is set of commit, semver, tag and branch.
+impl RefRequest {
+    /// Returns the request for the first of commit, semver, tag and branch that is set.
     pub(super) fn of(reference: &GitRef) -> Result<Self, GitError> {
         let invalid =
             |what, problem: &str| GitError::ReferenceInvalid { what, problem: super::error::excerpt(problem) };
@@ -119,16 +119,16 @@ impl Wanted {
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 
-/// Returns name and id of a reference that names an object: the tag itself if it is annotated.
+/// Returns the name and object id of a reference. For an annotated tag, the id of the tag object.
 fn target(reference: &Ref) -> Option<(&str, ObjectId)> {
     let (name, id, _) = reference.unpack();
     Some((name.to_str().ok()?, id?.to_owned()))
 }
 
-/// Compares the version of the tag `new` with that of `old`. `None` if `reference` has no range, or one of the two is not in the range: the
-/// user changed the range on purpose.
+/// Compares the version of the tag `new` with that of `old`. `None` if `reference` has no range, or one of the tags is not in the range
+/// because the user changed the range.
 pub fn compare_versions(reference: &GitRef, old: &str, new: &str) -> Option<Ordering> {
-    let Ok(Wanted::Range(range)) = Wanted::of(reference) else { return None };
+    let Ok(RefRequest::Range(range)) = RefRequest::of(reference) else { return None };
     Some(version(&range, new)?.cmp_precedence(&version(&range, old)?))
 }
 
@@ -137,18 +137,18 @@ fn version(range: &VersionReq, tag: &str) -> Option<Version> {
 }
 
 /// Returns the tag with the highest version in a range. Of tags with the same version (`1.0.0` and `v1.0.0`, or other build metadata)
-/// the last in the alphabet, so that the result is stable.
+/// the last in alphabetical order, so that the result is stable.
 fn highest<'a, T>(range: &VersionReq, tags: impl Iterator<Item = (&'a str, T)>) -> Option<(&'a str, T)> {
     let versions = tags.filter_map(|(tag, id)| Some((version(range, tag)?, tag, id)));
     versions.max_by(|a, b| a.0.cmp_precedence(&b.0).then_with(|| a.1.cmp(b.1))).map(|(_, tag, id)| (tag, id))
 }
 
-/// Rewrites `>=1.0.0 <2.0.0` as `>=1.0.0, <2.0.0`: both are usual, and only the latter can be parsed.
+/// Rewrites `>=1.0.0 <2.0.0` as `>=1.0.0, <2.0.0`: both are common, and only the latter can be parsed.
 fn comma_separated(range: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in range.split([' ', ',']).filter(|word| !word.is_empty()) {
         match words.last_mut() {
-            // An operator that stands alone belongs to what follows.
+            // An operator that stands alone belongs to the next word.
             Some(last) if last.chars().all(|c| "<>=~^".contains(c)) => last.push_str(word),
             _ => words.push(word.to_owned()),
         }

@@ -1,4 +1,4 @@
-//! Tests of references that are resolved to a commit.
+//! Tests for the resolution of references.
 
 use proptest::prelude::*;
 
@@ -29,26 +29,26 @@ fn reference(branch: &str, tag: &str, semver: &str, commit: &str) -> GitRef {
 fn the_most_exact_reference_counts() {
     let commit = "ab".repeat(20);
     let cases = [
-        (reference("", "", "", ""), Wanted::Default),
-        (reference("main", "", "", ""), Wanted::Branch("main".into())),
-        (reference("refs/heads/main", "", "", ""), Wanted::Branch("main".into())),
-        (reference("main", "v1", "", ""), Wanted::Tag("v1".into())),
-        (reference("main", "v1", "1.x", ""), Wanted::Range(VersionReq::parse("1.x").unwrap())),
-        (reference("main", "v1", "1.x", &commit), Wanted::Commit(id(0xab))),
+        (reference("", "", "", ""), RefRequest::Default),
+        (reference("main", "", "", ""), RefRequest::Branch("main".into())),
+        (reference("refs/heads/main", "", "", ""), RefRequest::Branch("main".into())),
+        (reference("main", "v1", "", ""), RefRequest::Tag("v1".into())),
+        (reference("main", "v1", "1.x", ""), RefRequest::Range(VersionReq::parse("1.x").unwrap())),
+        (reference("main", "v1", "1.x", &commit), RefRequest::Commit(id(0xab))),
     ];
     for (reference, expected) in cases {
-        assert_eq!(Wanted::of(&reference).unwrap(), expected);
+        assert_eq!(RefRequest::of(&reference).unwrap(), expected);
     }
 }
 
 #[test]
 fn a_name_that_git_does_not_allow_is_refused() {
     for branch in ["a b", "../x", "a..b", "-", "a\nb", "a~1", "x.lock", "@{u}"].into_iter().filter(|b| *b != "-") {
-        let error = Wanted::of(&reference(branch, "", "", "")).unwrap_err();
+        let error = RefRequest::of(&reference(branch, "", "", "")).unwrap_err();
         assert_eq!(error.reason(), "SourceInvalid", "{branch:?}");
         assert!(error.stalls());
     }
-    let error = Wanted::of(&reference("", "", "latest", "")).unwrap_err().to_string();
+    let error = RefRequest::of(&reference("", "", "latest", "")).unwrap_err().to_string();
     assert!(error.contains("semver \"latest\"") && error.contains(">=1.2.0"), "{error}");
 }
 
@@ -62,27 +62,29 @@ fn what_the_server_has() {
         annotated("refs/tags/signed", 4, 5),
         Ref::Unborn { full_ref_name: "refs/heads/new".into(), target: "refs/heads/new".into() },
     ];
-    let found = |wanted: Wanted| wanted.find(&refs).map(|found| (found.id, found.name.unwrap_or_default(), found.key));
+    let found =
+        |wanted: RefRequest| wanted.find(&refs).map(|found| (found.id, found.name.unwrap_or_default(), found.key));
     let cases = [
-        (Wanted::Default, id(1), "trunk", "refs/heads/trunk"),
-        (Wanted::Branch("trunk".into()), id(1), "trunk", "refs/heads/trunk"),
-        (Wanted::Tag("plain".into()), id(3), "plain", "refs/tags/plain"),
-        (Wanted::Tag("signed".into()), id(4), "signed", "refs/tags/signed"),
+        (RefRequest::Default, id(1), "trunk", "refs/heads/trunk"),
+        (RefRequest::Branch("trunk".into()), id(1), "trunk", "refs/heads/trunk"),
+        (RefRequest::Tag("plain".into()), id(3), "plain", "refs/tags/plain"),
+        (RefRequest::Tag("signed".into()), id(4), "signed", "refs/tags/signed"),
     ];
     for (wanted, id, name, key) in cases {
         assert_eq!(found(wanted).unwrap(), (id, name.into(), key.into()));
     }
-    for wanted in [Wanted::Branch("tru".into()), Wanted::Branch("new".into()), Wanted::Tag("trunk".into())] {
+    for wanted in [RefRequest::Branch("tru".into()), RefRequest::Branch("new".into()), RefRequest::Tag("trunk".into())]
+    {
         assert!(matches!(found(wanted).unwrap_err(), GitError::RevisionNotFound { .. }));
     }
-    assert!(Wanted::Default.find(&[]).unwrap_err().to_string().contains("set ref.branch"));
+    assert!(RefRequest::Default.find(&[]).unwrap_err().to_string().contains("set ref.branch"));
 }
 
 #[test]
 fn a_head_that_names_no_branch_is_called_head() {
     let hostile = ["refs/heads/../../etc", "refs/heads/a\u{7}b", "refs/tags/x", "refs/heads/", "x"];
     for target in hostile {
-        let found = Wanted::Default.find(&[head(target, 1)]).unwrap();
+        let found = RefRequest::Default.find(&[head(target, 1)]).unwrap();
         assert_eq!(found.name.as_deref(), Some("HEAD"), "{target:?}");
     }
 }
@@ -103,7 +105,9 @@ fn the_highest_version_in_a_range() {
         ("3", None),
     ];
     for (range, expected) in cases {
-        let Wanted::Range(range) = Wanted::of(&reference("", "", range, "")).unwrap() else { panic!("no range") };
+        let RefRequest::Range(range) = RefRequest::of(&reference("", "", range, "")).unwrap() else {
+            panic!("no range")
+        };
         assert_eq!(highest(&range, tags.iter().map(|tag| (*tag, ()))).map(|(tag, ())| tag), expected, "{range}");
     }
 }
@@ -115,7 +119,7 @@ fn versions_are_compared_in_their_range_alone() {
         (">=1.0.0", "v1.2.0", "v1.0.0", Some(Ordering::Less)),
         (">=1.0.0", "1.10.0", "v1.9.0", Some(Ordering::Less)),
         (">=1.0.0", "v1.0.0", "1.0.0+build", Some(Ordering::Equal)),
-        // The pool names another revision now.
+        // The pool's reference has changed.
         ("^1.0.0", "v2.0.0", "v1.0.0", None),
         (">=1.0.0", "main", "v1.0.0", None),
         ("", "v2.0.0", "v1.0.0", None),
@@ -136,6 +140,6 @@ proptest! {
 
     #[test]
     fn any_range_is_read_or_refused(range in ".{0,40}") {
-        let _ = Wanted::of(&reference("", "", &range, ""));
+        let _ = RefRequest::of(&reference("", "", &range, ""));
     }
 }

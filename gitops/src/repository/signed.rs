@@ -1,4 +1,4 @@
-//! Signed parts of commits and tags, byte by byte as Git signs them.
+//! Signed data and signatures of commits and tags, byte for byte as Git signs them.
 
 use gix::{ObjectId, Repository, objs::Kind};
 
@@ -32,7 +32,7 @@ pub(super) fn tag(repo: &Repository, id: ObjectId, name: Option<&str>) -> Result
     Ok(signed)
 }
 
-/// Returns the name that a tag was made for: the third of the headers that each tag begins with, in this order.
+/// Returns the name that a tag was signed for: the third of the headers with which each tag begins.
 fn tag_name(data: &[u8]) -> Option<&[u8]> {
     let mut lines = data.split(|&b| b == b'\n');
     lines.next()?.strip_prefix(b"object ")?;
@@ -48,8 +48,8 @@ fn data(repo: &Repository, id: ObjectId, kind: Kind, wanted: &'static str) -> Re
     Ok(std::mem::take(&mut object.data))
 }
 
-/// Splits a commit. The signature is one of its headers, whose further lines begin with a space. The signed data is the commit without
-/// this header, and without a signature for the other kind of id.
+/// Splits a commit into signature and signed data. The signature is a header, whose continuation lines begin with a space. The signed
+/// data is the commit without this header, and without a signature for the other hash algorithm.
 #[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "an entry for the fuzzer"))]
 pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
     let (mut signature, mut data) = (None::<Vec<u8>>, Vec::with_capacity(raw.len()));
@@ -58,7 +58,7 @@ pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
         let end = rest.iter().position(|&b| b == b'\n').map_or(rest.len(), |at| at + 1);
         let (line, tail) = rest.split_at(end);
         if line == b"\n" {
-            // The message, in which such lines are only text.
+            // The message follows, in which such lines are only text.
             data.extend_from_slice(rest);
             break;
         }
@@ -83,7 +83,7 @@ pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
     Signed { signature, data }
 }
 
-/// Splits a tag. The signature is the end of its message, from the last line that begins a signature.
+/// Splits a tag into signature and signed data. The signature is the end of the message, from the last line that begins a signature.
 #[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "an entry for the fuzzer"))]
 pub fn split_tag(raw: &[u8]) -> Signed {
     let (mut at, mut begin) = (0, None);
@@ -127,7 +127,7 @@ mod tests {
         let end = "-----BEGIN SSH SIGNATURE-----\nabc\n-----END SSH SIGNATURE-----\n";
         let signed = split_tag(format!("{head}{end}").as_bytes());
         assert_eq!((signed.signature.unwrap(), signed.data), (end.into(), head.into()));
-        // An earlier one is part of the message.
+        // An earlier signature is part of the message.
         let signed = split_tag(format!("{head}{end}{end}").as_bytes());
         assert_eq!((signed.signature.unwrap(), signed.data), (end.into(), format!("{head}{end}").into_bytes()));
         let signed = split_tag(format!("{head}>{end}").as_bytes());

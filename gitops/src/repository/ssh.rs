@@ -1,4 +1,4 @@
-//! SSH transport, in this process. The server proves itself with a key that `known_hosts` lists; the client with the identity.
+//! SSH transport, in this process. The server authenticates with a key that `known_hosts` lists, the client with the identity.
 
 use std::{
     borrow::Cow,
@@ -20,19 +20,19 @@ use russh::{
 use tokio::net::TcpStream;
 use zeroize::Zeroizing;
 
-use super::{Access, AccessError, GitError, link::Link, url::SshPlace};
+use super::{Access, AccessError, GitError, link::Link, url::SshLocation};
 use crate::known_hosts::{Known, host_name, known_hosts};
 
 /// Time limit for a connection to one address. The whole fetch has its own time limit.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Maximum number of bytes that the server may send ahead.
+/// Size of the SSH window: number of bytes that the server may send before the client reads them.
 const WINDOW: u32 = 2 << 20;
 
 /// Maximum number of bytes that are kept of the server's standard error.
-const SAID: usize = 2048;
+const STDERR_LIMIT: usize = 2048;
 
-/// Key exchanges of FIPS 140, in addition to the usual ones.
+/// FIPS 140 key exchanges, in addition to the defaults.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =
@@ -44,7 +44,7 @@ const IDENTITY: usize = 64 << 10;
 /// Connects, logs in, and starts `git-upload-pack` on the server.
 pub(super) fn connect<'a>(
     link: &'a Link<'a>,
-    place: &SshPlace,
+    place: &SshLocation,
     access: &Access,
 ) -> Result<(Reader<'a>, Writer<'a>), GitError> {
     let host = host_name(&place.host, place.port);
@@ -66,7 +66,7 @@ pub(super) fn connect<'a>(
         log_in(link, place, &mut session, identity).await?;
         let channel = session.channel_open_session().await.map_err(|error| link.failed(error.to_string()))?;
         let lost = |error: russh::Error| link.failed(error.to_string());
-        // Without it, which servers may refuse, an older protocol is spoken.
+        // Servers may refuse this variable, and then speak an older protocol version.
         channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(lost)?;
         channel.exec(true, format!("git-upload-pack {}", quoted(&place.path))).await.map_err(lost)?;
         Ok::<_, GitError>((session, channel))
@@ -81,9 +81,9 @@ pub(super) fn connect<'a>(
     ))
 }
 
-/// Quotes a path for a shell: single quotes protect everything but the quote itself.
+/// Quotes a path for a shell. Single quotes protect all characters except the single quote.
 fn quoted(path: &str) -> String {
-    // Older servers' shells expand `!` even there.
+    // Shells of older servers expand `!` even in single quotes.
     format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
 }
 
@@ -96,7 +96,7 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     }
     let text = api::text::decode(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …): save it in UTF-8"))?;
     let text = Zeroizing::new(text.into_owned());
-    // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
+    // The parser requires the markers alone on their lines; Secrets from Windows have carriage returns.
     let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
     for line in text.trim().lines() {
         lines.push_str(line.trim());
@@ -112,7 +112,7 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
 }
 
 /// Connects to the first address that accepts.
-async fn dial(place: &SshPlace) -> io::Result<TcpStream> {
+async fn dial(place: &SshLocation) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for address in tokio::net::lookup_host((place.host.as_str(), place.port)).await? {
         failure = match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
@@ -127,9 +127,9 @@ async fn dial(place: &SshPlace) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-/// Returns the SSH settings. Only keys of the known kinds are requested, so that a server with several does not seem to be another one. No
-/// SHA-1, and no compression, which a hostile server may abuse. Neither ChaCha20-Poly1305 nor encrypt-then-MAC: with a server that does not
-/// know strict key exchange they are open to Terrapin (CVE-2023-48795).
+/// Returns the SSH settings. Only types of the known host keys are requested, as a server may also have keys of other types. SHA-1 is
+/// excluded, and so is compression, which a hostile server may abuse. ChaCha20-Poly1305 and encrypt-then-MAC are excluded because they
+/// are open to Terrapin (CVE-2023-48795) with a server that does not support strict key exchange.
 fn config(known: &[PublicKey]) -> client::Config {
     let all = Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None });
     let same = |algorithm: &Algorithm, key: &PublicKey| match (algorithm, key.algorithm()) {
@@ -156,7 +156,7 @@ fn config(known: &[PublicKey]) -> client::Config {
 
 fn handshake_error(link: &Link<'_>, host: &str, damaged: &[usize], error: &russh::Error) -> GitError {
     match error {
-        // Only the kinds of the known keys were asked for, if there are any.
+        // Only the types of the known keys were requested, if there are any.
         russh::Error::NoCommonAlgo { kind: russh::AlgorithmKind::Key, theirs, .. } => GitError::HostKeyUnknown {
             host: host.to_owned(),
             damaged: damaged.to_vec(),
@@ -168,12 +168,12 @@ fn handshake_error(link: &Link<'_>, host: &str, damaged: &[usize], error: &russh
 
 async fn log_in(
     link: &Link<'_>,
-    place: &SshPlace,
+    place: &SshLocation,
     session: &mut client::Handle<Check>,
     key: PrivateKey,
 ) -> Result<(), GitError> {
     let fingerprint = key.public_key().fingerprint(HashAlg::Sha256);
-    // A server that does not say gets SHA-512, which OpenSSH has taken since 7.2; other kinds of keys have no choice.
+    // SHA-512 if the server announces no hash: OpenSSH accepts it since 7.2. Only RSA keys use the hash.
     let hash = match session.best_supported_rsa_hash().await {
         Ok(Some(Some(hash))) => hash,
         _ => HashAlg::Sha512,
@@ -192,7 +192,7 @@ async fn log_in(
     }
 }
 
-/// Host key check: the keys that the server may have, and the one that it offered instead.
+/// Host key check. `refused` receives an offered key that is not a known one.
 struct Check {
     known: Vec<PublicKey>,
     refused: Arc<Mutex<Option<String>>>,
@@ -262,7 +262,7 @@ impl Read for Reader<'_> {
                 Some(ChannelMsg::ExtendedData { data, .. }) => {
                     self.session.link.count(data.len())?;
                     let mut said = self.session.said.borrow_mut();
-                    let room = SAID.saturating_sub(said.len()).min(data.len());
+                    let room = STDERR_LIMIT.saturating_sub(said.len()).min(data.len());
                     said.extend_from_slice(&data[..room]);
                 }
                 Some(ChannelMsg::Failure) => {
@@ -272,7 +272,7 @@ impl Read for Reader<'_> {
                     return Err(self.session.ended(exit_status));
                 }
                 None | Some(ChannelMsg::Close) => self.ended = true,
-                // What comes behind the data: it may be why there is none.
+                // Read on after the end of the data: the exit status may explain why there is none.
                 Some(_) => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Bare repository on disk. Names from the server never become names of files: packs are named by their hash, and fetched
-//! commits are recorded in one file of our own.
+//! Bare repository on disk. Names from the server are never used as file names: packs are named by their hash, and fetched
+//! commits are recorded in one separate file.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -11,10 +11,10 @@ use gix::{ObjectId, objs::Kind};
 
 use super::GitError;
 
-/// Most local commits that are reported to a server.
+/// Maximum number of local commits that are reported to a server.
 const HAVES: usize = 256;
 
-/// Maximum number of tags of tags that are followed.
+/// Maximum number of nested tags that are followed.
 const TAGS: usize = 5;
 
 /// File with the commit that was last fetched for each reference.
@@ -33,7 +33,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Creates an empty repository in place of whatever the directory holds.
+    /// Creates an empty repository, and removes any previous content of the directory.
     pub(super) fn create(dir: &Path, hash: gix::hash::Kind) -> Result<Self, GitError> {
         remove(dir)?;
         let options = gix::create::Options { object_hash: Some(hash), ..gix::create::Options::default() };
@@ -46,7 +46,7 @@ impl Store {
         Self { dir: dir.to_owned() }
     }
 
-    /// Opens the repository, as if this machine had no Git and no Git settings.
+    /// Opens the repository, without any Git settings of this machine.
     pub(super) fn open(&self) -> Result<gix::Repository, GitError> {
         let options = gix::open::Options::isolated()
             .open_path_as_is(true)
@@ -61,7 +61,7 @@ impl Store {
         entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "pack")).count()
     }
 
-    /// Removes what a killed fetch has left.
+    /// Removes temporary files of a killed fetch.
     pub(super) fn tidy(&self) -> Result<(), GitError> {
         for entry in fs::read_dir(self.dir.join("objects/pack")).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -82,7 +82,7 @@ impl Store {
         ObjectId::from_hex(self.tips().get(key)?.as_bytes()).ok()
     }
 
-    /// Records the fetched commit of a reference, in one step.
+    /// Records the fetched commit of a reference, atomically.
     pub(super) fn remember(&self, key: &str, commit: ObjectId) -> Result<(), GitError> {
         if self.tip(key) == Some(commit) {
             return Ok(());
@@ -96,7 +96,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns local commits, those nearest to the last fetched ones first.
+    /// Returns local commits, starting with the last fetched ones.
     pub(super) fn haves(&self, repo: &gix::Repository) -> Result<Vec<ObjectId>, GitError> {
         let mut seen = HashSet::new();
         let mut haves = Vec::new();
@@ -115,7 +115,7 @@ impl Store {
     }
 }
 
-/// Returns the parents of a commit. `None` if the commit is not here.
+/// Returns the parents of a commit. `None` if the commit is not stored.
 pub(super) fn parents(repo: &gix::Repository, id: ObjectId) -> Result<Option<Vec<ObjectId>>, GitError> {
     let Some(object) = repo.try_find_object(id).map_err(|error| GitError::damaged(error.error()))? else {
         return Ok(None);
@@ -126,7 +126,7 @@ pub(super) fn parents(repo: &gix::Repository, id: ObjectId) -> Result<Option<Vec
     Ok(Some(object.into_commit().parent_ids().map(gix::Id::detach).collect()))
 }
 
-/// Returns the commit that an object is, or to which a tag leads. `None` if an object is not here.
+/// Returns the commit with this id, or the commit that the tag with this id leads to. `None` if an object is not stored.
 pub(super) fn peel(repo: &gix::Repository, id: ObjectId) -> Result<Option<Peeled>, GitError> {
     let mut at = id;
     for _ in 0..=TAGS {

@@ -7,7 +7,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use super::{Access, AccessError, GitError};
 
-/// Returns the TLS configuration with ring, whatever provider the process has as its default.
+/// Returns the TLS configuration. It always uses ring, not the default provider of the process.
 pub(super) fn config(access: &Access) -> Result<ClientConfig, GitError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -28,7 +28,7 @@ pub(super) fn config(access: &Access) -> Result<ClientConfig, GitError> {
 fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, GitError> {
     let mut roots = RootCertStore::empty();
     let Some(pem) = authority else {
-        // Some certificates of a system's bundle may be odd; a server that needs one of those is not accepted.
+        // Certificates of the system's bundle that cannot be parsed are skipped.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
@@ -59,7 +59,7 @@ pub(super) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
     Some(format!("{advice} ({})", super::error::excerpt(&tls.to_string())))
 }
 
-/// Finds the error of rustls in a chain: it may be wrapped into I/O errors, which do not name it as their source.
+/// Finds the error of rustls in a chain: I/O errors may wrap it without naming it as their source.
 fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

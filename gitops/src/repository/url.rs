@@ -6,26 +6,26 @@ use super::GitError;
 
 /// Location of a repository that can be fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// URL of a repository over https.
     Https(Url),
     /// Repository over SSH.
-    Ssh(SshPlace),
+    Ssh(SshLocation),
 }
 
 /// A repository on an SSH server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SshPlace {
+pub(super) struct SshLocation {
     pub user: String,
     /// Host name or address, without brackets.
     pub host: String,
     pub port: u16,
-    /// Path as the server is to understand it, not quoted.
+    /// Decoded path on the server, not quoted for a shell.
     pub path: String,
 }
 
-impl Place {
-    /// Reads a URL.
+impl Location {
+    /// Parses a URL.
     pub(super) fn parse(text: &str) -> Result<Self, GitError> {
         let invalid = |problem| GitError::UrlInvalid { problem };
         if text.len() > 2048 || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
@@ -66,7 +66,7 @@ pub(super) fn origin(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-fn ssh(url: &Url) -> Result<SshPlace, GitError> {
+fn ssh(url: &Url) -> Result<SshLocation, GitError> {
     let invalid = |problem| GitError::UrlInvalid { problem };
     let decode = |text: &str| percent_decode(text).ok_or_else(|| invalid("its %-encoding is wrong"));
     let user = if url.username().is_empty() { "git".to_owned() } else { decode(url.username())? };
@@ -76,12 +76,12 @@ fn ssh(url: &Url) -> Result<SshPlace, GitError> {
         return Err(invalid("it names no host"));
     }
     let path = decode(url.path())?;
-    // A home directory is meant without the slash.
+    // A path in a home directory has no leading slash.
     let path = path.strip_prefix('/').filter(|rest| rest.starts_with('~')).map_or(path.clone(), ToOwned::to_owned);
     if path.trim_matches('/').is_empty() {
         return Err(invalid("it names no repository: write ssh://git@host/path"));
     }
-    Ok(SshPlace { user, host, port: url.port().unwrap_or(22), path })
+    Ok(SshLocation { user, host, port: url.port().unwrap_or(22), path })
 }
 
 /// Decodes %-encoding. `None` if the result is not text, or has control characters.
@@ -110,16 +110,16 @@ mod tests {
     #[test]
     fn https() {
         for text in ["https://example.com/a/b.git", "https://example.com:8443/a", "https://[::1]/a"] {
-            let Ok(Place::Https(url)) = Place::parse(text) else { panic!("{text} is not read") };
+            let Ok(Location::Https(url)) = Location::parse(text) else { panic!("{text} is not read") };
             assert_eq!(url.as_str(), text);
         }
-        assert_eq!(Place::parse("https://example.com:8443/a").unwrap().host(), "example.com:8443");
+        assert_eq!(Location::parse("https://example.com:8443/a").unwrap().host(), "example.com:8443");
     }
 
     #[test]
     fn ssh_places() {
         let place = |user: &str, host: &str, port, path: &str| {
-            Place::Ssh(SshPlace { user: user.into(), host: host.into(), port, path: path.into() })
+            Location::Ssh(SshLocation { user: user.into(), host: host.into(), port, path: path.into() })
         };
         let cases = [
             ("ssh://example.com/a.git", place("git", "example.com", 22, "/a.git")),
@@ -129,7 +129,7 @@ mod tests {
             ("ssh://git@example.com/~me/a", place("git", "example.com", 22, "~me/a")),
         ];
         for (text, expected) in cases {
-            assert_eq!(Place::parse(text).unwrap(), expected, "{text}");
+            assert_eq!(Location::parse(text).unwrap(), expected, "{text}");
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
             ("ssh://example.com/a%zz", "%-encoding"),
         ];
         for (text, expected) in cases {
-            let message = Place::parse(text).unwrap_err().to_string();
+            let message = Location::parse(text).unwrap_err().to_string();
             assert!(message.contains(expected), "{text}: {message}");
             assert!(!message.contains("secret"), "{text}: {message}");
         }
@@ -160,7 +160,7 @@ mod tests {
     proptest! {
         #[test]
         fn anything_is_read_or_refused(text in "(https|ssh)?:?/?/?.{0,80}") {
-            if let Ok(Place::Ssh(place)) = Place::parse(&text) {
+            if let Ok(Location::Ssh(place)) = Location::parse(&text) {
                 prop_assert!(!place.host.is_empty() && !place.path.chars().any(char::is_control));
             }
         }

@@ -1,7 +1,7 @@
 //! OpenPGP signatures, as GnuPG makes them.
 //!
-//! The owner of a key states its uses and its expiry in signatures by the primary key; each of those is verified, with the same demands on its hash,
-//! before it counts. A revocation counts whatever its reason and its date: the signer chooses the date, and so does the thief of a key.
+//! The owner of a key declares its uses and its expiry in signatures by the primary key. Each of these is verified, with the same requirements
+//! for its hash, before it is used. A revocation applies whatever its reason and date, because a thief of the key can backdate signatures.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,11 +13,11 @@ use pgp::{
     types::{KeyDetails, PublicParams, Tag},
 };
 
-use super::{Doubt, MIN_RSA_BITS, Signer, SignerKind, VerifyError};
+use super::{MIN_RSA_BITS, RejectReason, Signer, SignerKind, VerifyError};
 
 const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
-/// Reads OpenPGP certificates: one or several, in one or several armors, or binary.
+/// Parses one or several OpenPGP certificates, binary or in one or several armored blocks.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
     let bad = "it is not an OpenPGP public key: add the output of `gpg --export --armor`";
     let armored = api::text::decode(bytes).ok().filter(|text| text.contains(ARMOR));
@@ -55,9 +55,9 @@ pub(super) fn verify(
     let key = keys.iter().find_map(|key| SigningKey::find(key, signature));
     let fingerprint = key.map_or(fingerprint, |key| key.fingerprint());
     let signer = Signer { kind: SignerKind::OpenPgp, fingerprint };
-    match key.ok_or(Doubt::Unknown).and_then(|key| key.believe(signature, data, now)) {
+    match key.ok_or(RejectReason::Unknown).and_then(|key| key.check_trust(signature, data, now)) {
         Ok(()) => Ok(signer),
-        Err(doubt) => Err(VerifyError::NotBelieved { signer, doubt }),
+        Err(doubt) => Err(VerifyError::Untrusted { signer, doubt }),
     }
 }
 
@@ -78,7 +78,7 @@ impl<'a> SigningKey<'a> {
     fn find(owner: &'a SignedPublicKey, signature: &Signature) -> Option<Self> {
         let is = |key: &dyn KeyDetails| {
             let fingerprints = signature.issuer_fingerprint();
-            // An attacker can make a key with the key id of another one: it counts only without a better identifier.
+            // An attacker can create a key with the key id of another key: the key id is used only if the signature has no fingerprint.
             if fingerprints.is_empty() {
                 signature.issuer_key_id().contains(&&key.legacy_key_id())
             } else {
@@ -98,40 +98,40 @@ impl<'a> SigningKey<'a> {
         }
     }
 
-    /// Fails if this key's signature of the data is not to be trusted.
-    fn believe(&self, signature: &Signature, data: &[u8], now: SystemTime) -> Result<(), Doubt> {
+    /// Fails if the signature of the data by this key is not trusted.
+    fn check_trust(&self, signature: &Signature, data: &[u8], now: SystemTime) -> Result<(), RejectReason> {
         if !is_strong(signature) {
-            return Err(Doubt::WeakHash);
+            return Err(RejectReason::WeakHash);
         }
-        // Text would be the same with other line ends.
+        // A text signature also matches data with other line ends.
         if signature.typ() != Some(SignatureType::Binary) {
-            return Err(Doubt::OtherUse);
+            return Err(RejectReason::OtherUse);
         }
         let is_signed = match self.subkey {
             None => signature.verify(&self.owner.primary_key, data),
             Some(subkey) => signature.verify(&subkey.key, data),
         };
-        is_signed.map_err(|_| Doubt::Bad)?;
-        let at: SystemTime = signature.created().ok_or(Doubt::Bad)?.into();
+        is_signed.map_err(|_| RejectReason::Bad)?;
+        let at: SystemTime = signature.created().ok_or(RejectReason::Bad)?.into();
         self.check_primary(at)?;
         if let Some(subkey) = self.subkey {
             self.check_subkey(subkey, at)?;
         }
         match lasts(signature.signature_expiration_time().map(pgp::types::Duration::as_secs)) {
-            Some(life) if at + life <= now => Err(Doubt::SignatureExpired),
+            Some(life) if at + life <= now => Err(RejectReason::SignatureExpired),
             _ => Ok(()),
         }
     }
 
-    fn check_primary(&self, at: SystemTime) -> Result<(), Doubt> {
+    fn check_primary(&self, at: SystemTime) -> Result<(), RejectReason> {
         let (primary, details) = (&self.owner.primary_key, &self.owner.details);
         if is_weak(primary) {
-            return Err(Doubt::WeakKey);
+            return Err(RejectReason::WeakKey);
         }
         if details.revocation_signatures.iter().any(|s| s.verify_key(primary).is_ok()) {
-            return Err(Doubt::Revoked);
+            return Err(RejectReason::Revoked);
         }
-        // What the owner says of the key: in a signature over it, or over one of its names that is not revoked.
+        // Signatures of the owner about the key: over the key itself, or over a user id that is not revoked.
         let mut own: Vec<&Signature> = details
             .direct_signatures
             .iter()
@@ -144,42 +144,42 @@ impl<'a> SigningKey<'a> {
                 own.extend(user.signatures.iter().filter(|s| !is_revoked(s) && is_strong(s)).filter(is_own));
             }
         }
-        let newest = own.into_iter().max_by_key(|s| s.created()).ok_or(Doubt::NotForSigning)?;
+        let newest = own.into_iter().max_by_key(|s| s.created()).ok_or(RejectReason::NotForSigning)?;
         check_life(primary, newest, at)?;
-        // A key without a word about its uses may be used for all, as before there were such words.
-        if self.subkey.is_none() && says_uses(newest) && !newest.key_flags().sign() {
-            return Err(Doubt::NotForSigning);
+        // A key without usage flags may be used for everything, as in OpenPGP versions without flags.
+        if self.subkey.is_none() && has_key_flags(newest) && !newest.key_flags().sign() {
+            return Err(RejectReason::NotForSigning);
         }
         Ok(())
     }
 
-    fn check_subkey(&self, subkey: &SignedPublicSubKey, at: SystemTime) -> Result<(), Doubt> {
+    fn check_subkey(&self, subkey: &SignedPublicSubKey, at: SystemTime) -> Result<(), RejectReason> {
         let primary = &self.owner.primary_key;
         if is_weak(&subkey.key) {
-            return Err(Doubt::WeakKey);
+            return Err(RejectReason::WeakKey);
         }
         let is_of = |s: &&Signature, typ| s.typ() == Some(typ) && s.verify_subkey_binding(primary, &subkey.key).is_ok();
         if subkey.signatures.iter().any(|s| is_of(&s, SignatureType::SubkeyRevocation)) {
-            return Err(Doubt::Revoked);
+            return Err(RejectReason::Revoked);
         }
         let bindings = subkey.signatures.iter().filter(|s| is_strong(s) && is_of(s, SignatureType::SubkeyBinding));
-        let newest = bindings.max_by_key(|s| s.created()).ok_or(Doubt::NotForSigning)?;
-        // Without the subkey's own signature an attacker could claim the subkey of another.
+        let newest = bindings.max_by_key(|s| s.created()).ok_or(RejectReason::NotForSigning)?;
+        // Without the subkey's own signature, an attacker could claim another owner's subkey.
         let agrees = newest
             .embedded_signature()
             .is_some_and(|s| is_strong(s) && s.verify_primary_key_binding(&subkey.key, primary).is_ok());
         if !agrees || !newest.key_flags().sign() {
-            return Err(Doubt::NotForSigning);
+            return Err(RejectReason::NotForSigning);
         }
         check_life(&subkey.key, newest, at)
     }
 }
 
 /// Fails if the key was not valid at a time, according to a signature by its owner.
-fn check_life(key: &impl KeyDetails, says: &Signature, at: SystemTime) -> Result<(), Doubt> {
+fn check_life(key: &impl KeyDetails, says: &Signature, at: SystemTime) -> Result<(), RejectReason> {
     let begin: SystemTime = key.created_at().into();
     let life = lasts(says.key_expiration_time().map(pgp::types::Duration::as_secs));
-    if at < begin || life.is_some_and(|life| begin + life <= at) { Err(Doubt::Expired) } else { Ok(()) }
+    if at < begin || life.is_some_and(|life| begin + life <= at) { Err(RejectReason::Expired) } else { Ok(()) }
 }
 
 /// Returns the lifetime of a key or signature. `None` and 0 seconds both mean no expiry.
@@ -187,7 +187,7 @@ fn lasts(seconds: Option<u32>) -> Option<Duration> {
     seconds.filter(|s| *s != 0).map(|s| Duration::from_secs(s.into()))
 }
 
-fn says_uses(signature: &Signature) -> bool {
+fn has_key_flags(signature: &Signature) -> bool {
     let Some(config) = signature.config() else { return false };
     config.hashed_subpackets().any(|s| matches!(s.data, SubpacketData::KeyFlags(_)))
 }
@@ -199,7 +199,7 @@ fn is_strong(signature: &Signature) -> bool {
 
 fn is_weak(key: &impl KeyDetails) -> bool {
     match key.public_params() {
-        // The modulus comes first, and its size in bits before it.
+        // The serialized form begins with the size of the modulus in bits.
         PublicParams::RSA(rsa) => match rsa.to_bytes().as_deref() {
             Ok([high, low, ..]) => u16::from_be_bytes([*high, *low]) < MIN_RSA_BITS,
             _ => true,

@@ -1,13 +1,13 @@
-//! Signatures as `ssh-keygen -Y sign` makes them.
+//! SSH signatures, in the format of `ssh-keygen -Y sign`.
 
 use russh::keys::ssh_key::{Algorithm, HashAlg, PublicKey, SshSig, public::KeyData};
 
-use super::{Doubt, MIN_RSA_BITS, Signer, SignerKind, VerifyError};
+use super::{MIN_RSA_BITS, RejectReason, Signer, SignerKind, VerifyError};
 
-/// Namespace of signatures of Git objects. A signature for a file must not pass.
+/// Namespace of signatures of Git objects. Signatures for files have another namespace and are refused.
 const NAMESPACE: &str = "git";
 
-/// Reads SSH public keys, one a line. Fails on options before a key: they would have no effect, which their writer does not expect.
+/// Parses SSH public keys, one per line. Fails on options before a key, as they would silently have no effect.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
     let text = api::text::decode(bytes).map_err(|error| format!("{error}; add SSH public keys, one a line"))?;
     let mut keys = Vec::new();
@@ -27,28 +27,28 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
 
 pub(super) fn verify(text: &[u8], data: &[u8], keys: &[PublicKey]) -> Result<Signer, VerifyError> {
     let signature = SshSig::from_pem(text).map_err(|_| VerifyError::Malformed("it is a damaged SSH signature"))?;
-    // The version is not part of what is signed.
+    // The signature does not cover its version.
     if signature.version() != SshSig::VERSION {
         return Err(VerifyError::Malformed("it is an SSH signature of an unknown version"));
     }
     let fingerprint = signature.public_key().fingerprint(HashAlg::Sha256).to_string();
     let signer = Signer { kind: SignerKind::Ssh, fingerprint };
-    let refuse = |doubt| Err(VerifyError::NotBelieved { signer: signer.clone(), doubt });
-    // From here on the key is the Secret's, not the signature's.
+    let refuse = |doubt| Err(VerifyError::Untrusted { signer: signer.clone(), doubt });
+    // From here on, use the key from the Secret, not the one in the signature.
     let Some(key) = keys.iter().find(|k| k.key_data() == signature.public_key()) else {
-        return refuse(Doubt::Unknown);
+        return refuse(RejectReason::Unknown);
     };
     if is_weak(key.key_data()) {
-        return refuse(Doubt::WeakKey);
+        return refuse(RejectReason::WeakKey);
     }
     if signature.algorithm() == (Algorithm::Rsa { hash: None }) {
-        return refuse(Doubt::WeakHash);
+        return refuse(RejectReason::WeakHash);
     }
     if signature.namespace() != NAMESPACE {
-        return refuse(Doubt::OtherUse);
+        return refuse(RejectReason::OtherUse);
     }
     if key.verify(NAMESPACE, data, &signature).is_err() {
-        return refuse(Doubt::Bad);
+        return refuse(RejectReason::Bad);
     }
     Ok(signer)
 }

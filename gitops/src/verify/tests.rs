@@ -7,7 +7,7 @@ use russh::keys::ssh_key::{Algorithm, HashAlg, LineEnding, Signature, SshSig};
 
 use super::*;
 
-/// Reads a fixture that `fixtures/make.sh` made.
+/// Reads a fixture that `fixtures/make.sh` created.
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/verify/fixtures").join(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -21,10 +21,10 @@ fn signed(signature: &str) -> Signed {
     Signed { signature: Some(fixture(signature)), data: fixture("data") }
 }
 
-fn doubt(result: Result<Signer, VerifyError>) -> Result<String, Doubt> {
+fn doubt(result: Result<Signer, VerifyError>) -> Result<String, RejectReason> {
     match result {
         Ok(signer) => Ok(signer.to_string()),
-        Err(VerifyError::NotBelieved { signer, doubt }) => {
+        Err(VerifyError::Untrusted { signer, doubt }) => {
             assert!(signer.fingerprint.len() >= 16, "{signer}");
             Err(doubt)
         }
@@ -55,7 +55,7 @@ fn who_is_believed() {
         ("rsa.sig", "SSH SHA256:"),
         ("primary.pgp.sig", "OpenPGP "),
         ("subkey.pgp.sig", "OpenPGP "),
-        // The key had not expired then.
+        // The key had not expired at the time of the signature.
         ("expired.early.pgp.sig", "OpenPGP "),
         ("subkey-expired.early.pgp.sig", "OpenPGP "),
     ] {
@@ -66,7 +66,7 @@ fn who_is_believed() {
         // Other content does not match the signature.
         let mut other = signed(signature);
         other.data[200 % 144] ^= 1;
-        assert_eq!(doubt(verify(&other, &all)), Err(Doubt::Bad), "{signature}");
+        assert_eq!(doubt(verify(&other, &all)), Err(RejectReason::Bad), "{signature}");
     }
 }
 
@@ -74,42 +74,42 @@ fn who_is_believed() {
 fn who_is_not_believed() {
     let all = keys(&EVERYBODY);
     for (signature, why) in [
-        ("namespace.sig", Doubt::OtherUse),
-        ("text.pgp.sig", Doubt::OtherUse),
-        ("weak-sha1.pgp.sig", Doubt::WeakHash),
-        ("weak-md5.pgp.sig", Doubt::WeakHash),
-        ("tiny.pgp.sig", Doubt::WeakKey),
-        ("unknown.pgp.sig", Doubt::Unknown),
-        ("revoked.pgp.sig", Doubt::Revoked),
-        ("subkey-revoked.pgp.sig", Doubt::Revoked),
-        ("expired.late.pgp.sig", Doubt::Expired),
-        ("subkey-expired.late.pgp.sig", Doubt::Expired),
-        ("not-for-signing.pgp.sig", Doubt::Unknown),
-        ("signature-expired.pgp.sig", Doubt::SignatureExpired),
+        ("namespace.sig", RejectReason::OtherUse),
+        ("text.pgp.sig", RejectReason::OtherUse),
+        ("weak-sha1.pgp.sig", RejectReason::WeakHash),
+        ("weak-md5.pgp.sig", RejectReason::WeakHash),
+        ("tiny.pgp.sig", RejectReason::WeakKey),
+        ("unknown.pgp.sig", RejectReason::Unknown),
+        ("revoked.pgp.sig", RejectReason::Revoked),
+        ("subkey-revoked.pgp.sig", RejectReason::Revoked),
+        ("expired.late.pgp.sig", RejectReason::Expired),
+        ("subkey-expired.late.pgp.sig", RejectReason::Expired),
+        ("not-for-signing.pgp.sig", RejectReason::Unknown),
+        ("signature-expired.pgp.sig", RejectReason::SignatureExpired),
     ] {
         assert_eq!(doubt(verify(&signed(signature), &all)), Err(why), "{signature}");
     }
-    assert_eq!(doubt(verify(&signed("ed25519.sig"), &keys(&["rsa.sshpub"]))), Err(Doubt::Unknown));
-    assert_eq!(doubt(verify(&signed("primary.pgp.sig"), &keys(&["subkey.asc"]))), Err(Doubt::Unknown));
-    // It held on the day on which it was made.
+    assert_eq!(doubt(verify(&signed("ed25519.sig"), &keys(&["rsa.sshpub"]))), Err(RejectReason::Unknown));
+    assert_eq!(doubt(verify(&signed("primary.pgp.sig"), &keys(&["subkey.asc"]))), Err(RejectReason::Unknown));
+    // The signature was valid on the day when it was made.
     let then = SystemTime::UNIX_EPOCH + Duration::from_hours(490_920 + 20);
     let keys = keys(&["primary.asc"]);
     assert!(verify_at(&signed("signature-expired.pgp.sig"), &keys, then).is_ok());
 }
 
-/// Keys that have another purpose, or are bound to another owner's certificate.
+/// Keys with another purpose, and subkeys that are copied to another owner's certificate, are not trusted.
 #[test]
 fn a_key_signs_only_if_its_owner_says_so() {
     assert_eq!(
         doubt(verify(&signed("not-for-signing.pgp.sig"), &keys(&["not-for-signing.asc"]))),
-        Err(Doubt::NotForSigning)
+        Err(RejectReason::NotForSigning)
     );
     let mut keys = keys(&["subkey.asc", "primary.asc"]);
     let stolen = keys.openpgp.iter_mut().find(|k| !k.public_subkeys.is_empty()).unwrap().public_subkeys.clone();
     let thief = keys.openpgp.iter_mut().find(|k| k.public_subkeys.is_empty()).unwrap();
     thief.public_subkeys = stolen;
     let thief = Keys { ssh: Vec::new(), openpgp: vec![thief.clone()] };
-    assert_eq!(doubt(verify(&signed("subkey.pgp.sig"), &thief)), Err(Doubt::NotForSigning));
+    assert_eq!(doubt(verify(&signed("subkey.pgp.sig"), &thief)), Err(RejectReason::NotForSigning));
 }
 
 #[test]
@@ -121,10 +121,10 @@ fn weak_ssh_signatures() {
         Signed { signature: Some(made.to_pem(LineEnding::LF).unwrap().into()), data: fixture("data") }
     };
     let sha1 = again(Algorithm::Rsa { hash: None }, good.public_key().clone());
-    assert_eq!(doubt(verify(&sha1, &keys(&["rsa.sshpub"]))), Err(Doubt::WeakHash));
+    assert_eq!(doubt(verify(&sha1, &keys(&["rsa.sshpub"]))), Err(RejectReason::WeakHash));
     let tiny = keys(&["tiny.sshpub"]);
     let by_tiny = again(Algorithm::Rsa { hash: Some(HashAlg::Sha512) }, tiny.ssh[0].key_data().clone());
-    assert_eq!(doubt(verify(&by_tiny, &tiny)), Err(Doubt::WeakKey));
+    assert_eq!(doubt(verify(&by_tiny, &tiny)), Err(RejectReason::WeakKey));
 }
 
 #[test]
@@ -189,7 +189,7 @@ proptest! {
         let signature = [heads[head].as_bytes(), &text].concat();
         let result = verify(&Signed { signature: Some(signature), data: fixture("data") }, &keys);
         prop_assert!(result.is_err());
-        // A signature with other content in the middle.
+        // Content is inserted into a valid signature.
         for good in ["ed25519.sig", "primary.pgp.sig"] {
             let mut signature = fixture(good);
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place in it")]

@@ -1,4 +1,4 @@
-//! Client of a Git server: the request, and the directory of the repository.
+//! Git client for tests, with a request and a repository directory.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -44,7 +44,7 @@ impl Client {
         self.fetch()
     }
 
-    /// Returns path and text of the files at a path.
+    /// Returns the path and text of each file at a path.
     pub(crate) fn files(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, GitError> {
         let files = self.repository.files(commit, path, &self.request.limits)?;
         Ok(files.into_iter().map(|file| (file.path, String::from_utf8(file.bytes).unwrap())).collect())

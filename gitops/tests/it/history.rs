@@ -1,4 +1,4 @@
-//! Tests of the history.
+//! Tests of the order of commits, and of the commits that changed entries.
 
 use gitops::{File, hosts::Entry};
 
@@ -34,7 +34,7 @@ fn a_branch_that_went_far_ahead() {
     origin.more(80, "b");
     let new = client.fetch().unwrap().commit;
     assert_eq!(client.repository.follows(&new, &old).unwrap(), Some(true));
-    // To one who has not seen the old one there is only a part of the history, which does not show it.
+    // A client that has not fetched the old commit has only a part of the history, which does not include it.
     let stranger = Client::of(&server).branch("main");
     stranger.fetch().unwrap();
     assert_eq!(stranger.repository.follows(&new, &old).unwrap(), None);
@@ -57,7 +57,7 @@ fn many_fetches_do_not_pile_up() {
     assert!(packs <= 50, "{packs}");
 }
 
-/// Reads entries of the form `<name> <address>`, one a line. `None` if a line has another form.
+/// Reads entries of the form `<name> <address>`, one per line. `None` if a line has another form.
 fn read(files: &[File]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     for file in files {
@@ -89,7 +89,7 @@ fn who_changed_which_entry() {
         .map(|((file, name), commit)| (file.as_str(), name.as_str(), commit.id.as_str(), commit.or_older))
         .collect();
     let expected = [
-        // An entry of which there is only the address.
+        // An entry without a name: the whole text is the address.
         ("hosts/a.yaml", "four 10.0.0.4", fifth.as_str(), false),
         ("hosts/a.yaml", "one", first.as_str(), false),
         ("hosts/a.yaml", "two", third.as_str(), false),
@@ -148,7 +148,7 @@ fn signatures_are_distinguished_from_what_they_sign() {
     assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "GitOperationFailed");
 }
 
-/// A pusher could put a tag that another user has signed under any other name.
+/// A pusher could publish a tag that another user has signed under another name.
 #[test]
 fn a_tag_counts_under_no_other_name_than_its_own() {
     let origin = Origin::new();
@@ -163,6 +163,6 @@ fn a_tag_counts_under_no_other_name_than_its_own() {
     assert_eq!(error.reason(), "VerificationError");
     assert!(error.to_string().contains("\"v9.9.9\" was made for the name \"v1.0.0\""), "{error}");
     assert!(client.repository.signed_tag(&tag, Some("v1.0.0")).is_ok());
-    // As the pool asks for it by its id.
+    // A pool that requests the tag by its id names no reference.
     assert!(client.repository.signed_tag(&tag, None).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Slow, silent and malicious servers, and content that is refused.
+//! Tests of slow, silent and malicious servers, and of content that is refused.
 
 use api::Reason;
 use std::{
@@ -59,7 +59,7 @@ fn a_stop_ends_it() {
 #[test]
 fn more_bytes_than_are_taken() {
     let origin = Origin::new();
-    // What cannot be packed tighter.
+    // Random data, which cannot be compressed.
     let mut state = 1_u64;
     let mut next = || {
         state ^= state << 13;
@@ -100,9 +100,9 @@ fn few_bytes_that_unpack_to_very_many() {
     let client = Client::of(&server);
     let error = client.fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, true), "{error}");
-    // Nothing of it stays.
+    // Nothing remains on disk.
     assert_eq!(fs::read_dir(client.dir.path()).unwrap().count(), 0);
-    // A commit without it still has it in its history.
+    // A commit without the file still has it in its history.
     origin.commit("hosts.yaml", "a: 2\n", "Without");
     assert_eq!(client.fetch().unwrap_err().reason(), "GitOperationFailed");
     origin.git(&["reset", "-q", "--hard", "HEAD~2"]);
@@ -301,7 +301,7 @@ fn what_a_crash_has_damaged_is_fetched_anew() {
     let git = client.dir.path().join("git");
     let packs =
         || fs::read_dir(git.join("objects/pack")).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
-    // Every file in turn loses its end.
+    // Each file in turn is emptied.
     let files = [packs(), vec![git.join("HEAD"), git.join("config"), git.join("fetched.json")]].concat();
     assert!(files.len() >= 5, "{files:?}");
     for n in 0..files.len() {
@@ -309,12 +309,12 @@ fn what_a_crash_has_damaged_is_fetched_anew() {
         let _ = fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644));
         fs::write(&path, b"").unwrap();
         client.repository = gitops::repository::Repository::open(client.dir.path()).unwrap();
-        // The first fetch may detect it, and the second corrects it.
+        // The first fetch may only detect the damage, and the second one repairs it.
         let _ = client.fetch().map(|head| client.files(&head.commit, ""));
         client.fetch().unwrap();
         assert_eq!(client.files(&first.commit, "").unwrap().len(), 1, "{}", path.display());
     }
-    // What the next pack builds on is gone.
+    // The objects that the next pack builds on are removed.
     let base: Vec<_> = packs();
     let large: String = (0..2000).map(|n| format!("host-{n}\n")).collect::<Vec<_>>().concat();
     origin.commit("hosts.yaml", &large, "Large");
@@ -328,12 +328,12 @@ fn what_a_crash_has_damaged_is_fetched_anew() {
     let last = origin.commit("hosts.yaml", format!("{large}one more\n"), "One more");
     assert_eq!(client.fetch().unwrap().commit, last);
     assert_eq!(client.files(&last, "hosts.yaml").unwrap()[0].1.len(), large.len() + 9);
-    // In the middle of a fetch.
+    // A crash during a fetch.
     let half = git.join("objects/pack/.tmpABCDEF");
     fs::write(&half, b"PACK").unwrap();
     client.repository = gitops::repository::Repository::open(client.dir.path()).unwrap();
     assert!(!half.exists());
-    // In the middle of a swap.
+    // A crash during a swap.
     fs::rename(&git, client.dir.path().join("old")).unwrap();
     fs::create_dir(client.dir.path().join("new")).unwrap();
     client.repository = gitops::repository::Repository::open(client.dir.path()).unwrap();

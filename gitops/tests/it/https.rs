@@ -1,4 +1,4 @@
-//! Fetches over https.
+//! Tests of fetches over HTTPS.
 
 use api::Reason;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn what_a_reference_stands_for() {
         (semver("~1.2"), format!("v1.2.0@sha1:{first}"), Some(tag_object)),
         (commit(&first), format!("sha1:{first}"), None),
     ];
-    // Each alone, and one after the other in one repository.
+    // Each reference is fetched into a repository of its own, and into a shared one.
     let mut shared = Client::of(&server);
     for (reference, revision, tag) in cases {
         let head = Client::of(&server).fetch_as(reference.clone()).unwrap();
@@ -76,10 +76,10 @@ fn nothing_is_fetched_twice() {
     let asked = server.asked();
     let again = client.fetch().unwrap();
     assert_eq!(again.revision, first.revision);
-    // Hello, and what main is.
+    // One request for the handshake, and one for the branch.
     assert_eq!(server.asked() - asked, 2);
     assert!(again.received < 2048, "{}", again.received);
-    // A commit is immutable: no server is asked.
+    // A commit is immutable: no request is sent.
     let asked = server.asked();
     assert_eq!(client.fetch_as(commit(&first.commit)).unwrap().received, 0);
     assert_eq!(server.asked(), asked);
@@ -116,13 +116,13 @@ fn a_small_change_of_a_large_repository_costs_little() {
 #[test]
 fn an_old_protocol_will_do() {
     let origin = Origin::new();
-    // As behind a proxy that drops headers that it does not know.
+    // As behind a proxy that drops unknown headers.
     let server = Server::with(origin.root(), false, |_| Some(Reply::Old));
     let client = Client::of(&server).branch("main");
     client.fetch().unwrap();
     let commit = origin.commit("hosts.yaml", "a: 2\n", "Second");
     assert_eq!(client.fetch().unwrap().commit, commit);
-    // By its id it gives out only what belongs to a branch or tag.
+    // By its id, the server only sends a commit that belongs to a branch or tag.
     let mut client = Client::of(&server);
     assert_eq!(client.fetch_as(crate::fetch::commit(&commit)).unwrap().commit, commit);
     origin.git(&["reset", "-q", "--hard", "HEAD~1"]);
@@ -218,7 +218,7 @@ fn an_authority_that_nobody_knows() {
         assert_eq!((error.reason(), error.stalls()), (Reason::CertificateInvalid, false));
         assert!(error.to_string().contains("ca.crt"), "{error}");
     }
-    // Signed by the right one, for another name.
+    // The right authority signed the certificate, but for another name.
     let url = server.url().replace("localhost", "127.0.0.1");
     let error = Client::new(url, believing(&server)).fetch().unwrap_err();
     assert!(error.to_string().contains("not valid for this host"), "{error}");
@@ -242,7 +242,7 @@ fn through_a_proxy() {
     assert!(error.to_string().contains("proxy") && !error.to_string().contains("wr0ng"), "{error}");
 }
 
-/// Proxy from `HTTPS_PROXY` and `NO_PROXY`, as other programs read them.
+/// Proxy settings from `HTTPS_PROXY` and `NO_PROXY`, in the format of other programs.
 #[test]
 fn through_the_proxy_of_the_program() {
     let origin = Origin::new();
@@ -304,7 +304,7 @@ fn what_is_gone_is_said() {
     origin.git(&["branch", "-D", "soon-gone"]);
     let error = client.fetch().unwrap_err();
     assert_eq!(error.to_string(), "the repository has no branch \"soon-gone\": correct the reference, or push it");
-    // What was fetched can still be read.
+    // Fetched files can still be read.
     assert!(client.files(&head.commit, "hosts.yaml").is_ok());
     let empty = Origin::empty(&[]);
     let server = Server::new(empty.root());

@@ -1,4 +1,4 @@
-//! Proxy that opens tunnels for clients that log in.
+//! Proxy that opens tunnels for authenticated clients.
 
 use std::{
     io::{self, BufRead, BufReader, Write},

@@ -1,4 +1,4 @@
-//! Fetches over SSH, from OpenSSH.
+//! Tests of fetches over SSH from an OpenSSH server.
 
 use api::Reason;
 use std::{net::TcpListener, time::Duration};
@@ -30,7 +30,7 @@ fn pem(key: &PrivateKey) -> Zeroizing<Vec<u8>> {
 fn fetches_and_fetches_again() {
     let origin = Origin::new();
     origin.git(&["tag", "-a", "v1", "-m", "one"]);
-    // With the newer protocol, and with the one that a server speaks that takes no wishes.
+    // Servers that accept the protocol variable use the newer protocol; others use the older one.
     for environment in [Environment::Taken, Environment::Refused] {
         let server = SshServer::with(origin.root(), environment);
         let mut client = Client::new(server.at(PATH), access(&server)).branch("main");
@@ -82,7 +82,7 @@ fn a_server_that_is_not_the_known_one() {
         assert_eq!((error.reason(), error.stalls()), (Reason::HostKeyUnknown, false));
         assert!(error.to_string().contains(&offered) && error.to_string().contains("[127.0.0.1]:"), "{error}");
     }
-    // A line for the server that cannot be read may have the key that is missed.
+    // A damaged line for the server may contain the missing key.
     let damaged = format!("{} ssh-ed25519 AAAA\n{}", server.known_hosts().split(' ').next().unwrap(), known_before);
     let error =
         Client::new(server.at(PATH), Access { known_hosts: Some(damaged), ..access(&server) }).fetch().unwrap_err();
@@ -123,7 +123,7 @@ fn a_server_that_says_nothing() {
     drop(silent);
     client.request.timeout = Duration::from_secs(30);
     let error = client.fetch().unwrap_err();
-    // A program that another test starts just now may still hold the socket: then the connection is reset.
+    // A process that another test has just started may still hold the socket: then the connection is reset.
     let closed = ["refused", "reset"].iter().any(|part| error.to_string().contains(part));
     assert!(closed, "{error}");
 }

@@ -1,6 +1,6 @@
 //! The machine on which this workspace is built and tested: its programs, its cache folder, and cargo as a child process.
 //!
-//! `cargo xtask` and the test bed share this crate. It has next to no dependencies, so that the first command in a fresh clone starts within
+//! `cargo xtask` and the test bed share this crate. It has few dependencies, so that the first command in a fresh clone starts within
 //! seconds.
 
 use std::{
@@ -14,26 +14,26 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The target for which `wicd.exe` is built.
+/// Target for which `wicd.exe` is built.
 pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
 
-/// The target for which the operator in its image is built: a static program.
+/// Target for which the operator in its image is built: a static program.
 pub const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Target for which the operator is built for nodes with ARM processors: a static program.
 pub const ARM64_STATIC_TARGET: &str = "aarch64-unknown-linux-musl";
 
-/// The environment variable that names the folder to which API servers in tests write audit logs.
+/// Environment variable that names the folder to which API servers in tests write audit logs.
 pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
 
-/// The environment variable with which nothing may be skipped: CI sets it to 1. Empty and 0 are as if it were not set.
+/// Environment variable that turns each skip into an error. CI sets it to 1. Empty and 0 count as unset.
 pub const REQUIRE_ALL: &str = "WNP_REQUIRE_ALL";
 
 /// Interval of the lines that [`with_progress`] prints.
 const PROGRESS: Duration = Duration::from_secs(20);
 
-/// The folder that holds the workspace's `Cargo.toml`. At run time cargo names the package that it runs; the path that is compiled in may be that
-/// of another clone that shares the target folder.
+/// Returns the folder that holds the workspace's `Cargo.toml`. The variable that cargo sets at run time takes precedence over the path at compile
+/// time, which may belong to another clone that shares the target folder.
 pub fn workspace_root() -> PathBuf {
     let member =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
@@ -41,7 +41,7 @@ pub fn workspace_root() -> PathBuf {
     root.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// The folder that keeps builds and downloads between runs: `windows-node-pools` in `$XDG_CACHE_HOME` or `~/.cache`.
+/// Returns the folder that keeps builds and downloads between runs: `windows-node-pools` in `$XDG_CACHE_HOME` or `~/.cache`.
 ///
 /// # Errors
 /// Fails when neither `XDG_CACHE_HOME` nor `HOME` is set.
@@ -55,7 +55,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(base.join("windows-node-pools"))
 }
 
-/// The program `name` in `$PATH`, or in a folder that holds programs for root only.
+/// Finds the program `name` in `$PATH`, `/usr/sbin` or `/sbin`.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -76,7 +76,7 @@ pub fn has_target(target: &str) -> bool {
     sysroot.is_some_and(|sysroot| Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir())
 }
 
-/// The folder of cargo: `$CARGO_HOME` or `~/.cargo`.
+/// Returns the folder of cargo: `$CARGO_HOME` or `~/.cargo`.
 ///
 /// # Errors
 /// Fails when neither `CARGO_HOME` nor `HOME` is set.
@@ -87,8 +87,8 @@ pub fn cargo_home() -> Result<PathBuf> {
     Ok(PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"))
 }
 
-/// Removes the variables that cargo sets for this program from the environment of a cargo that it starts. Build scripts (ring's) read these
-/// variables: with values other than in a build by hand, each of the two builds would repeat the work of the other.
+/// Removes the variables that cargo set for this program from the environment of a cargo command. Build scripts (ring's) read these
+/// variables: with other values than in a manual build, each of the two builds would invalidate the other.
 pub fn forget_caller(cargo: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let set_by_cargo = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
@@ -98,15 +98,15 @@ pub fn forget_caller(cargo: &mut Command) {
     }
 }
 
-/// Skips a test or a stage of the check that this machine cannot run: a proof that was not made must not count as one. Prints the reason, also
-/// where the output of a test that passes is not shown.
+/// Reports that this machine cannot run a test or a step of the check, which is skipped. Prints the reason even where the output of passing tests
+/// is not shown.
 ///
 /// # Errors
-/// Fails where [`REQUIRE_ALL`] is set.
+/// Fails if [`REQUIRE_ALL`] is set.
 pub fn skip(reason: &str) -> Result<()> {
     let line = skipped(reason, std::env::var(REQUIRE_ALL).ok().as_deref())?;
     let thread = thread::current();
-    // Not `eprintln`, whose output a test keeps to itself. One that cannot be written changes nothing.
+    // Tests capture the output of `eprintln`. A failed write is ignored.
     let _ = writeln!(std::io::stderr(), "{} {line}", thread.name().unwrap_or_default());
     Ok(())
 }
@@ -117,7 +117,7 @@ fn skipped(reason: &str, require_all: Option<&str>) -> Result<String> {
     Ok(format!("skipped: {reason}"))
 }
 
-/// Returns the exit code of a task. Prints an error as its chain of causes: a stack below it would hide it at the end of a log.
+/// Returns the exit code of a task. Prints an error with its causes, without a backtrace, which would hide them at the end of a log.
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -148,7 +148,7 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
 fn every<T>(interval: Duration, tick: impl Fn(Duration) + Send, work: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     thread::scope(|scope| {
-        // Dropped at the end of `work`, also when it panics: this ends the thread.
+        // Dropped when `work` returns or panics: this ends the thread.
         let (_end, ended) = mpsc::channel::<()>();
         scope.spawn(move || {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Checks that CI may not skip anything: otherwise it proves nothing.
+    /// Checks that skipped tests are errors in CI.
     #[test]
     fn ci_requires_all() {
         for script in [".ci/run", ".ci/nightly"] {

@@ -14,7 +14,7 @@ use wnp_core::{
     rollout::release_file::ReleaseFile,
 };
 
-/// Limits of an artifact, small so that the fuzzer meets them.
+/// Limits of an artifact, small so that the fuzzer reaches them.
 const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
 
 pub fn hosts(data: &[u8]) {
@@ -57,7 +57,7 @@ pub fn artifact(data: &[u8]) {
     }
 }
 
-/// Fuzzes the tar of an artifact, which the checksums of gzip hide from the fuzzer.
+/// Fuzzes the tar archive of an artifact, which the fuzzer cannot reach through the checksums of gzip.
 pub fn artifact_tar(data: &[u8]) {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
     if gzip.write_all(data).is_ok()
@@ -85,7 +85,7 @@ fn check(unpacked: Result<Vec<File>, ArtifactError>) {
     }
 }
 
-/// Fuzzes `known_hosts`, with keys read as those of Git servers and as those of hosts.
+/// Fuzzes `known_hosts`, with the key parsers for Git servers and for hosts.
 pub fn known_hosts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for (address, port) in [("git.example.com", 22), ("fd00::1", 2222)] {
@@ -95,7 +95,7 @@ pub fn known_hosts(data: &[u8]) {
     }
 }
 
-/// Fuzzes the facts that were in force, as the last operator has stored them.
+/// Fuzzes the last valid cluster settings, as an earlier operator stored them.
 pub fn kept(data: &[u8]) {
     if let Ok(kept) = Kept::parse(data) {
         let again = Kept::parse(kept.to_json().as_bytes());
@@ -104,7 +104,7 @@ pub fn kept(data: &[u8]) {
     }
 }
 
-/// Fuzzes the release file from which a plan is made.
+/// Fuzzes the release file from which an upgrade plan is made.
 pub fn release(data: &[u8]) {
     match ReleaseFile::parse(data) {
         Ok(file) => {

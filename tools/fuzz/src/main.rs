@@ -1,4 +1,4 @@
-//! Fuzz targets, all in one program, because linking it many times would take longer than all of them run. `FUZZ_TARGET` chooses the target.
+//! Fuzz targets in one program, because linking one program per target takes longer than running all. `FUZZ_TARGET` selects the target.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-/// Targets in alphabetical order. The seeds of each are in a folder of its name, and where `tools/xtask/src/fuzz.rs` says.
+/// Targets in alphabetical order. The seeds of a target are in the folder with its name, and in folders that `tools/xtask/src/fuzz.rs` lists.
 const TARGETS: &[(&str, Target)] = &[
     ("answer", messages::answer),
     ("artifact", files::artifact),
@@ -36,7 +36,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
     match TARGETS.iter().find(|(known, _)| *known == name) {
         Some((_, target)) => *target,
         None => {
-            eprintln!("FUZZ_TARGET={name:?} is no target");
+            eprintln!("FUZZ_TARGET={name:?} is not a fuzz target");
             std::process::exit(2);
         }
     }
@@ -44,7 +44,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
 
 fuzz_target!(|data: &[u8]| CHOSEN(data));
 
-/// Fails if a message for users or their terminals is too long, or has characters that would move a cursor.
+/// Fails if a message for users is too long, or contains control characters, which could move a terminal's cursor.
 fn assert_fit_for_people(message: &str, most: usize) {
     assert!(message.chars().count() <= most, "too long: {message:?}");
     assert!(!message.chars().any(char::is_control), "control characters: {message:?}");

@@ -15,10 +15,10 @@ use k8s_openapi::{
 use remote::{RemoteError, facts};
 use wnp_core::{
     csr::{Claim, Outstanding, Verdict, request::Request, verdict},
-    operation::join::{HostSeen, NodeSeen, Wanted, is_placed, on_host},
+    operation::join::{HostSeen, NodeSeen, RefRequest, is_placed, on_host},
 };
 
-/// Operation, as in the seeds.
+/// Operation id, as in the seeds.
 const OPERATION: &str = "join-win-1-0";
 const NODE: &str = "win-1";
 
@@ -54,7 +54,7 @@ pub fn answer(data: &[u8]) {
         }
         Err(error) => fit(&error),
     }
-    let wanted = Wanted {
+    let wanted = RefRequest {
         cluster_id: "cluster".into(),
         node_name: NODE.into(),
         version: "1-a".into(),
@@ -77,7 +77,7 @@ fn fit(error: &RemoteError) {
     crate::assert_fit_for_people(&error.to_string(), 1000);
 }
 
-/// Fuzzes a certificate request as PEM, or its content.
+/// Fuzzes a certificate request, as PEM or as the content of a PEM block.
 pub fn csr(data: &[u8]) {
     let pem = if data.starts_with(b"-----") {
         data.to_vec()
@@ -133,11 +133,11 @@ pub fn webhook(data: &[u8]) {
     assert!(!controller::run::webhook::is_signed(b"token", b"body", &String::from_utf8_lossy(data)), "believed");
 }
 
-/// Fuzzes the annotation with a username as text, or the message in it.
+/// Fuzzes the annotation with an encrypted username, as text or as decoded content.
 pub fn username(data: &[u8]) {
     let text = String::from_utf8_lossy(data).into_owned();
     for annotation in [text, BASE64_STANDARD.encode(data)] {
-        // The owner of the key may have written any name; changes by others are detected.
+        // The seeds encrypt this name with the key. Changes without the key are detected.
         if let Ok(name) = controller::wmco::username::decrypt_username(&annotation, b"secret key") {
             assert_eq!(name, "Administrator");
         }

@@ -16,7 +16,7 @@ macro_rules! fixture {
 
 const SIGNED: &[u8] = fixture!("data");
 
-/// All keys, so that a signature reaches what is asked of its key.
+/// All keys, so that signatures reach the checks of their keys.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let secret = [
         ("ed25519.sshpub", fixture!("ed25519.sshpub")),
@@ -32,7 +32,7 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::from_secret(&secret).expect("the fixtures are keys")
 });
 
-/// Fuzzes a signature as it stands in an object, or the content of its armor: nearly every change of the text would only damage the armor.
+/// Fuzzes a signature with its armor, or only the content of the armor, because nearly every change of the text damages the armor.
 pub fn signature(data: &[u8]) {
     if data.starts_with(b"-----") {
         return judge(data.to_vec());
@@ -44,21 +44,21 @@ pub fn signature(data: &[u8]) {
 fn judge(signature: Vec<u8>) {
     let mut signed = Signed { signature: Some(signature), data: SIGNED.to_vec() };
     let _ = verify(&signed, &KEYS).map_err(|error| error.to_string());
-    // This has no signature.
+    // No signature matches this data.
     signed.data.push(b'!');
     assert!(verify(&signed, &KEYS).is_err(), "believed");
 }
 
-/// Returns bytes in an armor without a checksum, which OpenPGP allows.
+/// Wraps bytes in an armor without a checksum, which OpenPGP allows.
 fn armor(bytes: &[u8], label: &str) -> Vec<u8> {
     let body = BASE64_STANDARD.encode(bytes);
-    // OpenPGP has an empty line where headers would be, and SSH has none.
+    // OpenPGP needs an empty line after the headers; SSH has neither.
     let blank = if label.starts_with("PGP") { "\n" } else { "" };
     let lines: Vec<&str> = body.as_bytes().chunks(64).filter_map(|line| str::from_utf8(line).ok()).collect();
     format!("-----BEGIN {label}-----\n{blank}{}\n-----END {label}-----\n", lines.join("\n")).into_bytes()
 }
 
-/// Fuzzes the keys of a Secret, of every kind, and what they then say of signatures.
+/// Fuzzes public keys of every kind in a Secret, and the verification of signatures with them.
 pub fn keys(data: &[u8]) {
     let ssh = format!("ssh-ed25519 {}", BASE64_STANDARD.encode(data));
     let secrets = [("a.sshpub", data.to_vec()), ("a.sshpub", ssh.into_bytes()), ("a.asc", data.to_vec())];
@@ -88,7 +88,7 @@ pub fn object(data: &[u8]) {
         let length = commit.data.len() + commit.signature.as_ref().map_or(0, Vec::len);
         assert!(length <= data.len(), "more than there was");
         if commit.signature.is_none() && !commit.data.starts_with(b"gpgsig") {
-            // What is signed no longer has a signature.
+            // The signed data contains no signature.
             let again = split_commit(&commit.data, header);
             assert_eq!(again, commit);
         }

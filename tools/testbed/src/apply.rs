@@ -1,4 +1,4 @@
-//! Server-side apply as kubectl does it, without its process: one costs more time than most objects that tests apply.
+//! Server-side apply like that of kubectl, without its process, which takes longer than the apply of most objects in tests.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use kube::{
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Applies the objects of a stream of YAML documents in their order, overriding other field managers. Unknown fields are refused.
+/// Applies the objects of a stream of YAML documents in their order, and overrides other field managers. Unknown fields are refused.
 pub(crate) async fn yaml(client: &Client, manifests: &str) -> Result<()> {
     let mut kinds = HashMap::new();
     for document in serde_yaml::Deserializer::from_str(manifests) {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// A child process: killed on drop, and by the kernel when this process dies in whatever way.
+/// Child process that is killed on drop, and by the kernel when this process ends in any way.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -23,7 +23,7 @@ impl Daemon {
     pub(crate) fn start(name: &str, log: PathBuf, command: &Command) -> Result<Self> {
         let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let err = out.try_clone()?;
-        // `setpriv` sets the parent-death signal and becomes the command. It is in util-linux, as `unshare` is.
+        // `setpriv` sets the parent-death signal and executes the command. It is in util-linux, as `unshare` is.
         let mut bound = Command::new("setpriv");
         bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
         for (key, value) in command.get_envs() {
@@ -40,7 +40,7 @@ impl Daemon {
         Ok(Self { name: name.to_owned(), log, child })
     }
 
-    /// Exit status of the process, if it has ended.
+    /// Returns the exit status of the process, if it has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -58,18 +58,18 @@ impl Daemon {
         }
     }
 
-    /// Process ID.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends the process at once, and waits until it is gone.
+    /// Kills the process, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill(); // fails only for a process that is gone
         self.wait();
     }
 
-    /// Last 20 lines of the log.
+    /// Returns the last 20 lines of the log.
     pub(crate) fn last_lines(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

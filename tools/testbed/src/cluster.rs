@@ -1,4 +1,4 @@
-//! Clusters on which the operator is installed. A start takes longer than most tests, so that one is used by test after test.
+//! Clusters on which the operator is installed. A cluster takes longer to start than most tests run, so it is used by one test after another.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -13,24 +13,24 @@ use crate::{ControlPlane, ControlPlaneOptions, control_plane::Records, deploymen
 /// Clusters that no test uses.
 static FREE: Mutex<Vec<(ControlPlane, Records)>> = Mutex::new(Vec::new());
 
-/// A control plane for one test, as if it were new. Dropped, it is for the next test.
+/// Control plane for one test, in its initial state. When it is dropped, the next test can use it.
 #[derive(Debug)]
 pub struct Cluster {
     control_plane: Option<ControlPlane>,
-    /// State to which it goes back. A control plane that is the test's own has none.
+    /// State that is restored for the next test. `None` if the control plane is not reused.
     initial: Option<Records>,
 }
 
 impl Cluster {
-    /// Returns a control plane with `deploy/base` applied and in force: one of an earlier test, brought back to that state, or a new one.
+    /// Returns a control plane with `deploy/base` applied and in force: one of an earlier test, restored to that state, or a new one.
     ///
     /// # Errors
-    /// Fails when there is none to be used again, and none can be started or the operator cannot be installed.
+    /// Fails when no control plane can be reused, and none can be started or the operator cannot be installed.
     pub async fn installed() -> Result<Self> {
         loop {
             let free = lock(&FREE).pop();
             let Some((control_plane, initial)) = free else { break };
-            // One that cannot go back has ended with this.
+            // A control plane that cannot be restored is dropped, and ends.
             if control_plane.go_back_to(&initial).await.is_ok() {
                 return Ok(Self { control_plane: Some(control_plane), initial: Some(initial) });
             }

@@ -1,7 +1,7 @@
-//! A real control plane: etcd, kube-apiserver and kube-controller-manager.
+//! Real control plane: etcd, kube-apiserver and kube-controller-manager.
 //!
-//! With the controller manager there are real garbage collection, namespaces, taint eviction, certificate signing and
-//! PodDisruptionBudget status. About 5 s from nothing to ready; 450 MB of memory.
+//! The controller manager provides real garbage collection, namespaces, taint eviction, certificate signing and
+//! PodDisruptionBudget status. A start takes about 5 s; memory is 450 MB.
 
 mod authorities;
 mod records;
@@ -50,27 +50,27 @@ use crate::{
 pub const OPERATOR: &str = "system:serviceaccount:openshift-windows-machine-config-operator:windows-node-pools";
 /// Time limit for the start of a control plane, on a busy machine.
 const START: Duration = Duration::from_mins(3);
-/// Number of times that kube-controller-manager is started again while a control plane starts.
+/// Maximum number of restarts of kube-controller-manager while a control plane starts.
 const RESTARTS: u32 = 20;
 
-/// Options by which a control plane differs from the usual one.
+/// Options of a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct ControlPlaneOptions {
-    /// Version of its programs, one of [`binaries::KUBERNETES`]; otherwise the newest.
+    /// Version of the programs, one of [`binaries::KUBERNETES`]. Defaults to the newest.
     pub kubernetes: Option<&'static str>,
-    /// Network whose hosts reach the control plane, which otherwise listens on loopback.
+    /// Network through which hosts reach the control plane. Defaults to loopback.
     pub network: Option<Arc<HostNetwork>>,
     /// `--feature-gates` of kube-apiserver and kube-controller-manager, such as `KubeletSomething=true`.
     pub feature_gates: Vec<String>,
-    /// True if an audit log is written of what the operator requests and of who approves certificate requests, also without [`AUDIT_DIR`].
+    /// True if an audit log is written of the operator's requests and of approvals of certificate requests, even without [`AUDIT_DIR`].
     pub audit: bool,
-    /// More flags for kube-apiserver.
+    /// Additional flags for kube-apiserver.
     pub apiserver_flags: Vec<String>,
-    /// More flags for kube-controller-manager.
+    /// Additional flags for kube-controller-manager.
     pub controller_manager_flags: Vec<String>,
 }
 
-/// A running control plane, ended on drop. Tests of one binary best use [`ControlPlane::shared`] with names of their own.
+/// Running control plane, ended on drop. Tests of one binary should use [`ControlPlane::shared`] with names of their own.
 #[derive(Debug)]
 pub struct ControlPlane {
     // Declared in the order in which they have to end.
@@ -85,14 +85,14 @@ pub struct ControlPlane {
     etcd_peer_port: u16,
     kubeconfig: PathBuf,
     kubeconfigs: AtomicU32,
-    /// True if its programs were stopped or have got other certificates than at their start.
+    /// True if a program was stopped, or has other certificates than at its start.
     is_changed: AtomicBool,
     dir: RunDir,
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until `/readyz` says ok and the `default` service account is there. Builds the
-    /// programs first if need be.
+    /// Starts a control plane and waits until `/readyz` reports ok and the `default` service account exists. Builds missing
+    /// programs first.
     ///
     /// # Errors
     /// Fails when a program cannot be built or started, or ends, or the control plane is not ready within 3 minutes.
@@ -102,10 +102,10 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// The control plane that all tests of this process share. It ends with the process.
+    /// Returns the control plane that all tests of this process share. It ends with the process.
     ///
     /// # Errors
-    /// When [`ControlPlane::start`] fails. The next call tries again.
+    /// Fails when [`ControlPlane::start`] fails. The next call tries again.
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
         SHARED.get_or_try_init(|| Self::start(ControlPlaneOptions::default())).await
@@ -145,81 +145,81 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// URL of the API server, `https://address:port`.
+    /// Returns the URL of the API server, `https://address:port`.
     pub fn server(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// Address and port of the API server.
+    /// Returns the address and port of the API server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The certificate of the cluster's authority, which signs every client and, until it is rotated, the server, in PEM.
+    /// Returns the certificate of the cluster's authority in PEM, which signs every client and, until its rotation, the server.
     pub fn ca_pem(&self) -> String {
         self.authorities.first.identity().certificate
     }
 
-    /// The network that hosts live in, if the control plane was started with one.
+    /// Returns the network of the hosts, if the control plane was started with one.
     pub fn network(&self) -> Option<&Arc<HostNetwork>> {
         self.options.network.as_ref()
     }
 
-    /// The folder with keys, data and logs (`etcd.log`, `kube-apiserver.log`, `kube-controller-manager.log`).
+    /// Returns the folder with keys, data and logs (`etcd.log`, `kube-apiserver.log`, `kube-controller-manager.log`).
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// An administrator's client for the current runtime. It does not retry by itself.
+    /// Returns an administrator's client for the current runtime, without retries.
     ///
     /// # Errors
-    /// When the kubeconfig cannot be read, or no client can be made from it.
+    /// Fails when the kubeconfig cannot be read, or no client can be made from it.
     pub async fn client(&self) -> Result<Client> {
         client(&self.kubeconfig, false).await
     }
 
-    /// An administrator's client as [`ControlPlane::client`], which repeats what the API server cannot answer yet, as after its start.
+    /// Returns an administrator's client that retries requests which the API server cannot answer yet, for example after its start.
     ///
     /// # Errors
-    /// When the kubeconfig cannot be read, or no client can be made from it.
+    /// Fails when the kubeconfig cannot be read, or no client can be made from it.
     pub async fn retrying_client(&self) -> Result<Client> {
         client(&self.kubeconfig, true).await
     }
 
-    /// An administrator's kubeconfig.
+    /// Returns an administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.clone()
     }
 
-    /// A kubeconfig for `user` in `groups` (at most two), with a client certificate of its own.
+    /// Returns a kubeconfig for `user` in `groups` (at most two), with a client certificate of its own.
     ///
     /// # Errors
-    /// When there are more than two groups, or the certificate or the file cannot be made.
+    /// Fails when there are more than two groups, or the certificate or the file cannot be made.
     pub fn kubeconfig_as(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let number = self.kubeconfigs.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.path().join(format!("user-{number}.kubeconfig"));
-        // As a pod has it: it trusts whom its cluster says now.
+        // Like a pod, it trusts the authorities that the cluster publishes now.
         self.write_kubeconfig(&path, user, groups, &fs::read_to_string(self.dir.path().join("roots.crt"))?)?;
         Ok(path)
     }
 
-    /// A client for `user` in `groups` (at most two), for the current runtime.
+    /// Returns a client for `user` in `groups` (at most two), for the current runtime.
     ///
     /// # Errors
-    /// When there are more than two groups, or the certificate, the kubeconfig or the client cannot be made.
+    /// Fails when there are more than two groups, or the certificate, the kubeconfig or the client cannot be made.
     pub async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
         client(&self.kubeconfig_as(user, groups)?, false).await
     }
 
-    /// A client certificate for `user` in `groups` (at most two).
+    /// Returns a client certificate for `user` in `groups` (at most two).
     ///
     /// # Errors
-    /// When there are more than two groups, or the certificate cannot be made.
+    /// Fails when there are more than two groups, or the certificate cannot be made.
     pub fn client_certificate(&self, user: &str, groups: &[&str]) -> Result<Identity> {
         self.authorities.first.client(user, groups)
     }
 
-    /// The program kubectl.
+    /// Returns the path of kubectl.
     pub fn kubectl_program(&self) -> &Path {
         &self.binaries.kubectl
     }
@@ -227,15 +227,15 @@ impl ControlPlane {
     /// Runs kubectl as the administrator. A failing kubectl is not an error: check the output's status.
     ///
     /// # Errors
-    /// When kubectl cannot be started, or its output cannot be read.
+    /// Fails when kubectl cannot be started, or its output cannot be read.
     pub async fn kubectl(&self, args: &[&str]) -> Result<Output> {
         self.kubectl_with_input(args, "").await
     }
 
-    /// Applies manifests with server-side apply, overriding other field managers, as kubectl does.
+    /// Applies manifests with server-side apply, and overrides other field managers, as kubectl does.
     ///
     /// # Errors
-    /// When a manifest is no object, or the API server refuses one.
+    /// Fails when a manifest is no object, or the API server refuses one.
     pub async fn apply_yaml(&self, manifests: &str) -> Result<()> {
         apply::yaml(&self.client().await?, manifests).await
     }
@@ -243,7 +243,7 @@ impl ControlPlane {
     /// Applies a file as [`ControlPlane::apply_yaml`] does.
     ///
     /// # Errors
-    /// When the file cannot be read, a manifest is no object, or the API server refuses one.
+    /// Fails when the file cannot be read, a manifest is no object, or the API server refuses one.
     pub async fn apply_file(&self, path: &Path) -> Result<()> {
         self.apply_yaml(&fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?).await
     }
@@ -261,26 +261,26 @@ impl ControlPlane {
             .context("start kubectl")?;
         let mut stdin = child.stdin.take().context("kubectl has no standard input")?;
         let write = async move {
-            // A kubectl that does not read says itself what is wrong.
+            // A kubectl that does not read its input reports the reason itself.
             let _ = stdin.write_all(input.as_bytes()).await;
         };
         let ((), output) = tokio::join!(write, child.wait_with_output());
         Ok(output?)
     }
 
-    /// The sum of a metric of etcd over all its labels.
+    /// Returns the sum of a metric of etcd over all its labels.
     ///
     /// # Errors
-    /// When etcd does not answer, or has no such metric.
+    /// Fails when etcd does not answer, or has no such metric.
     pub async fn etcd_metric(&self, name: &str) -> Result<f64> {
-        // In HTTP/1.0 the answer comes in one piece.
+        // An HTTP/1.0 response is not split into chunks.
         let text = self.ask_etcd("GET /metrics HTTP/1.0\r\n\r\n").await?;
         let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
         let values: Vec<f64> = lines.filter_map(|l| l.rsplit(' ').next()?.parse().ok()).collect();
         (!values.is_empty()).then(|| values.iter().sum()).with_context(|| format!("etcd has no metric {name}"))
     }
 
-    /// Sends a request of HTTP/1.0 to etcd, and returns the body of the answer, whatever its status.
+    /// Sends an HTTP/1.0 request to etcd, and returns the body of the response, whatever its status.
     async fn ask_etcd(&self, request: &str) -> Result<String> {
         let address = self.etcd_url.strip_prefix("http://").context("etcd has no address")?;
         let mut stream = TcpStream::connect(address).await?;
@@ -290,12 +290,12 @@ impl ControlPlane {
         Ok(answer.split_once("\r\n\r\n").context("etcd does not speak HTTP")?.1.to_owned())
     }
 
-    /// Reports whether all its programs run as they were started.
+    /// Reports whether all programs still run as they were started.
     pub(crate) fn is_as_started(&self) -> bool {
         !self.is_changed.load(Ordering::Relaxed)
     }
 
-    /// Ids of the processes that run: etcd, API server and controller manager.
+    /// Returns the ids of the running processes: etcd, API server and controller manager.
     pub fn processes(&self) -> Vec<u32> {
         [&self.etcd, &self.apiserver, &self.controller_manager]
             .iter()
@@ -303,7 +303,7 @@ impl ControlPlane {
             .collect()
     }
 
-    /// Kills the API server; every connection breaks and new ones are refused.
+    /// Kills the API server: every connection breaks, and new ones are refused.
     pub fn stop_apiserver(&self) {
         self.is_changed.store(true, Ordering::Relaxed);
         *lock(&self.apiserver) = None;
@@ -312,14 +312,14 @@ impl ControlPlane {
     /// Kills the API server if it runs, starts it on the same port and waits until it is ready.
     ///
     /// # Errors
-    /// When the API server cannot be started, a program of the control plane ends, or it is not ready within 3 minutes.
+    /// Fails when the API server cannot be started, a program of the control plane ends, or it is not ready within 3 minutes.
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.stop_apiserver();
         *lock(&self.apiserver) = Some(self.start_apiserver()?);
         self.wait_until_ready().await
     }
 
-    /// Restarts all programs on the same data, with an API server and a controller manager of another of the versions [`binaries::KUBERNETES`].
+    /// Restarts all programs on the same data. The API server and the controller manager get another of the versions [`binaries::KUBERNETES`].
     ///
     /// # Errors
     /// Fails when a program cannot be built or started, or the control plane is not ready within 3 minutes. It may be down then.
@@ -328,20 +328,20 @@ impl ControlPlane {
         self.while_down(|_| Ok(())).await
     }
 
-    /// Copies etcd's data. The control plane is down meanwhile: every connection to it breaks.
+    /// Copies etcd's data. The control plane is stopped meanwhile: every connection to it breaks.
     ///
     /// # Errors
-    /// When the data cannot be copied, or the control plane does not start again within 3 minutes. It may be down then.
+    /// Fails when the data cannot be copied, or the control plane does not start again within 3 minutes. It may be down then.
     pub async fn back_up(&self) -> Result<TempDir> {
         let backup = tempfile::tempdir()?;
         self.while_down(|data| copy_dir(data, backup.path())).await?;
         Ok(backup)
     }
 
-    /// Replaces etcd's data by those of a backup, without raising their revisions, and starts the control plane again.
+    /// Replaces etcd's data with a backup, without raising revisions, and starts the control plane again.
     ///
     /// # Errors
-    /// When the data cannot be replaced, or the control plane does not start again within 3 minutes. It may be down then.
+    /// Fails when the data cannot be replaced, or the control plane does not start again within 3 minutes. It may be down then.
     pub async fn restore(&self, backup: &TempDir) -> Result<()> {
         let replace = |data: &Path| {
             fs::remove_dir_all(data)?;
@@ -393,7 +393,7 @@ impl ControlPlane {
         self.start_component("kube-apiserver", command)
     }
 
-    /// The audit log, if there is one. With [`AUDIT_DIR`], it outlives the control plane.
+    /// Returns the path of the audit log, if there is one. With [`AUDIT_DIR`], the log outlives the control plane.
     pub fn audit_log(&self) -> Option<PathBuf> {
         match std::env::var_os(AUDIT_DIR).map(PathBuf::from) {
             Some(dir) => Some(dir.join(format!("{}-{}.log", std::process::id(), self.address.port()))),
@@ -401,7 +401,7 @@ impl ControlPlane {
         }
     }
 
-    /// Flags for an audit log of metadata alone, without contents.
+    /// Returns the flags for an audit log of metadata, without contents.
     fn audit_flags(&self) -> Result<Vec<String>> {
         let Some(log) = self.audit_log() else { return Ok(Vec::new()) };
         let policy = self.dir.path().join("audit-policy.yaml");
@@ -456,7 +456,7 @@ impl ControlPlane {
             };
             check(&self.etcd)?;
             check(&self.apiserver)?;
-            // It ends when the API server takes more than 10 s to be healthy, as on a busy machine. A kubelet starts it again.
+            // The controller manager exits if the API server takes more than 10 s to be healthy, as on a busy machine. A kubelet would restart it.
             match check(&self.controller_manager) {
                 Ok(()) => {}
                 Err(error) if restarts == RESTARTS => return Err(error),
@@ -499,12 +499,12 @@ impl ControlPlane {
 async fn ready(client: &Client) -> Result<()> {
     let get = |path: &str| http::Request::get(path).body(Vec::new());
     client.request_text(get("/readyz")?).await?;
-    // Made by the controller manager: until then a pod is refused.
+    // The controller manager creates this account: until then a pod is refused.
     client.request_text(get("/api/v1/namespaces/default/serviceaccounts/default")?).await?;
     Ok(())
 }
 
-/// Makes a client. Without retries, a blocked eviction is the 429 that a test wants to see.
+/// Returns a client. Without retries, a blocked eviction is the 429 that a test wants to see.
 async fn client(kubeconfig: &Path, retries: bool) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -538,8 +538,8 @@ fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Ports that are free now: two on loopback for etcd, one on `ip`. They are chosen outside the range that the kernel
-/// takes the ports of outgoing connections from, because otherwise one of those may occupy a port before its server
+/// Returns free ports: two on loopback for etcd, one on `ip`. They are outside the range from which the kernel takes the
+/// ports of outgoing connections, because otherwise one of those might occupy a port before its server
 /// does.
 fn free_ports(ip: IpAddr) -> Result<[u16; 3]> {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -19,9 +19,9 @@ use tokio::sync::Mutex;
 use crate::ControlPlane;
 pub use crate::control_plane::OPERATOR;
 
-/// The operator's namespace.
+/// Namespace of the operator.
 pub const NAMESPACE: &str = api::names::DEFAULT_NAMESPACE;
-/// Policy that `deploy/base` has last.
+/// Last policy in `deploy/base`.
 const LAST_POLICY: &str = "windows-node-pools-wicd-tokens";
 /// Groups of the operator's user.
 pub const OPERATOR_GROUPS: [&str; 2] =
@@ -30,7 +30,7 @@ pub const OPERATOR_GROUPS: [&str; 2] =
 /// Installs the CRDs and `deploy/base`, and waits until they are in force.
 ///
 /// # Errors
-/// Fails when the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses an object, or an object is not in force within a minute.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     let client = control_plane.client().await?;
     for crd in api::crds() {
@@ -59,7 +59,7 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
     control_plane.apply_yaml(&manifests).await
 }
 
-/// Installs the CRDs and the content of the bundle as the Operator Lifecycle Manager does. The bundle holds no policies.
+/// Installs the CRDs and the content of the bundle as the Operator Lifecycle Manager does. The bundle contains no policies.
 ///
 /// # Errors
 /// Fails when the API server refuses something.
@@ -85,7 +85,7 @@ pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// Objects that OLM makes of a ClusterServiceVersion.
+/// Returns the objects that OLM creates from a ClusterServiceVersion.
 fn of_version(version: &Value) -> Vec<Value> {
     let install = &version["spec"]["install"]["spec"];
     let rights = &install["clusterPermissions"][0];
@@ -105,7 +105,7 @@ fn of_version(version: &Value) -> Vec<Value> {
 /// Installs the kinds of the Prometheus operator, which OpenShift has.
 ///
 /// # Errors
-/// Fails when the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses a kind, or does not serve it within a minute.
 pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("monitoring.yaml")).await?;
     let client = control_plane.client().await?;
@@ -118,13 +118,13 @@ pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
 /// Installs the kind with which operators report to the Operator Lifecycle Manager whether it may upgrade them.
 ///
 /// # Errors
-/// Fails when the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses the kind, or does not serve it within a minute.
 pub async fn install_operator_conditions(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("olm.yaml")).await?;
     served(&control_plane.client().await?, "operatorconditions.operators.coreos.com").await
 }
 
-/// An API that makes machines.
+/// API that creates machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineApi {
     /// Machine API of OpenShift.
@@ -134,7 +134,7 @@ pub enum MachineApi {
 }
 
 impl MachineApi {
-    /// Namespace in which OpenShift has its Machines.
+    /// Returns the namespace in which OpenShift has its Machines.
     pub fn namespace(self) -> &'static str {
         match self {
             Self::OpenShift => "openshift-machine-api",
@@ -143,10 +143,10 @@ impl MachineApi {
     }
 }
 
-/// Installs the CRDs of an API that makes machines, and makes its namespace with the operator's rights in it.
+/// Installs the CRDs of an API that creates machines, and creates its namespace with the operator's rights in it.
 ///
 /// # Errors
-/// Fails when the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> Result<()> {
     let (file, group) = match api {
         MachineApi::OpenShift => ("machine-api.yaml", "machine.openshift.io"),
@@ -171,10 +171,10 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     Ok(())
 }
 
-/// Installs the CRDs of OpenShift's kinds that hold facts of the cluster, and the operator's rights in `openshift-config`.
+/// Installs the CRDs of OpenShift's kinds with cluster settings, and the operator's rights in `openshift-config`.
 ///
 /// # Errors
-/// Fails when the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
@@ -198,10 +198,10 @@ pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// Installs the CRDs of the kinds of Flux that have an artifact, and makes its namespace.
+/// Installs the CRDs of Flux's kinds that have an artifact, and creates the namespace of Flux.
 ///
 /// # Errors
-/// Fails when the API server refuses something, or it is not in force within a minute.
+/// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("flux.yaml")).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flux-system"}});
@@ -213,7 +213,7 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a kind is served. Its condition Established is true a little before.
+/// Waits until a kind is served. Its condition Established becomes true a little earlier.
 ///
 /// # Errors
 /// Fails when the CRD cannot be read, or is not served within a minute.
@@ -229,7 +229,7 @@ pub async fn served(client: &Client, crd: &str) -> Result<()> {
     eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
-/// Waits until the policies are in force. The API server loads all policies at once: when the one that was applied last refuses, the others do.
+/// Waits until the policies are in force. The API server loads all policies at once: if the one that was applied last refuses, all are active.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let wicd = control_plane.client_as("system:wicd-node:probe", &["system:wicd-nodes", "system:masters"]).await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(wicd);
@@ -243,11 +243,11 @@ async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     .await
 }
 
-/// Group of clients that only pretend to be the operator, to see what it may do. The group has no rights of its own, and marks
+/// Group of clients that impersonate the operator to test its rights. The group has no rights of its own, and marks
 /// their requests in an audit log.
 pub const PROBES: &str = "testbed:probes";
 
-/// A client with the operator's own rights, for tests of those rights.
+/// Returns a client with the operator's own rights, for tests of those rights.
 ///
 /// # Errors
 /// Fails when no certificate can be made.
@@ -255,15 +255,15 @@ pub async fn operator_client(control_plane: &ControlPlane) -> Result<Client> {
     control_plane.client_as(OPERATOR, &["system:serviceaccounts", PROBES]).await
 }
 
-/// A new SSH key.
+/// Returns a new SSH key.
 ///
 /// # Errors
-/// Never in practice.
+/// Does not fail in practice.
 pub fn new_key() -> Result<PrivateKey> {
     Ok(PrivateKey::random(&mut russh::keys::key::safe_rng(), Algorithm::Ed25519)?)
 }
 
-/// Stores a private key as the Secret that pools use if they name none.
+/// Stores a private key in the Secret that pools use by default.
 ///
 /// # Errors
 /// Fails when the API server refuses it.
@@ -271,7 +271,7 @@ pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result
     store_key_as(control_plane, api::names::DEFAULT_KEY_SECRET, key).await
 }
 
-/// Stores a private key as a Secret of this name.
+/// Stores a private key in a Secret with this name.
 ///
 /// # Errors
 /// Fails when the API server refuses it.
@@ -285,7 +285,7 @@ pub async fn store_key_as(control_plane: &ControlPlane, name: &str, key: &Privat
     control_plane.apply_yaml(&secret.to_string()).await
 }
 
-/// Asks again and again until the answer is yes.
+/// Calls `ask` repeatedly until it returns true.
 ///
 /// # Errors
 /// Fails after a minute.
@@ -293,7 +293,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> 
     within(Duration::from_mins(1), what, ask).await
 }
 
-/// Asks again and again until the answer is yes.
+/// Calls `ask` repeatedly until it returns true, for at most `limit`.
 ///
 /// # Errors
 /// Fails after `limit`.

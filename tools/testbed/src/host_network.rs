@@ -1,4 +1,4 @@
-//! The network between a control plane and its hosts.
+//! Network between a control plane and its hosts.
 
 use std::{
     fs::File,
@@ -11,19 +11,19 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::binaries::{Run as _, cache_dir, lock_file};
 
-/// A bridge in this machine's network with a /24 of 198.18.0.0/15, the range for tests of network devices (RFC 2544).
-/// The bridge is `wnp<number>`, the hosts' cables are `wnp<number>h<host>`. Removed on drop; what a killed process left is
+/// Bridge on this machine with a /24 of 198.18.0.0/15, the range for tests of network devices (RFC 2544).
+/// The bridge is `wnp<number>`, the links to hosts are `wnp<number>h<host>`. Removed on drop; remains of a killed process are
 /// removed by the next one that gets its number. Needs root.
 #[derive(Debug)]
 pub struct HostNetwork {
     number: u8,
     next_host: AtomicU8,
-    // The kernel gives up the lock of a process that dies: that is how the others know that a number is free.
+    // The kernel releases the lock of a process that ends: so the others know that a number is free.
     _lock: File,
 }
 
 impl HostNetwork {
-    /// Makes a network that no other process uses.
+    /// Creates a network that no other process uses.
     ///
     /// # Errors
     /// Fails when all networks are in use, a lock file cannot be opened, or `ip` fails, for example without root.
@@ -45,7 +45,7 @@ impl HostNetwork {
         bail!("all networks for hosts are in use: {}", locks.display())
     }
 
-    /// This machine's address in the network: what control planes for the hosts listen on.
+    /// Returns this machine's address in the network, on which control planes for the hosts listen.
     pub fn gateway(&self) -> Ipv4Addr {
         self.address(1)
     }
@@ -58,7 +58,7 @@ impl HostNetwork {
         Ipv4Addr::new(198, 18, self.number, host)
     }
 
-    /// An address for one more host.
+    /// Reserves an address for one more host.
     pub(super) fn reserve(&self) -> Result<Ipv4Addr> {
         let next = |host: u8| (host < u8::MAX - 1).then_some(host + 1);
         match self.next_host.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
@@ -67,7 +67,7 @@ impl HostNetwork {
         }
     }
 
-    /// Lays a cable to the network namespace of process `pid`, where it becomes `eth0` with a reserved `address`.
+    /// Creates a link to the network namespace of process `pid`, where it becomes `eth0` with a reserved `address`.
     pub(super) fn connect(&self, pid: u32, address: Ipv4Addr) -> Result<Cable> {
         let name = format!("{}h{}", self.bridge(), address.octets()[3]);
         let namespace = pid.to_string();
@@ -78,7 +78,7 @@ impl HostNetwork {
         inside(&["link", "set", "lo", "up"])?;
         inside(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
         inside(&["link", "set", "eth0", "up"])?;
-        // To the metadata service, as a cloud's DHCP gives it: Wine lists routes and cannot make any.
+        // Includes the route to the metadata service, which a cloud's DHCP provides: Wine can list routes, but not create them.
         for destination in ["default", "169.254.169.254"] {
             inside(&["route", "add", destination, "via", &self.gateway().to_string()])?;
         }
@@ -92,7 +92,7 @@ impl Drop for HostNetwork {
     }
 }
 
-/// A host's connection to the network.
+/// Connection of a host to the network.
 #[derive(Debug)]
 pub(super) struct Cable {
     name: String,
@@ -113,7 +113,7 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // Normally gone by itself, with the namespace at its other end.
+        // Normally removed together with the namespace at its other end.
         let _ = ip(&["link", "del", &self.name]);
     }
 }

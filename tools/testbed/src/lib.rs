@@ -29,8 +29,8 @@ pub use devenv::{AUDIT_DIR, skip};
 
 pub use operator::{Operator, OperatorOptions};
 
-/// The folder of this crate. Cargo passes the current workspace to the running program; the one that was compiled in is that of the last build, where
-/// two clones share a target folder.
+/// Returns the folder of this crate. The workspace at run time takes precedence: the path at compile time may belong to another clone that shares
+/// the target folder.
 pub(crate) fn source_dir() -> PathBuf {
     devenv::workspace_root().join("tools/testbed")
 }

@@ -1,4 +1,4 @@
-//! Locks that outlive a panic: what they guard is consistent at every point.
+//! Locks that ignore poisoning by a panic: the guarded data are consistent at every point.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

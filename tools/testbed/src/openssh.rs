@@ -1,7 +1,7 @@
-//! A real OpenSSH server on loopback. It lets the user that runs the test in, with one key, and does what its settings say.
+//! Real OpenSSH server on loopback. It accepts the user who runs the test, with one key.
 //!
-//! Each connection has a new sshd, as systemd's `ssh.socket` starts it: so the port never belongs to another process, it
-//! answers at once, and an sshd ends when its client hangs up.
+//! Each connection starts a new sshd, as with systemd's `ssh.socket`: the port never belongs to another process, the server
+//! responds at once, and an sshd ends when its client disconnects.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ use crate::{
     run_dir::RunDir,
 };
 
-/// A running OpenSSH server.
+/// Running OpenSSH server.
 #[derive(Debug)]
 pub struct OpenSsh {
     address: SocketAddr,
@@ -43,7 +43,7 @@ impl OpenSsh {
     pub fn start(config: impl FnOnce(&Path) -> Result<String>) -> Result<Self> {
         let sshd = find("sshd").context("there is no sshd: run `cargo xtask setup`")?;
         if fs::metadata("/proc/self")?.uid() == 0 {
-            // Debian's wants it there.
+            // Debian's sshd requires this folder.
             fs::create_dir_all("/run/sshd")?;
         }
         let dir = RunDir::new("openssh")?;
@@ -62,7 +62,7 @@ impl OpenSsh {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let serves = Connections { sshd, config: dir.join("sshd_config"), log: dir.join("log") };
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 serves.start(stream);
@@ -72,32 +72,32 @@ impl OpenSsh {
         Ok(Self { address, user, key, host_key, dir })
     }
 
-    /// Address at which the server listens.
+    /// Returns the address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// User that the server lets in.
+    /// Returns the user that the server accepts.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// Key that the server lets in.
+    /// Returns the key that the server accepts.
     pub fn key(&self) -> &PrivateKey {
         &self.key
     }
 
-    /// File with the key that the server lets in.
+    /// Returns the path of the file with the accepted key.
     pub fn key_file(&self) -> PathBuf {
         self.dir.join("key")
     }
 
-    /// Folder of the server.
+    /// Returns the folder of the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Host key of the server.
+    /// Returns the host key of the server.
     pub fn host_key(&self) -> &PrivateKey {
         &self.host_key
     }
@@ -130,9 +130,9 @@ struct Connections {
 impl Connections {
     fn start(&self, stream: TcpStream) {
         match self.spawn(stream) {
-            // A parent must wait for it, or it stays a zombie.
+            // The parent must wait for the process, which otherwise stays a zombie.
             Ok(mut child) => drop(thread::spawn(move || child.wait())),
-            // The folder is gone with the server, or the machine is full: the client sees the connection end.
+            // The server's folder was removed, or the machine has no resources left: the client's connection ends.
             Err(error) => crate::binaries::say(&format!("no sshd for a connection: {error}")),
         }
     }

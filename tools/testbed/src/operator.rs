@@ -1,4 +1,4 @@
-//! The operator as a process of its own, so that it can be killed.
+//! Operator as a separate process, so that it can be killed.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -32,7 +32,7 @@ pub struct OperatorOptions {
     pub args: Vec<String>,
 }
 
-/// A running operator.
+/// Running operator.
 pub struct Operator {
     daemon: Daemon,
     address: SocketAddr,
@@ -43,19 +43,19 @@ pub struct Operator {
     number: u32,
 }
 
-/// Name of the pod that the operator with this number takes itself to be in.
+/// Returns the pod name of the operator with this number.
 fn pod_name(number: u32) -> String {
     format!("operator-{number}")
 }
 
-/// Builds the operator in the profile of this program, which is xtask-operator, and returns the operator's path beside this program. Cargo's
+/// Builds the operator in the profile of this program, which is xtask-operator, and returns its path beside this program. Cargo's
 /// progress goes to standard error.
 ///
 /// # Errors
 /// Fails when it cannot be built.
 pub fn build() -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    // Named together with the caller, dependencies have the features that they were built with for it: none is built twice.
+    // With the caller in the same command, dependencies keep the features of its build, and none is built twice.
     let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator", "--bin", "windows-node-pools"];
     crate::binaries::forget_caller(&mut cargo);
     cargo.current_dir(crate::binaries::workspace_root()).args(packages);
@@ -93,7 +93,7 @@ impl Operator {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
-        // A short lease, so that a test need not wait long for it. A busy machine may lose it: a test that goes on for long sets a longer one.
+        // A short lease shortens the wait of tests. On a busy machine, the operator may lose it: long tests set a longer one.
         let is_set = |name: &str| options.args.iter().any(|arg| arg == name);
         let metrics = if is_set("--metrics-tls") { free_address()? } else { address };
         let patient = is_set("--lease-duration");
@@ -101,7 +101,7 @@ impl Operator {
         command
             .arg("run")
             .args(["--log-format", "text"])
-            // Flux's server is played by a test.
+            // A test simulates Flux's server.
             .args(["--artifact-host", "127.0.0.1"])
             .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .args(["--metrics-listen", &metrics.to_string()])
@@ -124,42 +124,42 @@ impl Operator {
         Ok(Self { daemon, address, metrics, admin, webhook, log, number })
     }
 
-    /// Reports whether this process holds a Lease with this holder.
+    /// Reports whether a Lease with this holder belongs to this process.
     pub fn is_holder(&self, identity: &str) -> bool {
         identity.strip_prefix(&pod_name(self.number)).is_some_and(|rest| rest.starts_with('_'))
     }
 
-    /// Process ID of the operator.
+    /// Returns the process id of the operator.
     pub fn pid(&self) -> u32 {
         self.daemon.pid()
     }
 
-    /// Log of the operator so far.
+    /// Returns the log of the operator so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Address of the probes and, unless the options have `--metrics-tls`, of `/metrics` without TLS.
+    /// Returns the address of the probes and, unless the options have `--metrics-tls`, of `/metrics` without TLS.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Address of `/metrics`.
+    /// Returns the address of `/metrics`.
     pub fn metrics_address(&self) -> SocketAddr {
         self.metrics
     }
 
-    /// Address to which pushes are reported, while there is a token.
+    /// Returns the address that receives webhooks for pushes, while there is a token.
     pub fn webhook_address(&self) -> SocketAddr {
         self.webhook
     }
 
-    /// Address at which the log level is changed: `PUT /log-level`.
+    /// Returns the address at which the log level is changed: `PUT /log-level`.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Path of the operator's log.
+    /// Returns the path of the operator's log.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
@@ -172,7 +172,7 @@ impl Operator {
         self.daemon.check()
     }
 
-    /// Sends the operator a signal, as `TERM` or `STOP`.
+    /// Sends the operator a signal, such as `TERM` or `STOP`.
     ///
     /// # Errors
     /// Fails when there is no such signal or process.
@@ -182,20 +182,20 @@ impl Operator {
         Ok(())
     }
 
-    /// Exit status of the operator, if it has ended.
+    /// Returns the exit status of the operator, if it has ended.
     ///
     /// # Errors
-    /// Fails when that cannot be found out.
+    /// Fails when the status cannot be determined.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.daemon.ended()
     }
 
-    /// Ends the operator as a crash does, unless it has ended.
+    /// Kills the operator, as a crash does, unless it has ended.
     pub fn kill(&mut self) {
         self.daemon.kill();
     }
 
-    /// Response at a path of the operator's HTTP server.
+    /// Returns the response at a path of the operator's HTTP server.
     ///
     /// # Errors
     /// Fails when it does not answer.
@@ -209,7 +209,7 @@ impl Operator {
         Ok(text)
     }
 
-    /// The sum of a metric over all its labels, 0 if it is not there.
+    /// Returns the sum of a metric over all its labels, or 0 if it does not exist.
     ///
     /// # Errors
     /// Fails when the operator does not answer.
@@ -219,10 +219,10 @@ impl Operator {
         Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
-    /// Waits until the operator leads.
+    /// Waits until the operator is the leader.
     ///
     /// # Errors
-    /// Fails after three minutes: one that is killed may hold its Lease for a minute.
+    /// Fails after three minutes: an operator that was killed may hold its Lease for a minute.
     pub async fn leads(&self) -> Result<()> {
         let limit = std::time::Duration::from_mins(3);
         within(limit, "the operator leads", || async {
@@ -233,7 +233,7 @@ impl Operator {
     }
 }
 
-/// An address of loopback without a listener.
+/// Returns a loopback address without a listener.
 pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

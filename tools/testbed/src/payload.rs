@@ -1,4 +1,4 @@
-//! Writes payload directories (see [`api::payload`]): the real one for `cargo xtask payload`, made-up ones for tests, the
+//! Writes payload directories (see [`api::payload`]): the real one for `cargo xtask payload`, and synthetic ones for tests, the
 //! demo and benchmarks.
 
 use std::{
@@ -19,12 +19,12 @@ use sha2::{Digest, Sha256};
 
 use crate::binaries::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 
-/// Compression level for made-up payloads: the quickest.
+/// Compression level for synthetic payloads: the fastest.
 pub const LEVEL_FAST: i32 = 1;
-/// Compression level for releases: made once, sent to every host.
+/// Compression level for releases, which are compressed once and sent to every host.
 pub const LEVEL_RELEASE: i32 = 19;
 
-/// Bytes that are read at once. Fixed, so that the same content always gives the same frame.
+/// Number of bytes that are read at once. It is fixed, so that the same content always gives the same frame.
 const CHUNK: usize = 128 << 10;
 
 /// Source of the bytes of a file.
@@ -34,7 +34,7 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// Bytes from a file.
     File(PathBuf),
-    /// Bytes that do not compress, the same ones for the same seed. They are never in memory as a whole.
+    /// Random bytes, which do not compress. The same seed gives the same bytes. They are never in memory as a whole.
     Random {
         /// Number of bytes.
         size: u64,
@@ -43,7 +43,7 @@ pub enum Content {
     },
 }
 
-/// A file for a payload.
+/// File for a payload.
 #[derive(Clone, Debug)]
 pub struct Entry {
     path: String,
@@ -55,13 +55,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A file of these bytes for `destination`, as `C:\k\cni\host-local.exe`. Its path in the payload directory is the
-    /// part after `C:\k\`, with `/`: `cni/host-local.exe`.
+    /// Returns an entry with these bytes for `destination`, such as `C:\k\cni\host-local.exe`. Its path in the payload directory is
+    /// the part after `C:\k\`, with `/`: `cni/host-local.exe`.
     pub fn new(destination: &str, content: impl Into<Vec<u8>>) -> Self {
         Self::with(destination, Content::Bytes(content.into()))
     }
 
-    /// A file as [`Entry::new`], from a [`Content`].
+    /// Returns an entry as [`Entry::new`] does, from a [`Content`].
     pub fn with(destination: &str, content: Content) -> Self {
         let below_root = destination.strip_prefix(r"C:\k\").or_else(|| destination.strip_prefix(r"C:\"));
         Self {
@@ -74,7 +74,7 @@ impl Entry {
         }
     }
 
-    /// Sets the version of the program, as `1.36.3`.
+    /// Sets the version of the program, such as `1.36.3`.
     pub fn version(mut self, version: Option<&str>) -> Self {
         self.version = version.map(|version| version.trim_start_matches('v').to_owned());
         self
@@ -86,14 +86,14 @@ impl Entry {
         self
     }
 
-    /// Adds platforms that need the file. With none, all do.
+    /// Adds platforms that need the file. Without any, all platforms need it.
     pub fn platforms(mut self, names: &[&str]) -> Self {
         self.platforms.extend(names.iter().map(ToString::to_string));
         self
     }
 }
 
-/// Entries that a Wine host needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
+/// Returns entries that a Wine host needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
 ///
 /// # Errors
 /// Fails when a program of the test bed cannot be built.
@@ -104,13 +104,13 @@ pub fn hybrid_overlay() -> Result<Vec<Entry>> {
         Entry::with(r"C:\k\hybrid-overlay-node.exe", Content::File(host_overlay()?)).services(&["hybrid-overlay-node"]),
         Entry::with(r"C:\k\kube-proxy.exe", Content::File(host_proxy()?)).services(&["kube-proxy"]),
         Entry::with(r"C:\k\kube-log-runner.exe", Content::File(log_runner()?)).services(&["kubelet", "kube-proxy"]),
-        // Plug-ins of CNI, which run with pods: not here.
+        // CNI plug-ins run with pods, which do not exist here.
         Entry::new(r"C:\k\cni\win-overlay.exe", "never run"),
         Entry::new(r"C:\k\cni\host-local.exe", "never run"),
     ])
 }
 
-/// Entries that a Wine host needs in addition on Azure.
+/// Returns entries that a Wine host needs in addition on Azure.
 ///
 /// # Errors
 /// Fails when a program of the test bed cannot be built.
@@ -119,8 +119,8 @@ pub fn azure() -> Result<Vec<Entry>> {
     Ok(vec![manager.services(&["cloud-node-manager"]).platforms(&["azure"])])
 }
 
-/// Writes the payload of these entries into `dir`, and says what it has written. The same entries and level give the same
-/// bytes. Compressed files that an earlier payload in `dir` had, and this one has not, are deleted.
+/// Writes the payload of these entries into `dir`, and returns its manifest. The same entries and level give the same
+/// bytes. Compressed files of an earlier payload in `dir` that are not in this one are deleted.
 ///
 /// # Errors
 /// Fails when a content cannot be read, `dir` cannot be written, or two entries have the same path or destination.
@@ -128,10 +128,10 @@ pub fn write(dir: &Path, entries: &[Entry], level: i32) -> Result<Manifest> {
     write_with(dir, entries, level, &|_| ())
 }
 
-/// Writes a payload as [`write`], and reports each finished file to `progress`.
+/// Writes a payload as [`write`] does, and reports each finished file to `progress`.
 ///
 /// # Errors
-/// See [`write`].
+/// Fails as [`write`] does.
 pub fn write_with(dir: &Path, entries: &[Entry], level: i32, progress: &(dyn Fn(&File) + Sync)) -> Result<Manifest> {
     let paths: BTreeSet<String> = entries.iter().map(|e| e.path.to_ascii_lowercase()).collect();
     anyhow::ensure!(paths.len() == entries.len(), "two payload entries have the same path");
@@ -164,13 +164,13 @@ pub fn write_with(dir: &Path, entries: &[Entry], level: i32, progress: &(dyn Fn(
     Manifest::parse(&json)?;
     replace(&dir.join(MANIFEST), &json)?;
     for file in before.files.iter().filter(|f| !paths.contains(&f.path.to_ascii_lowercase())) {
-        // Already gone is as good.
+        // The file may be gone already.
         let _ = fs::remove_file(blob(dir, &file.path));
     }
     Ok(manifest)
 }
 
-/// Path of a compressed file.
+/// Returns the path of a compressed file.
 fn blob(dir: &Path, path: &str) -> PathBuf {
     dir.join(format!("{path}.zst"))
 }
@@ -212,7 +212,7 @@ fn compress(dir: &Path, entry: &Entry, level: i32) -> Result<File> {
 }
 
 impl Content {
-    /// A reader and the number of bytes that it will give.
+    /// Returns a reader and the number of bytes that it yields.
     fn open(&self) -> Result<(Box<dyn Read + '_>, u64)> {
         Ok(match self {
             Self::Bytes(bytes) => (Box::new(bytes.as_slice()), bytes.len() as u64),
@@ -235,7 +235,7 @@ impl Read for Random {
     }
 }
 
-/// Reads until `buffer` is full or there is no more.
+/// Reads until `buffer` is full or the source ends.
 fn read_full(source: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

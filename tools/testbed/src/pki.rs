@@ -1,5 +1,5 @@
-//! The certificates of a test cluster: one authority that signs the server, the clients and, through the controller
-//! manager, what nodes ask for.
+//! Certificates of a test cluster: one authority that signs the server, the clients and, through the controller
+//! manager, the requests of nodes.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, SanType,
 };
 
-/// A certificate and its private key, both in PEM (the key in PKCS #8).
+/// Certificate and its private key, both in PEM (the key in PKCS #8).
 #[derive(Clone)]
 pub struct Identity {
     /// PEM block `CERTIFICATE`.
@@ -22,19 +22,19 @@ pub struct Identity {
     pub key: String,
 }
 
-/// A certificate authority with an ECDSA P-256 key.
+/// Certificate authority with an ECDSA P-256 key.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Authority") // nothing of its key
+        f.write_str("Authority") // without its key
     }
 }
 
 impl Authority {
-    /// Makes a new authority.
+    /// Creates a new authority.
     ///
     /// # Errors
     /// Fails when no key or certificate can be made.
@@ -47,12 +47,12 @@ impl Authority {
         Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
     }
 
-    /// Certificate and key of the authority itself.
+    /// Returns the certificate and the key of the authority itself.
     pub fn identity(&self) -> Identity {
         Identity { certificate: self.issuer.pem(), key: self.issuer.key().serialize_pem() }
     }
 
-    /// A client certificate for a Kubernetes user (common name) in up to two groups (organizations).
+    /// Returns a client certificate for a Kubernetes user (common name) in up to two groups (organizations).
     ///
     /// # Errors
     /// Fails when there are more than two groups, or no key or certificate can be made.
@@ -63,7 +63,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A client certificate as [`Authority::client`], issued `age` ago and valid for `life`.
+    /// Returns a client certificate as [`Authority::client`] does, issued `age` ago and valid for `life`.
     ///
     /// # Errors
     /// Fails as [`Authority::client`] does.
@@ -76,7 +76,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A server certificate for addresses and DNS names.
+    /// Returns a server certificate for addresses and DNS names.
     ///
     /// # Errors
     /// Fails when a DNS name is not ASCII, or no key or certificate can be made.
@@ -97,7 +97,7 @@ impl Authority {
     }
 }
 
-/// A key pair for service-account tokens: private and public key in PEM.
+/// Returns a key pair for service-account tokens: private and public key in PEM.
 ///
 /// # Errors
 /// Fails when no key can be made.
@@ -107,7 +107,7 @@ pub fn token_keys() -> Result<(String, String)> {
 }
 
 fn distinguished_name(name: &str, organizations: &[&str]) -> Result<DistinguishedName> {
-    // rcgen keeps one value for each type of attribute; the same type under its number counts as another one.
+    // rcgen keeps one value for each type of attribute; the same type, given by its number, counts as another one.
     let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
     if organizations.len() > types.len() {
         bail!("{name} is to be in {} groups, a certificate made here can name {}", organizations.len(), types.len());

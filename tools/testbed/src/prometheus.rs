@@ -1,4 +1,4 @@
-//! A Prometheus that scrapes one target over TLS with a token, as in a cluster.
+//! Prometheus that scrapes one target over TLS with a token, as in a cluster.
 
 use std::{
     fmt::Write as _,
@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{binaries, children::Daemon};
 
-/// A running Prometheus, which reads its target and evaluates its rules each second.
+/// Running Prometheus, which scrapes its target and evaluates its rules every second.
 pub struct Prometheus {
     /// Process of Prometheus, dropped before its files.
     _daemon: Daemon,
@@ -35,7 +35,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Last value of the series.
+    /// Returns the last value of the series.
     pub fn last(&self) -> Option<f64> {
         self.points.last().map(|(_, value)| *value)
     }
@@ -110,7 +110,7 @@ impl Prometheus {
         Ok(())
     }
 
-    /// Log of Prometheus so far.
+    /// Returns the log of Prometheus so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
     }
@@ -118,27 +118,27 @@ impl Prometheus {
     /// Returns all alerts that fire.
     ///
     /// # Errors
-    /// Fails when it does not answer.
+    /// Fails when Prometheus does not answer.
     pub async fn firing(&self) -> Result<Vec<Value>> {
         let alerts = self.get("/api/v1/alerts").await?["data"]["alerts"].take();
         let alerts = alerts.as_array().cloned().unwrap_or_default();
         Ok(alerts.into_iter().filter(|alert| alert["state"] == "firing").collect())
     }
 
-    /// The samples of a query now.
+    /// Returns the current samples of a query.
     ///
     /// # Errors
-    /// Fails when it does not answer, or the query is none.
+    /// Fails when Prometheus does not answer, or the query is invalid.
     pub async fn query(&self, query: &str) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/query?query={}", encoded(query))).await?;
         ensure!(answer["status"] == "success", "{query}: {answer}");
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The series of a query up to now: `points` points after the first one.
+    /// Returns the series of a query up to now: `points` points after the first one.
     ///
     /// # Errors
-    /// Fails when it does not answer, or the query is none.
+    /// Fails when Prometheus does not answer, or the query is invalid.
     pub async fn range(&self, query: &str, step: Duration, points: u32) -> Result<Vec<Series>> {
         let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
         let span = (step * points).as_secs_f64();
@@ -160,7 +160,7 @@ impl Prometheus {
 
     async fn get(&self, path: &str) -> Result<Value> {
         let mut stream = TcpStream::connect(self.address).await?;
-        // Without chunks.
+        // An HTTP/1.0 response is not split into chunks.
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;

@@ -1,4 +1,4 @@
-//! A registry of images and charts.
+//! Registry of images and charts.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use crate::binaries;
 
-/// A registry in memory, on loopback and without TLS. It ends on drop.
+/// Registry in memory, on loopback and without TLS. It ends on drop.
 #[derive(Debug)]
 pub struct Registry {
     crane: Child,
@@ -27,16 +27,16 @@ impl Registry {
         let mut crane = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("start crane")?;
         let log = crane.stderr.take().context("crane has no log")?;
         let mut this = Self { crane, address: String::new() };
-        // `serving on port 12345`
+        // The line with the port is `serving on port 12345`.
         let mut lines = BufReader::new(log).lines().map_while(Result::ok);
         let port = lines.find_map(|line| Some(line.split_once("serving on port ")?.1.trim().to_owned()));
         this.address = format!("127.0.0.1:{}", port.context("crane serves no port")?);
-        // Nothing must block while it writes its log.
+        // Reads the log to its end, so that crane does not block while it writes.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(this)
     }
 
-    /// Host and port of the registry.
+    /// Returns the host and port of the registry.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -1,4 +1,4 @@
-//! Folders that live as long as a process, even one that is killed.
+//! Folders that exist as long as a process, even if it is killed.
 
 use std::{
     fs::{self, File},
@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result};
 
 use crate::binaries::{cache_dir, lock, lock_file};
 
-/// A folder in the cache, removed on drop; what a killed process left is removed when the next one is made. (A value
-/// in a `static` is never dropped, so this is no rare case.)
+/// Folder in the cache, removed on drop. Folders of killed processes are removed when the next one is created. (A value
+/// in a `static` is never dropped, so this is common.)
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
-    // The kernel gives up the lock of a process that dies: that is how the others know.
+    // The kernel releases the lock of a process that ends: so the others know.
     _lock: File,
 }
 
 impl RunDir {
-    /// Makes a folder whose name starts with `prefix`.
+    /// Creates a folder whose name starts with `prefix`.
     pub(crate) fn new(prefix: &str) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let root = cache_dir()?.join("run");
@@ -33,12 +33,12 @@ impl RunDir {
         Ok(Self { path, _lock: lock })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path of a file or folder in this folder.
+    /// Returns the path of a file or folder in this folder.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -46,7 +46,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // What can't be removed now is swept later.
+        // A later sweep removes what remains.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

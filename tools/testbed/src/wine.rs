@@ -1,11 +1,11 @@
-//! Windows hosts: Wine's service manager, registry and certificate store behind a real OpenSSH server, each host with a
-//! network, a process table and a host name of its own. Needs root on Linux; see [`available`].
+//! Windows hosts: Wine's service manager, registry and certificate store behind a real OpenSSH server. Each host has its own
+//! network, process table and host name. Needs root on Linux; see [`available`].
 //!
-//! Not there, and so to be shown on real Windows only: PowerShell, HCS, Defender, AF_UNIX sockets, symbolic
+//! Not available, and therefore testable only on real Windows: PowerShell, HCS, Defender, AF_UNIX sockets, symbolic
 //! links, gRPC over named pipes, recovery of failed services. InitiateShutdownW and InitiateSystemShutdownExW do nothing:
-//! a program that is to restart a host here calls ExitWindowsEx or `shutdown.exe /r`. Windows' features are played by a
-//! library of the test bed (`tools/testbed/wine/dismapi.c`): all of them are disabled at first, and enabling one takes a restart.
-//! Another one (`tools/testbed/wine/vmcompute.c`) plays HNS.
+//! a program that restarts a host here must call ExitWindowsEx or `shutdown.exe /r`. A library of the test bed
+//! (`tools/testbed/wine/dismapi.c`) simulates Windows' features: all of them are disabled at first, and enabling one requires a
+//! restart. Another one (`tools/testbed/wine/vmcompute.c`) simulates HNS.
 
 mod host;
 mod prefix;
@@ -26,7 +26,7 @@ pub use prefix::Prefix;
 /// Checks that Wine hosts can run on this machine.
 ///
 /// # Errors
-/// Fails when this process is not root, a program is missing, or the machine gives no namespaces. The text says which.
+/// Fails when this process is not root, a program is missing, or namespaces are not available. The text names the reason.
 pub fn available() -> Result<(), String> {
     if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         return Err("Wine hosts need root, for network namespaces and mounts".to_owned());
@@ -46,18 +46,18 @@ pub fn available() -> Result<(), String> {
         .map_err(|error| format!("Wine hosts need namespaces, which this machine does not give: {error:#}"))
 }
 
-/// Flags of `unshare` for a machine in namespaces of its own; it ends with the process that asked for it.
+/// Flags of `unshare` for a machine with its own namespaces, which ends with the process that started it.
 const NAMESPACES: [&str; 7] = ["--net", "--mount", "--propagation=private", "--pid", "--uts", "--fork", "--kill-child"];
 
-/// The programs `wine64` and `wineserver`; the error names the one that is missing. Debian's `wine` itself is a script
-/// that talks about 32-bit programs on every call.
+/// Returns the paths of `wine64` and `wineserver`; the error names the missing one. Debian's `wine` itself is a script that
+/// prints a message about 32-bit programs on every call.
 fn programs() -> Result<(PathBuf, PathBuf), &'static str> {
     let program =
         |name| Some(Path::new("/usr/lib/wine").join(name)).filter(|path| path.is_file()).or_else(|| find(name));
     Ok((program("wine64").ok_or("wine64")?, program("wineserver").ok_or("wineserver")?))
 }
 
-/// The scripts and sources of the hosts.
+/// Returns the folder with the scripts and sources of the hosts.
 fn scripts() -> PathBuf {
     crate::source_dir().join("wine")
 }

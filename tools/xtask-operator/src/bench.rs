@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements, in release builds. They print, and pass or fail nothing, but for `soak`.
+//! `cargo xtask bench`: benchmarks of release builds. They print results. Only `soak` fails because of its results.
 
 mod aims;
 mod idle;
@@ -16,7 +16,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `soak`. What each does and how to read it is in docs/reference/limits.md.
+/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `soak`. docs/reference/limits.md describes each one and its output.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,26 +25,26 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Bench {
-    /// Simulated hosts join.
+    /// Measures how simulated hosts join.
     Join(join::Args),
-    /// A change of the kubelet reaches the nodes of simulated hosts.
+    /// Measures how a kubelet change reaches the nodes of simulated hosts.
     Rollout(rollout::Args),
-    /// The operator's upload compared with OpenSSH's sftp and scp, to the same OpenSSH server.
+    /// Compares the operator's upload with OpenSSH's sftp and scp, to the same OpenSSH server.
     Upload(upload::Args),
-    /// Ready instances that nothing happens to.
+    /// Measures the resource usage for Ready instances without changes.
     Idle(idle::Args),
-    /// Events at random for an hour, and what they leave behind.
+    /// Causes random events for an hour, and checks that they leave nothing behind.
     Soak(soak::Args),
 }
 
-/// Open files that this process asks for: a simulated host has a port and connections.
+/// Required limit of open files: a simulated host has a port and connections.
 const FILES: u32 = 8192;
 
-/// Variable with the path of a built operator. With it a benchmark is not built again for release: a test sees what a benchmark reports, not how fast
-/// anything is.
+/// Environment variable with the path of a built operator. Tests set it to skip the release build: they check what a benchmark reports, not
+/// the times.
 const GIVEN_OPERATOR: &str = "WNP_BENCH_OPERATOR";
 
-/// Runs a benchmark. A debug build builds a release and runs that instead.
+/// Runs a benchmark. A debug build of this program builds and runs its release build instead.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) && std::env::var_os(GIVEN_OPERATOR).is_none() {
         return run_release();
@@ -80,14 +80,14 @@ fn allow_files() -> Result<()> {
     Ok(())
 }
 
-/// The soft limit of open files in the text of `/proc/<pid>/limits`.
+/// Returns the soft limit of open files from the text of `/proc/<pid>/limits`.
 fn open_files(limits: &str) -> Option<u32> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let soft = line.split_whitespace().next()?;
     if soft == "unlimited" { Some(u32::MAX) } else { soft.parse().ok() }
 }
 
-/// Average load of the machine, for the report.
+/// Returns the average load of the machine, for the report.
 fn load() -> String {
     let text = std::fs::read_to_string(Path::new("/proc/loadavg")).unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()

@@ -20,19 +20,19 @@ use self::{switches::Switches, table::Table, world::World};
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Shows hosts becoming nodes: starts a control plane, hosts and the operator, applies a pool, and shows a live table. Then
-/// prints commands to try, until Ctrl-C. Nothing is left behind.
+/// prints commands to try, and runs until Ctrl-C. Nothing is left behind.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// End when all nodes of the first table are Ready, or when they are not within `--timeout`; the status says which.
+    /// Exit when all nodes of the first table are Ready, or with an error after `--timeout`.
     #[arg(long)]
     once: bool,
     /// Number of simulated hosts. Defaults to 3 in addition to the 2 under Wine, or to 5 without Wine.
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=500))]
     hosts: Option<u16>,
-    /// Only simulated hosts, even where Wine is there.
+    /// Use only simulated hosts, even if Wine is available.
     #[arg(long)]
     simulated: bool,
-    /// With `--once`: seconds until all nodes must be Ready, counted from the application of the pool.
+    /// With `--once`: time limit for all nodes to become Ready after the pool is applied, in seconds.
     #[arg(long, default_value_t = 600)]
     timeout: u64,
 }
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            // Dropped, it takes with it all that it started.
+            // Dropping the future stops everything that it started.
             result = show(args) => result,
             pressed = tokio::signal::ctrl_c() => {
                 pressed?;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Shows the demo. Hosts under Wine come second where their programs are not built yet: simulated ones are nodes before.
+/// Shows the demo. If the programs of Wine hosts are not built yet, simulated hosts become nodes first.
 async fn show(args: &Args) -> Result<()> {
     let with_wine = match wine::available() {
         _ if args.simulated => false,

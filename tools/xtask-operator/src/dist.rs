@@ -1,5 +1,5 @@
 //! `cargo xtask dist`: the manifests of a release, each in one file, the bundle and the catalog for OLM, the lists of images that a disconnected
-//! cluster needs, and what the release gives to hosts.
+//! cluster needs, and the release file, which describes the release's effects on hosts.
 
 use std::{
     collections::BTreeSet,
@@ -25,12 +25,12 @@ use crate::{
 const CONTAINERD: &str = include_str!("../../xtask/payload/static/containerd_conf.toml");
 /// Admission policies, which the bundle for OLM cannot hold.
 const POLICIES: &str = include_str!("../../../deploy/base/policies.yaml");
-/// Base images of containers, whose layers hosts may have to pull from where they are.
+/// Base images of containers, whose layers hosts may have to pull from the original registry.
 const BASES: [&str; 2] = ["mcr.microsoft.com/windows/nanoserver", "mcr.microsoft.com/windows/servercore"];
 
 /// Writes the manifests of a release, the OLM bundle, and the lists of its images: `install-openshift.yaml`, `install-kubernetes.yaml`, `olm/`,
-/// `images.txt`, `images-of-hosts.txt`, `imageset-config.yaml`. With the payload also `release.json`, from which `kubectl windows-node-pools plan --release` says what the
-/// release does to nodes.
+/// `images.txt`, `images-of-hosts.txt`, `imageset-config.yaml`. With the payload, also writes `release.json`, from which
+/// `kubectl windows-node-pools plan --release` shows how the release affects nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The operator's image by digest, as `registry.example.com/you/windows-node-pools@sha256:…`.
@@ -48,14 +48,14 @@ pub(crate) struct Args {
     /// The `wicd.exe` that is in the image.
     #[arg(long, requires = "payload")]
     pub wicd: Option<PathBuf>,
-    /// Minor version of Kubernetes of the payload that is in the image. May be given several times. Not needed with --payload, which says it.
-    /// Without both, the newest that a payload can have.
+    /// Minor version of Kubernetes of the payload that is in the image. May be given several times. Not needed with --payload.
+    /// Defaults to the newest version that a payload can have.
     #[arg(long, value_name = "MINOR", value_parser = clap::builder::PossibleValuesParser::new(payload::KUBERNETES))]
     pub kubernetes: Vec<String>,
-    /// The image of the OLM bundle by digest, once it is in a registry: with it, the catalog is written, too.
+    /// The image of the OLM bundle by digest, once it is in a registry. If set, the catalog is written, too.
     #[arg(long)]
     pub bundle_image: Option<String>,
-    /// The image of the catalog by digest, once it is in a registry: with it, the CatalogSource is written, too.
+    /// The image of the catalog by digest, once it is in a registry. If set, the CatalogSource is written, too.
     #[arg(long, requires = "bundle_image")]
     pub catalog_image: Option<String>,
     /// Folder to write to.
@@ -111,19 +111,19 @@ fn write(out: &Path, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Release file: what the release gives to hosts.
+/// Returns the release file, which describes what the release installs on hosts.
 fn release_file(payload: &Payload, wicd: &Path) -> Result<String> {
     let manifests = payload.by_minor().clone();
     let wicd = Wicd::open(wicd).context("open wicd.exe")?;
     let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("render the services of hosts")?;
     let text = serde_json::to_string_pretty(&file)? + "\n";
-    // Who reads it refuses what is not fit.
+    // Readers refuse an invalid file.
     ReleaseFile::parse(text.as_bytes()).context("read what was written")?;
     Ok(text)
 }
 
-/// The minor versions of the kubelets in the image, which bound the clusters for which the bundle is: those of the payload, and other statements must
-/// agree.
+/// Returns the minor versions of the kubelets in the image, which limit the clusters for which the bundle is made. Versions in arguments must
+/// match those of the payload.
 fn kubernetes(said: &[String], payload: Option<&Payload>) -> Result<BTreeSet<u32>> {
     let said = said.iter().map(|version| payload::minor(version)).collect::<Result<BTreeSet<_>>>()?;
     let found = payload.map(Payload::kubelets).unwrap_or_default();
@@ -148,13 +148,13 @@ fn kubernetes(said: &[String], payload: Option<&Payload>) -> Result<BTreeSet<u32
     }
 }
 
-/// Reports whether an image is named by its digest.
+/// Reports whether an image is referenced by its digest.
 fn is_digest(image: &str) -> bool {
     let is_hex = |digest: &str| digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     image.split_once("@sha256:").is_some_and(|(name, digest)| !name.is_empty() && is_hex(digest))
 }
 
-/// The image of sandbox containers, which the payload's containerd pulls for the first pod.
+/// Returns the image of sandbox containers, which the payload's containerd pulls for the first pod.
 fn sandbox() -> Result<String> {
     let path = ["plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox"];
     let configuration: toml::Value = toml::from_str(CONTAINERD).context("read the payload's containerd_conf.toml")?;
@@ -162,7 +162,7 @@ fn sandbox() -> Result<String> {
     Ok(sandbox.context("the payload's containerd_conf.toml names no sandbox image")?.to_owned())
 }
 
-/// Images that hosts pull, by version of Windows. They have tags, as hosts name them.
+/// Returns the list of images that hosts pull, by version of Windows. They have tags, because hosts refer to them by tag.
 fn of_hosts(sandbox: &str) -> String {
     let about = "# What Windows hosts pull, besides the images of your pods. Base images: only if the images of your pods leave their layers there.";
     let of_version = |version: WindowsVersion| {
@@ -172,7 +172,7 @@ fn of_hosts(sandbox: &str) -> String {
     format!("{about}\n{}\n", VERSIONS.map(of_version).join("\n"))
 }
 
-/// A configuration for version 2 of oc-mirror.
+/// Returns a configuration for version 2 of oc-mirror.
 fn image_set(images: &[&str], sandbox: &str) -> Result<String> {
     let names: Vec<_> = images.iter().copied().chain([sandbox]).map(|name| json!({"name": name})).collect();
     let set = json!({
@@ -221,7 +221,7 @@ mod tests {
                 let folder = tempfile::tempdir().unwrap();
                 payload::write(folder.path(), &[entry], payload::LEVEL_FAST).unwrap()
             };
-            // A directory may have any name: what counts is the kubelet in it.
+            // The name of a directory does not matter, only its kubelet.
             let all = versions.iter().zip([None, Some(1), Some(2)]).map(|(version, at)| (at, manifest(*version)));
             Payload::announced(all.collect())
         };
@@ -268,7 +268,7 @@ mod tests {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Every image that the manifests of a release and its bundle name.
+    /// Returns every image that the manifests of a release and its bundle name.
     fn named(out: &Path) -> BTreeSet<String> {
         let mut images = BTreeSet::new();
         for platform in Platform::ALL {
@@ -299,7 +299,7 @@ mod tests {
         images
     }
 
-    /// The labels of an image.
+    /// Returns the labels of an image.
     fn labels(built: &Built) -> Value {
         let blob = |digest: &str| -> Value {
             let blob = fs::read(built.layout.join("blobs").join(digest.replace(':', "/"))).unwrap();
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(of_bundle("mediatype.v1"), Some("registry+v1"), "{labels}");
         assert_eq!(of_bundle("manifests.v1"), Some("manifests/"), "{labels}");
         args.bundle_image = Some(push(&bundle, "bundle"));
-        // `opm` builds that of the catalog: what is in it does not matter here.
+        // `opm` builds the real image of the catalog. Its content does not matter here.
         args.catalog_image = Some(push(&images.payload, "catalog"));
         run(&args).unwrap();
 
@@ -377,7 +377,7 @@ mod tests {
             crane(&["copy", image, &copy]);
             assert_eq!(crane(&["digest", &copy]), digest, "{copy}");
         }
-        // Without the first registry.
+        // The mirror must not need the first registry.
         drop(source);
         for image in &listed {
             let (name, digest) = image.split_once("/you/").unwrap().1.split_once('@').unwrap();

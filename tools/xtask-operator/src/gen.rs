@@ -1,4 +1,4 @@
-//! `cargo xtask gen`: writes the files that follow from the code of `api/` and `controller/`, or checks that they are up to date.
+//! `cargo xtask gen`: writes the files that are generated from the code of `api/` and `controller/`, or checks that they are up to date.
 
 mod labels;
 mod reference;
@@ -25,7 +25,7 @@ const REFERENCE: &str = "docs/reference";
 /// and OLM from the Helm chart.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write nothing; fail if a file is not as it would be written.
+    /// Write nothing; fail if a file is not up to date.
     #[arg(long)]
     pub check: bool,
 }
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     for (path, text) in &files {
         let path = root.join(path);
-        // The operator is compiled with some of them, and would be compiled again.
+        // Unchanged files are not written: the operator's build includes some of them, and would run again.
         if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
             continue;
         }
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns all generated files: path from the root of the repository, and text.
+/// Returns all generated files, by path from the root of the repository.
 fn files() -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let mut names = Vec::new();
@@ -99,8 +99,8 @@ fn differences(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<Stri
     Ok(wrong)
 }
 
-/// Files that nothing generates now: all others in folders that hold generated ones alone, and below `deploy/` those that say of themselves that they
-/// are generated.
+/// Returns stale files: all that are no longer generated in folders with only generated files, and those below `deploy/` that are marked as
+/// generated.
 fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> {
     let mut strays = Vec::new();
     let below_deploy = files.keys().filter_map(|path| path.rsplit_once('/')).map(|(folder, _)| folder);
@@ -124,7 +124,7 @@ fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> 
     Ok(strays)
 }
 
-/// A comment in lines of 100 characters.
+/// Returns a comment in lines of at most 100 characters.
 fn comment(text: &str) -> String {
     let (mut all, mut line) = (String::new(), "#".to_owned());
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! The tasks of `cargo xtask` that need the operator's code. Each has a file of its own, with its arguments and a `run`.
+//! Tasks of `cargo xtask` that need the operator's code. Each has a file of its own, with its arguments and a `run`.
 
 mod bench;
 mod demo;

@@ -1,4 +1,4 @@
-//! `cargo xtask payload`: makes the directory of everything that a host needs.
+//! `cargo xtask payload`: makes the directory with everything that a host needs.
 
 mod given;
 mod go;
@@ -23,31 +23,31 @@ use parts::{MINORS, PARTS, Part, Source};
 
 /// Makes the payload: the programs and static files that hosts need, with their manifest.
 ///
-/// What can be built from Go modules is built, at the versions pinned in tools/xtask/payload. The rest is taken from a folder. What
-/// is in neither is left out, and so are the services that need it.
+/// Programs in Go modules are built, at the versions pinned in tools/xtask/payload. Others are taken from a folder. Programs that
+/// are in neither are left out, and so are the services that need them.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Directory to write; made if it does not exist.
+    /// Directory to write; created if it does not exist.
     #[arg(long, value_name = "DIR", required = true)]
     out: Option<PathBuf>,
-    /// Folder with programs to take as they are, as csi-proxy.exe. They win over those that could be built. Its directory ccg has plugins of
-    /// Container Credential Guard.
+    /// Folder with finished programs, such as csi-proxy.exe. They take precedence over programs that can be built. Its directory ccg has
+    /// plugins of Container Credential Guard.
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
-    /// Minor version of Kubernetes whose programs are built, or several with commas between, or all. Each of several has its payload in the
-    /// directory of its name, as DIR/1.35.
+    /// Minor version of Kubernetes whose programs are built, a comma-separated list, or all. Each of several versions has its payload in a
+    /// directory with its name, such as DIR/1.35.
     #[arg(long, value_name = "MINORS", value_delimiter = ',', default_value = MINORS[0], value_parser = clap::builder::PossibleValuesParser::new([ALL].into_iter().chain(MINORS)))]
     kubernetes: Vec<String>,
-    /// A kubelet.exe to take as it is.
+    /// Path of a finished kubelet.exe.
     #[arg(long, value_name = "PATH")]
     kubelet: Option<PathBuf>,
-    /// Version of the kubelet.exe that is taken as it is, as v1.35.2. The operator refuses a kubelet that the API server does not support.
+    /// Version of the finished kubelet.exe, such as v1.35.2. The operator refuses a kubelet that the API server does not support.
     #[arg(long, value_name = "VERSION")]
     kubelet_version: Option<String>,
-    /// Only these parts, as kubelet,kube-log-runner.
+    /// Make only these parts, such as kubelet,kube-log-runner.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
     #[command(flatten)]
@@ -61,24 +61,24 @@ pub(crate) struct Args {
 enum Command {
     /// Checks every file of a payload against its manifest.
     Verify {
-        /// The payload.
+        /// Directory of the payload.
         dir: PathBuf,
     },
     Take(take::Args),
 }
 
-/// All minor versions whose programs can be built.
+/// Argument for all minor versions whose programs can be built.
 const ALL: &str = "all";
 
-/// Minor versions of Kubernetes that a payload can have, as 1.36; the first is the default.
+/// Minor versions of Kubernetes that a payload can have, such as 1.36. The first is the default.
 pub(crate) const KUBERNETES: [&str; MINORS.len()] = MINORS;
 
-/// The first minor of Kubernetes that is in OpenShift 5: that of 5.0, which is also called 4.23.
-pub(crate) const OF_OPENSHIFT_5: u32 = 36;
-/// Difference between minor versions: OpenShift 4.N has the minor N + 13 of Kubernetes.
-pub(crate) const BEHIND: u32 = 13;
+/// First minor version of Kubernetes in OpenShift 5: that of 5.0, which is also called 4.23.
+pub(crate) const OPENSHIFT_5_FIRST_MINOR: u32 = 36;
+/// Difference between minor versions: OpenShift 4.N has the minor version N + 13 of Kubernetes.
+pub(crate) const OPENSHIFT_4_MINOR_OFFSET: u32 = 13;
 
-/// Number of a minor version of Kubernetes, as 36 for 1.36.
+/// Returns the number of a minor version of Kubernetes, such as 36 for 1.36.
 pub(crate) fn minor(version: &str) -> Result<u32> {
     let minor = version.strip_prefix("1.").with_context(|| format!("{version} is no minor version of Kubernetes"))?;
     minor.parse().with_context(|| format!("{version} is no minor version of Kubernetes"))
@@ -93,13 +93,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
-/// The minor versions that are asked for, each once, the newest first.
+/// Returns the requested minor versions, each once, the newest first.
 fn minors(asked: &[String]) -> Vec<&'static str> {
     MINORS.into_iter().filter(|minor| asked.iter().any(|one| one == minor || one == ALL)).collect()
 }
 
-/// Makes one payload, or one for each minor version. What another run has left there must not become part of it: one payload hides those of
-/// minor versions.
+/// Makes one payload, or one for each minor version. Fails if another run has left the other kind in the directory: a single payload hides
+/// those of minor versions.
 fn make_all(args: &Args, out: &Path) -> Result<()> {
     let remedy = "remove it, or name another directory with --out";
     if let [minor] = minors(&args.kubernetes)[..] {
@@ -165,7 +165,7 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Plugins of Container Credential Guard, from the directory `ccg` of the user's folder.
+/// Returns the plugins of Container Credential Guard, from the directory `ccg` of the user's folder.
 fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Result<Vec<Entry>> {
     let Some(folder) = args.from.as_ref().map(|from| from.join("ccg")).filter(|ccg| ccg.is_dir()) else {
         return Ok(Vec::new());
@@ -182,7 +182,7 @@ fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Resu
     Ok(entries)
 }
 
-/// Reports whether `template.spec.gmsa.plugin.file` takes this name.
+/// Reports whether `template.spec.gmsa.plugin.file` accepts this name.
 fn is_library(name: &str) -> bool {
     (5..=64).contains(&name.len())
         && name.strip_suffix(".dll").is_some()
@@ -190,7 +190,7 @@ fn is_library(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
-/// The parts with these names, or all.
+/// Returns the parts with these names, or all.
 fn chosen(only: &[String]) -> Result<Vec<&'static Part>> {
     let names: BTreeSet<&str> = only.iter().map(String::as_str).collect();
     let known: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
@@ -200,7 +200,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Part>> {
     Ok(PARTS.iter().filter(|p| names.is_empty() || names.contains(p.name)).collect())
 }
 
-/// The file that the user gives for a part, if any.
+/// Returns the file that the user provides for a part, if any.
 fn file_of(part: &Part, args: &Args) -> Result<Option<PathBuf>> {
     if let (true, Some(kubelet)) = (part.name == "kubelet", &args.kubelet) {
         ensure!(kubelet.is_file(), "{} is not a file", kubelet.display());
@@ -212,7 +212,7 @@ fn file_of(part: &Part, args: &Args) -> Result<Option<PathBuf>> {
 }
 
 fn verify(dir: &Path) -> Result<()> {
-    let payload = Payload::open(dir).with_context(|| format!("{} is no good payload", dir.display()))?;
+    let payload = Payload::open(dir).with_context(|| format!("{} is not a usable payload", dir.display()))?;
     let files: Vec<&File> = payload.manifests().flat_map(|manifest| &manifest.files).collect();
     let mut bad = 0;
     for file in &files {
@@ -281,7 +281,7 @@ mod tests {
         assert!(chosen(&["kublet".into()]).err().unwrap().to_string().contains("kubelet"));
     }
 
-    /// Minor versions that a line of arguments asks for.
+    /// Returns the minor versions that a command line requests.
     fn of_line(line: &str) -> Vec<&'static str> {
         minors(&Cli::try_parse_from(line.split_whitespace()).unwrap().args.kubernetes)
     }
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Checks what `make image` runs, without running it: an image for every cluster that the guide names, unless one minor version is asked for.
+    /// Checks the commands of `make image` without running them: an image for every cluster of the guide, unless minor versions are named.
     #[test]
     fn make_image_has_a_payload_for_each_supported_cluster() {
         for (variables, expected) in [
@@ -307,7 +307,7 @@ mod tests {
             (&["KUBERNETES=1.35,1.33", "PROGRAMS=mine"], &["1.35", "1.33"]),
         ] {
             let mut make = std::process::Command::new("make");
-            // A make around the tests hands its own flags and variables down.
+            // A make that runs the tests passes its own flags and variables on.
             let make = make.args(["--dry-run", "image"]).args(variables).current_dir(devenv::workspace_root());
             let make = make.env_remove("MAKEFLAGS").env_remove("KUBERNETES").env_remove("PROGRAMS");
             let output = make.output().unwrap();
@@ -390,7 +390,7 @@ mod tests {
         assert!(verify(out.path()).is_err());
     }
 
-    /// The words of kubelet's command line, with every flag of the log runner that there is.
+    /// Returns the words of kubelet's command line, with all possible flags of the log runner.
     fn command_of_kubelet() -> Vec<String> {
         let pem = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned();
         let cluster = Cluster {
@@ -407,7 +407,7 @@ mod tests {
         rendered.services.services[0].path.split(' ').map(Into::into).collect()
     }
 
-    /// Checks the flags of the log runner: Go's programs end at once for a flag that they do not know, and then nothing is started.
+    /// Checks the flags of the log runner: Go programs exit at an unknown flag, and then nothing is started.
     #[test]
     fn the_log_runner_of_each_payload_takes_the_flags_that_it_gets_and_starts_its_program() {
         let words = command_of_kubelet();

@@ -1,4 +1,4 @@
-//! `cargo xtask rights`: compares the operator's roles of `deploy/` with what it asked API servers for while tests ran.
+//! `cargo xtask rights`: compares the operator's roles in `deploy/` with its requests to API servers during tests.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use testbed::deployment::{OPERATOR, PROBES};
 
 use crate::deploy;
 
-/// Files of the operator's roles. Those for its hosts' daemons are not the operator's.
+/// Files of the operator's roles, without the roles of the daemons on hosts.
 const ROLES: [&str; 4] = [
     "base/operator.yaml",
     "machine-api/user-data.yaml",
@@ -22,7 +22,7 @@ const ROLES: [&str; 4] = [
     "openshift-config/pull-secret.yaml",
 ];
 
-/// Rights that no request shows, and why they are there.
+/// Rights that no request uses, with the reason for each.
 const UNSEEN: &[(&str, &str)] = &[
     (
         "update windowsmachineconfig.openshift.io windowsnodepools/finalizers",
@@ -44,14 +44,14 @@ const UNSEEN: &[(&str, &str)] = &[
     ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
 ];
 
-/// Compares the operator's roles with the audit logs of API servers: a request that was forbidden is an error, and so is a right that no
+/// Compares the operator's roles with the audit logs of API servers. A forbidden request is an error, and so is a right that no
 /// request has used.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder with the audit logs, as tests write them that run with TESTBED_AUDIT_DIR.
+    /// Folder with the audit logs, which tests write if TESTBED_AUDIT_DIR names it.
     #[arg(long)]
     pub logs: PathBuf,
-    /// True if only some tests ran: a forbidden request is an error, an unused right is only reported.
+    /// Only report unused rights, because only some tests ran. A forbidden request is still an error.
     #[arg(long)]
     pub partial: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let path = entry?.path();
         let file = fs::File::open(&path).with_context(|| format!("open {}", path.display()))?;
         for line in BufReader::new(file).lines() {
-            // The last line of an API server that was killed may end anywhere.
+            // The last line of an API server that was killed may be incomplete.
             let Ok(event) = serde_json::from_str::<Event>(&line?) else { continue };
             seen.note(event);
         }
@@ -93,16 +93,16 @@ fn is_listed(right: &Right) -> bool {
     UNSEEN.iter().any(|(listed, _)| *listed == short)
 }
 
-/// One verb on one resource.
+/// Permission for one verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
-    /// Namespace. `None`: all namespaces, or the resource has none.
+    /// Namespace. `None` means all namespaces, or a cluster-scoped resource.
     namespace: Option<String>,
     group: String,
     /// Resource, with its subresource, if any.
     resource: String,
     verb: String,
-    /// Names of objects. Empty: all.
+    /// Names of objects. Empty means all.
     names: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for Right {
     }
 }
 
-/// The rights of the operator's roles.
+/// Returns the rights of the operator's roles.
 fn rights() -> Result<Vec<Right>> {
     let mut rights = Vec::new();
     for object in deploy::objects()? {
@@ -148,7 +148,7 @@ fn rights_of(rule: &PolicyRule, namespace: Option<&String>) -> Vec<Right> {
     rights
 }
 
-/// A line of an audit log.
+/// Line of an audit log.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event {
@@ -185,7 +185,7 @@ struct Response {
     code: u16,
 }
 
-/// A request that was allowed.
+/// Request of the operator.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Request {
     namespace: String,
@@ -204,7 +204,7 @@ struct Seen {
 impl Seen {
     fn note(&mut self, event: Event) {
         let User { username, groups } = event.user;
-        // Who only tries out the operator's rights shows nothing of what the operator does.
+        // Probes that only try out the operator's rights do not show what the operator does.
         if username != OPERATOR || groups.iter().any(|g| g == PROBES) || event.object_ref.resource.is_empty() {
             return;
         }
@@ -216,7 +216,7 @@ impl Seen {
             self.forbidden.insert(request);
             return;
         }
-        // An apply that makes the object takes both rights.
+        // An apply that creates the object needs both rights.
         if request.verb == "patch" && event.response_status.code == 201 {
             self.requests.insert(Request { verb: "create".into(), ..request.clone() });
         }
@@ -227,7 +227,7 @@ impl Seen {
         self.requests.iter().any(|request| right.covers(request))
     }
 
-    /// Requests that were forbidden and that no right covers. An API server that is starting has not read its roles yet, and forbids everything.
+    /// Returns the forbidden requests that no right covers. An API server that is starting has not read its roles yet, and forbids everything.
     fn refused(&self, rights: &[Right]) -> Vec<&Request> {
         self.forbidden.iter().filter(|request| !rights.iter().any(|right| right.covers(request))).collect()
     }
@@ -290,7 +290,7 @@ mod tests {
         let mut seen = Seen::default();
         seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", PROBES));
         assert!(seen.forbidden.is_empty());
-        // Admission says no with 403, too.
+        // Admission also refuses with 403.
         seen.note(event("patch", json!({"resource": "nodes"}), 403, "allow", "g"));
         assert!(seen.forbidden.is_empty());
         seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", "g"));

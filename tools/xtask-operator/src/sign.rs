@@ -1,4 +1,4 @@
-//! Signatures of the programs for hosts, by a command of the user.
+//! Signing of the programs for hosts, by a command of the user.
 
 use std::{
     fs,
@@ -8,17 +8,17 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Signing of programs.
+/// Signer of programs.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Signer {
-    /// Program that signs: it is run for each .exe and .dll for hosts, before its hash is taken, with the path of the file, which it signs in its place.
+    /// Signing program. It is run with the path of each .exe and .dll for hosts, before the hash is taken, and signs the file in place.
     #[arg(long = "sign", value_name = "PROGRAM")]
     program: Option<PathBuf>,
 }
 
 impl Signer {
-    /// Signs a copy of a program for hosts, and returns its path. A file whose copy would be no program, or that is not to be signed, is
-    /// used itself.
+    /// Signs a copy of a program for hosts, and returns its path. Returns the file itself if the copy is not named as a program, or no signer is
+    /// set.
     pub(crate) fn signed(&self, file: PathBuf, copy: PathBuf) -> Result<PathBuf> {
         let is_program =
             copy.extension().is_some_and(|kind| ["exe", "dll"].iter().any(|k| kind.eq_ignore_ascii_case(k)));
@@ -39,7 +39,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Signer that appends a word.
+    /// Returns a signer that appends a word.
     pub(crate) fn fake(folder: &Path) -> Signer {
         let program = folder.join("sign");
         fs::write(&program, "#!/bin/sh\nprintf ' signed' >> \"$1\"\n").unwrap();

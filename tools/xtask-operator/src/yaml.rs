@@ -4,14 +4,14 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_yaml::Value;
 
-/// YAML as a user would write it.
+/// Returns YAML in the form that a user would write.
 pub(crate) fn text(object: &impl Serialize) -> Result<String> {
     let mut value = serde_yaml::to_value(object)?;
     tidy(&mut value);
     Ok(serde_yaml::to_string(&value)?)
 }
 
-/// Takes out what is null, and the fraction of numbers that have none.
+/// Removes nulls, and the fractions of whole numbers.
 pub(crate) fn tidy(value: &mut Value) {
     match value {
         Value::Mapping(map) => {
@@ -28,13 +28,13 @@ pub(crate) fn tidy(value: &mut Value) {
     }
 }
 
-/// A whole number that a floating point number holds exactly.
+/// Returns the whole number that a floating-point number represents exactly, if any.
 fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the limits are checked")]
     (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64)
 }
 
-/// Objects of a text with several documents, without empty ones.
+/// Returns the objects of a text with several documents, without empty ones.
 #[cfg(test)]
 pub(crate) fn documents(text: &str) -> Vec<serde_json::Value> {
     let documents = serde_yaml::Deserializer::from_str(text).map(|one| serde::Deserialize::deserialize(one).unwrap());

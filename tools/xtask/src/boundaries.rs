@@ -1,11 +1,11 @@
-//! `cargo xtask boundaries`: checks that crates do not depend on what they must not know, directly or through others.
+//! `cargo xtask boundaries`: checks that crates have no forbidden dependencies, direct or indirect.
 
 use std::{collections::BTreeSet, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use devenv::{forget_caller, workspace_root};
 
-/// Packages, what must not be in their dependency trees, and why. Build scripts, procedural macros' own dependencies and tests do not count.
+/// Packages, their forbidden dependencies, and the reasons. Dependencies of build scripts, procedural macros and tests are ignored.
 const BOUNDARIES: &[(&str, &[&str], &str)] = &[
     ("api", &["kube-client", "hyper", "reqwest", "russh", "tokio"], "types for operator and host, without I/O"),
     (
@@ -20,7 +20,7 @@ const BOUNDARIES: &[(&str, &[&str], &str)] = &[
     ("xtask", &["api", "controller", "kube", "testbed", "tokio"], "starts within seconds in a fresh clone"),
 ];
 
-/// Checks that crates do not depend on what they must not know, directly or through others.
+/// Checks that crates have no forbidden dependencies, direct or indirect.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -43,7 +43,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Names of a package and of all packages that are compiled into it, with its own choice of their features.
+/// Returns the names of a package and of all packages that are compiled into it, with the features that it selects.
 fn tree(package: &str) -> Result<BTreeSet<String>> {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
@@ -55,7 +55,7 @@ fn tree(package: &str) -> Result<BTreeSet<String>> {
     Ok(tree)
 }
 
-/// Names in lines such as `tokio v1.47.0 (*)`.
+/// Returns the package names in lines such as `tokio v1.47.0 (*)`.
 fn names(tree: &str) -> BTreeSet<String> {
     tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask deny`: cargo-deny over deny.toml.
+//! `cargo xtask deny`: runs cargo-deny with `deny.toml`.
 
 use std::process::Command;
 
@@ -7,10 +7,10 @@ use devenv::execute;
 
 use crate::tools::prebuilt;
 
-/// Seconds to fetch the advisories.
+/// Time limit for fetching the advisories, in seconds.
 const FETCH: &str = "120";
 
-/// Checks licenses, sources, duplicates and, where their database can be fetched, known vulnerabilities of dependencies with cargo-deny.
+/// Checks dependencies with cargo-deny: licenses, sources, duplicates and, if the database can be fetched, known vulnerabilities.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -38,14 +38,14 @@ mod tests {
 
     use super::*;
 
-    /// An advisory on all versions of a crate.
+    /// Returns an advisory for all versions of a crate.
     fn advisory(id: &str, package: &str) -> String {
         format!(
             "```toml\n[advisory]\nid = \"{id}\"\npackage = \"{package}\"\ndate = \"2023-11-22\"\n\n[versions]\npatched = []\n```\n\n# A fault\n\nFor this test.\n"
         )
     }
 
-    /// A vulnerability that is known is recorded with its reason, and any other one fails the check.
+    /// Vulnerabilities that `deny.toml` lists pass the check; any other one fails it.
     #[test]
     fn what_is_recorded_passes_and_what_is_not_fails() {
         for (advisories, expected) in [
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    /// The reason for which deny.toml takes the vulnerability of `rsa`; that no crate of ours uses it itself, its section `bans` says.
+    /// Checks why `deny.toml` may ignore the vulnerability of `rsa`: no code decrypts with it. Its section `bans` forbids direct use of `rsa`.
     #[test]
     fn nothing_is_decrypted_with_rsa() {
         let mut git = Command::new("git");

@@ -11,16 +11,16 @@ use crate::tracked;
 
 /// Table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Pages whose commands users type.
+/// Pages with commands for users, which must be tested.
 const FOLLOWED: [&str; 2] = ["docs/guide/", "docs/reference/alerts.md"];
-/// Words in commands that no test runs as they are: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
+/// Words that exempt a command from tests: programs that need a real host, cluster, registry or build, commands for Pods, and placeholders.
 const NOT_RUN: &str =
     "oc opm ssh crane podman skopeo cosign flux make cargo helm exec logs port-forward rollout NAME VERSION POD DIGEST";
 
 /// Builds the site of the documentation in target/site.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build nothing: fail if a page is not in docs/SUMMARY.md, if a test or a source that a page names does not exist, or if a command of the guide or of the page of alerts is neither run by a test nor says why not.
+    /// Check only: each page is once in docs/SUMMARY.md, sources and tests that pages name exist, and commands for users are tested or excused.
     #[arg(long)]
     pub check: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Faults of the pages. `read`: the text of a source, or nothing where it does not exist.
+/// Returns the faults of the pages. `read` returns the text of a source, or `None` if it does not exist.
 fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let summary = pages.get(SUMMARY).map(String::as_str).unwrap_or_default();
     let mut faults = Vec::new();
@@ -76,7 +76,7 @@ fn faults(pages: &BTreeMap<String, String>, read: &dyn Fn(&str) -> Option<String
     faults
 }
 
-/// Fault of a block of commands: a test that runs it names its page and its section.
+/// Returns the fault of a command block: no test that names its page and its section runs it, and no reason is given.
 fn fault_of_commands(
     page: &str,
     section: &str,
@@ -99,7 +99,7 @@ fn fault_of_commands(
     (!is_run).then(|| format!("{} does not name this page and {section:?}", source_of(test)))
 }
 
-/// Fault of a code span that names a source, such as `controller/core/src/csr/`, or a test with a real API server, as `file::test_of_it`.
+/// Returns the fault of a code span that names a missing source, such as `controller/core/src/csr/`, or integration test, as `file::test_of_it`.
 fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let consists_of =
         |others: &str| span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || others.contains(c));
@@ -108,7 +108,7 @@ fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<St
     if is_path && read(span).is_none() {
         return Some(format!("there is no {span}"));
     }
-    // Targets of log levels and functions look like tests, which have longer names.
+    // Targets of log levels and functions look like tests, but have shorter names.
     let (file, test) = span.split_once("::").filter(|(file, test)| {
         consists_of("_:") && *file != "controller" && test.contains('_') && !test.contains(':')
     })?;
@@ -116,7 +116,7 @@ fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<St
     (!is_there).then(|| format!("there is no test {span}"))
 }
 
-/// File of a test with a real API server.
+/// Returns the file of an integration test.
 fn source_of(test: &str) -> String {
     format!("controller/tests/it/{test}.rs")
 }
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Questions of users, as the words that they search for. A page that README.md links to leads from each of them to its answer.
+    /// Checks that docs/README.md, to which README.md links, has a row for each of the users' questions, which are given as search words.
     #[test]
     fn each_question_is_answered_after_two_clicks() {
         const WORDS: &str = "rotate the SSH key|domain user|node NotReady|private registry|ports|from Kubernetes 1.34|Calico|AKS|undo|OpenShift without OLM|\

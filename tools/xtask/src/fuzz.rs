@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: fuzzes all that reads input from outside, under libFuzzer, with coverage but on the stable toolchain.
+//! `cargo xtask fuzz`: fuzzes all parsers of outside input with libFuzzer, with coverage but on the stable toolchain.
 
 use std::{
     collections::VecDeque,
@@ -19,10 +19,10 @@ pub(crate) struct Args {
     /// Seconds for which each target runs.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
-    /// Runs one target with only the input in this file.
+    /// Run one target with only the input in this file.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Targets; all if none is named.
+    /// Targets. Defaults to all.
     #[arg(value_name = "TARGET", value_parser = TARGETS.map(|(name, _)| name))]
     pub targets: Vec<String>,
 }
@@ -46,11 +46,11 @@ const TARGETS: [(&str, &[&str]); 15] = [
     ("windows-instances", &[]),
 ];
 
-/// Flags for coverage, for which a nightly toolchain has a flag of its own. No address sanitizer: what is fuzzed has no unsafe code.
+/// Flags for coverage. A nightly toolchain would have one flag for it. No address sanitizer, as the fuzzed code has no unsafe code.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
-/// Seconds for one input: one that takes longer is a finding. Debug code on a busy machine is slow.
+/// Time limit for one input, in seconds. A slower input is a finding. Debug code on a busy machine is slow.
 const SECONDS_FOR_ONE: u64 = 20;
 const MEGABYTES: u64 = 1024;
 /// Maximum number of bytes of a finding that are printed.
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let work = || {
         let mut failed = 0;
-        // The lock is given up before the target runs.
+        // The lock is released before the target runs.
         while let Some(name) = { waiting.lock().ok().and_then(|mut names| names.pop_front()) } {
             if let Err(error) = fuzz(&program, name, args.seconds) {
                 println!("{name}: {error:#}");
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The fuzzer, in a target folder of its own: everything in it is built with other flags.
+/// Builds the fuzzer, and returns its path. Its target folder is its own, because all crates are built with other flags.
 fn build() -> Result<PathBuf> {
     let host = Command::new("rustc").args(["--print", "host-tuple"]).current_dir(workspace_root()).output()?.stdout;
     let host = String::from_utf8(host)?;
@@ -103,7 +103,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir.join(host.trim()).join("debug/fuzz"))
 }
 
-/// Runs a target from the seeds and what earlier runs on this machine have found to be new.
+/// Runs a target with its seeds and with the new inputs that earlier runs on this machine found.
 fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<()> {
     let root = workspace_root();
     let corpus = cache_dir()?.join("fuzz/corpus").join(name);
@@ -120,7 +120,7 @@ fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<()> {
     if dictionary.is_file() {
         command.arg(format!("-dict={}", dictionary.display()));
     }
-    // The first folder is written to.
+    // libFuzzer writes to the first folder.
     command.arg(&corpus).args(seeds(&root, name));
     let output = command.output().with_context(|| format!("start {}", program.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -148,7 +148,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?)
 }
 
-/// An input for a user to read, and to make a test of.
+/// Returns an input as hex and text, for a user who writes a test for it.
 fn shown(input: &[u8]) -> String {
     let shown = &input[..input.len().min(SHOWN)];
     let text = String::from_utf8_lossy(shown);
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Checks that what is fuzzed is what is shipped.
+    /// Checks that the fuzzed dependencies have the released versions.
     #[test]
     fn both_lock_files_have_the_same_versions() {
         let versions = |lock: &str| {

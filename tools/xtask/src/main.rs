@@ -1,7 +1,7 @@
 //! Tasks for developers and CI: `cargo xtask <task>`. Each has a file of its own, with its arguments and a `run`.
 //!
-//! This program starts within seconds in a fresh clone. Tasks that need the operator's code are in the crate `xtask-operator`, which it has
-//! cargo build and run.
+//! This program starts within seconds in a fresh clone. Tasks that need the operator's code are in the crate `xtask-operator`, which this
+//! program builds and runs with cargo.
 
 mod boundaries;
 mod check;
@@ -54,7 +54,7 @@ enum Task {
     /// Compares the operator's roles with the audit logs of API servers.
     #[command(disable_help_flag = true)]
     Rights(Forwarded),
-    /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
+    /// Installs the requirements of the test bed on a Debian machine, as root. Does nothing if all are installed.
     Setup(setup::Args),
 }
 
@@ -89,7 +89,7 @@ fn run(task: Task) -> anyhow::Result<()> {
     }
 }
 
-/// Paths of the tracked files that match.
+/// Returns the paths of the tracked files that match the patterns.
 fn tracked(patterns: &[&str]) -> anyhow::Result<Vec<String>> {
     let output = Command::new("git").args(["ls-files", "--"]).args(patterns).current_dir(workspace_root()).output();
     let output = output.context("start git")?;
@@ -102,7 +102,7 @@ fn become_operator_task(name: &str, task: &Forwarded) -> anyhow::Result<()> {
     Err(operator_task(name).args(&task.args).exec()).context("start cargo")
 }
 
-/// A cargo that brings `xtask-operator` up to date and runs one of its tasks in the current folder.
+/// Returns a cargo command that builds `xtask-operator` and runs one of its tasks in the current folder.
 fn operator_task(name: &str) -> Command {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);

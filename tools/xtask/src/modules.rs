@@ -1,7 +1,7 @@
 //! `cargo xtask modules`: finds cycles between the modules at the root of each crate, with tsort.
 //!
-//! A module depends on another one if its files name it behind `crate::`. Tests and comments do not count. Cycles further down, and those through
-//! re-exports of the root, are not seen.
+//! A module depends on another one if its files contain `crate::` with the other name. Tests and comments do not count. Cycles further down, and
+//! those through re-exports of the root, are not detected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::tracked;
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
-/// Sorts the modules of each crate by what they depend on.
+/// Sorts the modules of each crate by their dependencies. Fails if there is a cycle.
 pub(crate) fn run(_: &Args) -> Result<()> {
     let mut crates: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for path in tracked(&["*/src/*.rs"])? {
@@ -47,7 +47,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Names behind `crate::`, and those in a group there, outside of comments and of the tests at the end.
+/// Returns the names after `crate::`, including those in a group, but not in comments or in the tests at the end.
 fn named(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -25,20 +25,20 @@ const OF_DEMO: &[(&str, &str)] = &[
 const OF_TESTS: &[(&str, &str)] = &[
     // libFuzzer is C++.
     ("g++", "g++"),
-    // Test of images that are pulled ahead.
+    // Test of images that are pulled in advance.
     ("containerd", "containerd"),
     ("make", "make"),
-    // Prebuilt programs of the check.
+    // Installs the prebuilt programs of the check.
     ("pip3", "python3-pip"),
-    // The operator's image, and a run of it.
+    // Build and run the operator's image.
     ("musl-gcc", "musl-tools"),
     ("buildah", "buildah"),
     ("podman", "podman"),
     ("runc", "runc"),
     ("/usr/share/ca-certificates/mozilla", "ca-certificates"),
-    // Redis, without the service of `redis-server`: the cache of Argo CD, which runs by night.
+    // Redis, without the service of `redis-server`: cache of Argo CD in the nightly check.
     ("redis-check-rdb", "redis-tools"),
-    // The page of the command `ui`.
+    // Tests of the page of the command `ui`.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
     ("/usr/share/fonts/truetype/dejavu", "fonts-dejavu-core"),
@@ -52,23 +52,23 @@ const NEEDS_OF_DEMO: &str = "the demonstration takes up to 20 GB of disk and 6 G
 /// Disk, memory and time of `make test`.
 const NEEDS_OF_TESTS: &str = "the tests take up to 50 GB of disk in the caches of cargo, Go and this repository, 8 GB of memory, and on 2 cores an hour, or more the first time";
 
-/// Debian's Rust with the source of its standard library: what cross-builds where rustup has no Windows target.
+/// Debian's Rust with the source of its standard library, for cross-builds if rustup cannot add the Windows target.
 const DEBIAN_RUST: &[(&str, &str)] = &[
     ("/usr/bin/rustc", "rustc-web"),
     ("/usr/bin/cargo", "cargo-web"),
     ("/usr/lib/rustlib/src/rust/library", "rust-web-src"),
 ];
 
-/// Installs what a new machine lacks.
+/// Installs missing requirements on a new machine.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Install what the demonstration needs, and no more.
+    /// Install only the requirements of the demonstration.
     #[arg(long)]
     demo: bool,
 }
 
-/// Installs what is missing, and says so first; does nothing when all is there. Installs packages as root on Debian, and otherwise names what is left
-/// out. Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.
+/// Installs missing packages, after it reports the requirements. Packages are installed as root on Debian; other users get a list of them. Go is
+/// not installed: Debian's version is too old for Kubernetes, so a missing Go is an error with a remedy.
 pub(crate) fn setup(args: &Args) -> Result<()> {
     if find("go").is_none() {
         bail!("there is no Go: install the version in tools/testbed/go/go.mod or a later one from https://go.dev/dl/");
@@ -102,7 +102,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// The packages of what is not `present`.
+/// Returns the packages of the programs that are not `present`.
 fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Vec<&'a str> {
     wanted.iter().filter(|(place, _)| !present(place)).map(|(_, package)| *package).collect()
 }

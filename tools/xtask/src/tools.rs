@@ -1,12 +1,12 @@
-//! Programs of other projects that the check runs, in the cache folder: prebuilt ones at the versions and hashes of `tools/xtask/requirements.txt`, which pip
-//! installs in seconds, and mdBook, which cargo builds once.
+//! Programs of other projects that the check runs, in the cache folder. pip installs prebuilt ones in seconds, with the versions and hashes of
+//! `tools/xtask/requirements.txt`. cargo builds mdBook once.
 
 use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 use devenv::{cache_dir, execute, forget_caller, workspace_root};
 
-/// A program of `requirements.txt`, to be run in the root of the repository.
+/// Returns a command for a program of `requirements.txt`, in the root of the repository. Installs the programs first if necessary.
 pub(crate) fn prebuilt(name: &str) -> Result<Command> {
     let requirements = workspace_root().join("tools/xtask/requirements.txt");
     let (folder, wanted) = (cache_dir()?.join("tools"), fs::read(&requirements)?);
@@ -27,19 +27,19 @@ pub(crate) fn prebuilt(name: &str) -> Result<Command> {
     Ok(program)
 }
 
-/// Arguments of lychee: of other sites, no link is followed; in files, each must lead to a heading.
+/// Arguments of lychee: links to other sites are not checked, and fragments must lead to a heading.
 pub(crate) const LYCHEE: &[&str] = &["--offline", "--include-fragments=full", "--no-progress"];
 
-/// A program of crates.io, its version, and further arguments of the installation.
+/// Program of crates.io, its version, and further arguments of the installation.
 pub(crate) struct Tool(&'static str, &'static str, &'static [&'static str]);
 
 /// mdBook for the site, without its own server, which needs half of its dependencies.
 pub(crate) const MDBOOK: Tool = Tool("mdbook", "0.5.4", &["--no-default-features", "--features", "search"]);
-/// Plug-in of mdBook for diagrams of the site. Its minor version goes with that of mdBook.
+/// Plug-in of mdBook for diagrams of the site. Its minor version must match that of mdBook.
 pub(crate) const MDBOOK_MERMAID: Tool = Tool("mdbook-mermaid", "0.17.1", &[]);
 
 impl Tool {
-    /// Path of the program, which is built first if need be (minutes).
+    /// Returns the path of the program. Builds it first if necessary, which takes minutes.
     pub(crate) fn program(&self) -> Result<PathBuf> {
         let Self(name, version, options) = self;
         let root = cache_dir()?.join(format!("{name}-{version}"));
@@ -49,7 +49,7 @@ impl Tool {
         }
         eprintln!("building {name} {version} (minutes, once)");
         let target = root.join("target");
-        // Debug: half the time to build, and each runs for seconds either way.
+        // A debug build takes half the time, and each program runs for seconds either way.
         let mut cargo = Command::new("cargo");
         forget_caller(&mut cargo);
         cargo.args(["install", name, "--version", version, "--locked", "--debug"]).args(*options);

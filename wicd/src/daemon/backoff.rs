@@ -1,4 +1,4 @@
-//! Delays before a service that keeps ending is started again.
+//! Backoff of the restarts of a failing service.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ const LONGEST: Duration = Duration::from_mins(5);
 /// Running time after which a service counts as healthy again.
 const HEALTHY: Duration = Duration::from_mins(10);
 
-/// Restart history of one service. Times are from a clock that only goes forward.
+/// Restart history of one service. Times are from a monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Backoff {
-    /// Number of unexpected ends and failed starts in a row.
+    /// Number of consecutive unexpected exits and failed starts.
     pub failures: u32,
     /// Time when the service was first seen running after its last start.
     running_since: Option<Duration>,

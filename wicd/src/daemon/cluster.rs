@@ -29,7 +29,7 @@ const MANAGER: &str = "wicd";
 /// Read timeout, longer than the API server keeps a watch open without an event.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);
 
-/// The API server cannot be used.
+/// Failure to use the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// wicd's kubeconfig or certificate is missing.
@@ -81,18 +81,18 @@ pub enum Issue {
     Refused(String),
 }
 
-/// A services ConfigMap, as the API server has it.
+/// Services ConfigMap as stored in the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicesConfigMap {
     /// Data of the ConfigMap.
     pub data: BTreeMap<String, String>,
-    /// Annotation of the ConfigMap with everything that hosts get and that is not in the data.
+    /// Annotation of the ConfigMap with the rest of the rendered configuration, which is not in the data.
     pub rendered: Option<String>,
 }
 
 /// API server, accessed with wicd's current certificate.
 pub trait Cluster: Send + Sync {
-    /// Returns the Node of this name, now and after each change; `None` while there is none.
+    /// Streams the Node of this name: its current state, and each change. `None` while it does not exist.
     fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>>;
     /// Returns a services ConfigMap, `None` if there is none.
     fn config_map<'a>(
@@ -106,7 +106,7 @@ pub trait Cluster: Send + Sync {
         node: &'a str,
         annotations: BTreeMap<&'static str, Option<String>>,
     ) -> BoxFuture<'a, Result<(), ClusterError>>;
-    /// Asks for a token of a ServiceAccount.
+    /// Requests a token of a ServiceAccount.
     fn request_token<'a>(
         &'a self,
         namespace: &'a str,
@@ -125,10 +125,10 @@ pub trait Connect: Send + Sync {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>>;
 }
 
-/// Proxy in a kubeconfig, so that kube does not read variables, of which a damaged one would be an error. No connection uses this proxy.
+/// Placeholder proxy in the kubeconfig, so that kube ignores the proxy variables, which may be damaged. No connection uses it.
 const NO_PROXY: &str = "http://none.invalid";
 
-/// The real API server, by the kubeconfig on the host.
+/// Connections to the real API server, with the kubeconfig on the host.
 pub struct Kube {
     host: Arc<dyn Host>,
 }
@@ -145,7 +145,7 @@ impl Kube {
             .ok_or(ClusterError::Missing(path::WICD_KUBECONFIG))?;
         let unusable = |e| ClusterError::Kubeconfig(Box::new(e));
         let mut kubeconfig = Kubeconfig::from_yaml(&text).map_err(unusable)?;
-        // The file names both: certificate and key are in one file, and are read once, so that they belong together.
+        // Certificate and key are in one file, which is read once, so that they belong together.
         let pem = files::read(&*self.host, path::WICD_CERT)?.ok_or(ClusterError::Missing(path::WICD_CERT))?;
         let (chain, key) = split(&String::from_utf8_lossy(&pem)).ok_or(ClusterError::Missing(path::WICD_CERT))?;
         for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
@@ -159,7 +159,7 @@ impl Kube {
                 let pem = files::read(&*self.host, &ca)?.ok_or(ClusterError::Missing(path::API_CA))?;
                 cluster.certificate_authority_data = Some(base64(&String::from_utf8_lossy(&pem)));
             }
-            // The proxy in the variables of the machine is for containerd. kube would take it, and does not read NO_PROXY.
+            // The machine-wide proxy variables are for containerd. kube would use them, but does not read NO_PROXY.
             cluster.proxy_url = Some(NO_PROXY.to_owned());
         }
         let mut config =
@@ -185,7 +185,7 @@ struct KubeCluster(kube::Client);
 
 impl Cluster for KubeCluster {
     fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>> {
-        // A field selector on the name is all that the rights of wicd allow.
+        // wicd's rights allow only a watch with a field selector on the name.
         let nodes: Api<Node> = Api::all(self.0.clone());
         watcher::watch_object(nodes, name)
             .map(|event| {
@@ -219,7 +219,7 @@ impl Cluster for KubeCluster {
         async move {
             let nodes: Api<Node> = Api::all(self.0.clone());
             let patch = json!({"metadata": {"annotations": annotations}});
-            // So that the Node says who wrote what.
+            // The managed fields of the Node then show what wicd wrote.
             let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
             nodes.patch_metadata(node, &params, &Patch::Merge(patch)).await.map_err(call("annotate the Node"))?;
             Ok(())
@@ -238,7 +238,7 @@ impl Cluster for KubeCluster {
             let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
             let made = accounts.create_token_request(service_account, &PostParams::default(), &request).await;
             let token = made.map_err(call(ACTION))?.status.and_then(|s| s.token);
-            token.ok_or_else(|| ClusterError::Call { action: ACTION, source: "the answer has none".into() })
+            token.ok_or_else(|| ClusterError::Call { action: ACTION, source: "the answer has no token".into() })
         }
         .boxed()
     }

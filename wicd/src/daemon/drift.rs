@@ -1,7 +1,7 @@
 //! Drift: changes on a host that do not come from a change of the desired state.
 //!
-//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in [`SETTLED`], because a host
-//! that restarts must neither forget that it left a change alone nor mistake one for its own.
+//! A difference is drift only if the item was right before under the same desired state. [`SETTLED`] records what was right, so that wicd still tells
+//! drift from its own pending changes after a restart of the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,31 +11,31 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use super::plan::Wanted;
+use super::plan::DesiredService;
 use crate::files::{self, Access, Stamp};
 use crate::host::{Host, HostError, ServiceInfo, StartType};
 use crate::operation::SETTLED;
 
-/// Time for which a restored entry is still reported.
+/// Time for which a corrected item is still reported.
 const SHOWN: Duration = Duration::from_mins(10);
-/// Maximum number of reported entries.
+/// Maximum number of reported items.
 const MOST: usize = 10;
-/// Maximum length of a text of the Node's annotation, in bytes.
+/// Maximum length of the Node's drift annotation, in bytes.
 const LONGEST: usize = 1024;
 
-/// Content of [`SETTLED`].
+/// Record of what was right, stored in the file [`SETTLED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Settled {
-    /// Digest of the desired state and of the operation that brought it.
+    /// Digest of the desired state and of the operation that applied it.
     of: String,
-    /// Services as they were desired when all was well; `None` until then.
+    /// Desired services when all services last ran as desired; `None` until then.
     services: Option<BTreeMap<String, Right>>,
     /// Files that had the right content, with their stamps at that time.
     files: BTreeMap<String, Stamp>,
 }
 
-/// Service as it was desired when all was well.
+/// Desired state of a service when all services last ran as desired.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 struct Right {
     command: Option<String>,
@@ -44,9 +44,9 @@ struct Right {
     environment: BTreeMap<String, String>,
 }
 
-/// Kind of checked items. Each check replaces the drift that an earlier check of the same kind has left.
+/// Kind of checked items. Each check replaces the uncorrected drift of the previous check of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum CheckKind {
     /// Services.
     Services,
     /// Variables and trusted certificates.
@@ -60,17 +60,17 @@ pub enum Place {
 pub struct Drift {
     settled: Settled,
     unsaved: bool,
-    left: BTreeMap<Place, BTreeSet<String>>,
+    left: BTreeMap<CheckKind, BTreeSet<String>>,
     healed: BTreeMap<String, Duration>,
 }
 
 impl Drift {
-    /// Begins with the record on the host if it is of this desired state as `operation` brought it, otherwise empty. An
-    /// operation of the operator applies the whole desired state, so it also restores what was left before.
+    /// Loads the record on the host if it is of this desired state as applied by `operation`, otherwise starts an empty one. An operation of the
+    /// operator applies the whole desired state, and so corrects drift that was left.
     pub fn follow(&mut self, host: &dyn Host, desired: &Desired, operation: &str) {
         let json = serde_json::to_vec(desired).unwrap_or_default();
         let of = hex::encode(Sha256::new().chain_update(json).chain_update(operation).finalize());
-        // A record that cannot be read is as good as none.
+        // An unreadable record counts as none.
         let on_record = files::read_json::<Settled>(host, SETTLED).ok().flatten();
         self.settled = on_record.filter(|s| s.of == of).unwrap_or(Settled { of, ..Settled::default() });
         self.unsaved = false;
@@ -82,10 +82,10 @@ impl Drift {
         self.settled.services.is_some()
     }
 
-    /// Records that all services run as `wanted` says.
-    pub fn settle(&mut self, wanted: &[Wanted]) {
+    /// Records that all services run as desired.
+    pub fn settle(&mut self, wanted: &[DesiredService]) {
         let before = self.settled.services.clone().unwrap_or_default();
-        let right = |w: &Wanted| {
+        let right = |w: &DesiredService| {
             // While a variable is not known, the service keeps the command that it had.
             let command = w.command.clone().or_else(|| before.get(&w.name)?.command.clone());
             let (dependencies, environment) = (w.dependencies.clone(), w.environment.clone());
@@ -96,9 +96,9 @@ impl Drift {
         self.settled.services = Some(services);
     }
 
-    /// Returns the changed parts of a service: none if the service never was in its current desired state, for example when a variable in its command
-    /// has another value by now.
-    pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
+    /// Returns the parts of a service that have drifted: none if the service never was in its current desired state, for example because a variable
+    /// in its command has another value by now.
+    pub fn of_service(&self, wanted: &DesiredService, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
         let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
         let as_before = |r: &Right| {
             (&r.dependencies, &r.environment) == (&wanted.dependencies, &wanted.environment)
@@ -107,7 +107,7 @@ impl Drift {
         if right.is_some_and(as_before) { changes(wanted, actual) } else { Vec::new() }
     }
 
-    /// Returns the stamp of a file when its content was last right.
+    /// Returns the stamp that a file had when its content was last right.
     pub fn right_file(&self, path: &str) -> Option<Stamp> {
         self.settled.files.get(path).copied()
     }
@@ -118,10 +118,10 @@ impl Drift {
     }
 
     /// Records the result of a check: items that were corrected, and items that were left.
-    pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
+    pub fn found(&mut self, place: CheckKind, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
-            warn!(what, "this was changed on the host; it is left so");
+            warn!(what, "changed on the host; left unchanged");
         }
         self.healed(healed, now);
     }
@@ -129,12 +129,12 @@ impl Drift {
     /// Records items that were corrected.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
-            warn!(what, "this was changed on the host; it is restored");
+            warn!(what, "changed on the host; restored");
             self.healed.insert(what, now);
         }
     }
 
-    /// Returns drift for the operator: short, sorted, at most ten texts. Entries that were left alone come before restored ones.
+    /// Returns drift for the operator: at most ten short texts, sorted. Items that were left take precedence over corrected ones.
     pub fn texts(&mut self, now: Duration) -> Vec<String> {
         self.healed.retain(|_, at| now.saturating_sub(*at) < SHOWN);
         let left: BTreeSet<&String> = self.left.values().flatten().collect();
@@ -158,7 +158,7 @@ impl Drift {
     }
 }
 
-fn changes(wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
+fn changes(wanted: &DesiredService, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
     let Some(actual) = actual else { return vec!["deleted"] };
     let parts = [
         ("command", wanted.command.as_ref().is_some_and(|c| *c != actual.command)),

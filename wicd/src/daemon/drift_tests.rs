@@ -5,8 +5,8 @@ use crate::daemon::plan::Prepared;
 use crate::fake::FakeHost;
 use proptest::prelude::*;
 
-fn wanted(command: Option<&str>, dependencies: &[&str]) -> Wanted {
-    Wanted {
+fn wanted(command: Option<&str>, dependencies: &[&str]) -> DesiredService {
+    DesiredService {
         name: "kubelet".into(),
         command: command.map(String::from),
         dependencies: dependencies.iter().map(ToString::to_string).collect(),
@@ -38,7 +38,7 @@ fn what_was_never_so_has_nobody_changed() {
         ("everything", right.clone(), Some(&other), vec!["command", "dependencies", "start type"]),
         (
             "another variable is wanted by now",
-            Wanted { environment: proxy.clone(), ..right.clone() },
+            DesiredService { environment: proxy.clone(), ..right.clone() },
             Some(&other),
             vec![],
         ),
@@ -51,7 +51,7 @@ fn what_was_never_so_has_nobody_changed() {
     let mut drift = Drift::default();
     assert_eq!(drift.of_service(&right, None), Vec::<&str>::new(), "it was never there");
     drift.settle(std::slice::from_ref(&right));
-    // While the variable is not known, what is known of the command stays known.
+    // While the variable is not known, the last known command stays on record.
     drift.settle(&[wanted(None, &["containerd"])]);
     for (name, wanted, actual, expected) in cases {
         assert_eq!(drift.of_service(&wanted, actual), expected, "{name}");
@@ -87,14 +87,14 @@ fn what_was_right_outlives_wicd_but_no_operation_and_no_other_desired_state() {
 fn what_was_put_right_is_reported_for_ten_minutes_and_what_is_left_as_long_as_it_is_so() {
     let mut drift = Drift::default();
     let at = Duration::from_mins;
-    drift.found(Place::Services, set(&["service b: command"]), set(&["service a: deleted"]), at(0));
-    drift.found(Place::Files, set(&["file z"]), set(&[]), at(5));
+    drift.found(CheckKind::Services, set(&["service b: command"]), set(&["service a: deleted"]), at(0));
+    drift.found(CheckKind::Files, set(&["file z"]), set(&[]), at(5));
     assert_eq!(drift.texts(at(9)), ["file z (healed)", "service a: deleted (left)", "service b: command (healed)"]);
     assert_eq!(drift.texts(at(10)), ["file z (healed)", "service a: deleted (left)"]);
     // An entry that was restored before and is now left is reported once.
-    drift.found(Place::Files, set(&[]), set(&["file z"]), at(11));
+    drift.found(CheckKind::Files, set(&[]), set(&["file z"]), at(11));
     assert_eq!(drift.texts(at(11)), ["file z (left)", "service a: deleted (left)"]);
-    drift.found(Place::Services, set(&[]), set(&[]), at(20));
+    drift.found(CheckKind::Services, set(&[]), set(&[]), at(20));
     assert_eq!(drift.texts(at(20)), ["file z (left)"], "a check of one place does not affect another");
 }
 
@@ -102,7 +102,7 @@ fn what_was_put_right_is_reported_for_ten_minutes_and_what_is_left_as_long_as_it
 fn ten_texts_and_no_more_those_that_are_left_first() {
     let mut drift = Drift::default();
     let many = |prefix: &str, n: u32| (0..n).map(|i| format!("{prefix}{i}")).collect::<BTreeSet<_>>();
-    drift.found(Place::Files, many("a", 9), many("b", 8), Duration::ZERO);
+    drift.found(CheckKind::Files, many("a", 9), many("b", 8), Duration::ZERO);
     let texts = drift.texts(Duration::ZERO);
     assert_eq!(texts.len(), 10);
     assert_eq!(texts.iter().filter(|t| t.ends_with("(left)")).count(), 8);

@@ -11,7 +11,7 @@ use crate::operation::{require_reboot, untrusted};
 use crate::ownership::Ownership;
 
 /// Checks machine-wide variables and trusted certificates, restores them if `heal`, and returns those that differed. Where a variable had
-/// to be changed, a restart of the host is requested: Windows hands variables to services only when it starts. Certificates need no restart:
+/// to be changed, a restart of the host is requested: Windows passes variables to services only when it starts. Certificates need no restart:
 /// programs ask Windows for them at each verification.
 ///
 /// The caller holds the [`crate::lock`].
@@ -33,14 +33,14 @@ pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<S
         found.insert(format!("variable {name}"));
         if heal {
             claim(host, |owned| owned.claim_env_var(host, name, value))?;
-            // The need is written down first: should we end here, the restart is still asked for.
+            // Recorded first, so that a crash here does not lose the request for a restart.
             require_reboot(host, "machine-wide environment variables have changed")?;
             info!(variable = name, set = value.is_some(), "changing a machine-wide environment variable");
             host.set_env_var(name, value)?;
         }
     }
 
-    // What the operator gave has been checked by `apply`; damaged text is an error there, and nothing is dropped here.
+    // `apply` has verified these certificates; damaged text is an error, so that none is silently dropped.
     let wanted = certificates::bundle(desired.trusted_ca.as_bytes())
         .map_err(|e| HostError::system("read", "the certificates to trust")(std::io::Error::other(e)))?;
     for der in untrusted(host, &wanted)? {

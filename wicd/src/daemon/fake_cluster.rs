@@ -1,4 +1,4 @@
-//! An API server that is a few fields, for the tests of this module.
+//! Fake API server in memory, for the tests of this module.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,7 +27,7 @@ pub(crate) struct Inner {
     /// Answer to a certificate request.
     pub issuing: Mutex<Issuing>,
     request: Mutex<String>,
-    /// Answer to a token request, which fails without one. `tokens` has all requests.
+    /// Answer to token requests, which fail if it is `None`. `tokens` has all requests.
     pub token: Mutex<Option<String>>,
     pub tokens: Mutex<Vec<String>>,
     pub patches: Mutex<Vec<BTreeMap<&'static str, Option<String>>>>,

@@ -1,8 +1,7 @@
-//! The content of payload files: checked periodically, and restored after a change by another process.
+//! Integrity of payload files: their content is checked periodically, and restored after a change by another process.
 //!
-//! Programs are large, so only what has another size or time of change than when it was last right is read. A running
-//! service is not restarted when its file is put back: the program that runs keeps the old bytes, and one that is stopped is
-//! started by the reconciler anyway.
+//! Programs are large, so a file is read only if its size or modification time differs from when it was last right. A running service is not
+//! restarted when its file is restored: the running program keeps the old content, and the reconciler starts stopped services anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -11,13 +10,12 @@ use api::payload::{is_host_path, is_sha256};
 use api::services::FileInfo;
 use tracing::{info, warn};
 
-use super::drift::{Drift, Place};
+use super::drift::{CheckKind, Drift};
 use crate::files::{self, Stamp};
 use crate::host::{Host, HostError};
 use crate::operation::blob;
 
-/// Bytes after which a pass reads no further file. The lock is held during a pass, and the operator waits only so long for the
-/// lock.
+/// Number of bytes after which a pass reads no further file: a pass holds the lock, for which the operator waits only a limited time.
 const BUDGET: u64 = 128 << 20;
 
 /// Result of the check of a file.
@@ -32,20 +30,20 @@ enum Found {
 /// Check of payload files, in rounds of one or more passes.
 #[derive(Debug, Default)]
 pub struct FileIntegrity {
-    /// Files that are not checked yet in this round.
+    /// Files still to be checked in this round.
     queue: VecDeque<FileInfo>,
-    /// Files of this round that have drifted and are left so.
+    /// Files of this round that have drifted and were not corrected.
     left: BTreeSet<String>,
-    /// Stamps of wrong files, so that these are not read again and again.
+    /// Stamps of wrong files, so that these are not read in every round.
     wrong: BTreeMap<String, Stamp>,
-    /// Passes since the last round began; `None` if there was none.
+    /// Number of passes since the last round began; `None` if there was none.
     passes: Option<u32>,
     problems: BTreeMap<String, String>,
 }
 
 impl FileIntegrity {
-    /// Makes one pass: begins a round if one is due, and continues with it. With `heal`, drift is corrected; a file that was never right under this
-    /// desired state always is.
+    /// Makes one pass: continues the round, or begins one if it is due. With `heal`, corrects drift. A file that was never right under this desired
+    /// state is always corrected.
     pub fn check(
         &mut self,
         host: &dyn Host,
@@ -100,7 +98,7 @@ impl FileIntegrity {
             }
         }
         if self.queue.is_empty() {
-            drift.found(Place::Files, healed, std::mem::take(&mut self.left), now);
+            drift.found(CheckKind::Files, healed, std::mem::take(&mut self.left), now);
         } else {
             drift.healed(healed, now);
         }
@@ -112,7 +110,7 @@ impl FileIntegrity {
         self.problems.remove(&file.path);
     }
 
-    /// Reports each new problem once.
+    /// Logs each new problem once.
     fn complain(&mut self, file: &str, text: String) {
         if self.problems.get(file) != Some(&text) {
             warn!(file, "{text}");
@@ -121,8 +119,8 @@ impl FileIntegrity {
     }
 }
 
-/// Checks one file, and restores it if `heal`. `right` and `wrong` are its stamps when its content was right and
-/// when it was wrong. Adds to `read` what had to be read.
+/// Checks one file, and restores it if `heal`. `right` and `wrong` are its stamps when its content was right and when it was wrong. Adds the number
+/// of bytes read to `read`.
 fn look(
     host: &dyn Host,
     file: &FileInfo,
@@ -147,8 +145,8 @@ fn look(
     let blob = blob(&file.checksum);
     let Some(staged) = files::stamp(host, &blob)? else { return Ok(Found::Wrong(stamp)) };
     if !is_right(&blob, staged.size)? {
-        // Files are hard links to their blobs, so a write into a file damages its blob. Without it, the operator
-        // sees that it is missing and sends it again.
+        // Files are hard links to their blobs, so a write into a file damages its blob. Once it is removed, the operator sees that the blob is
+        // missing and sends it again.
         files::remove(host, &blob)?;
         return Ok(Found::Wrong(stamp));
     }

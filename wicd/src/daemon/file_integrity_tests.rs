@@ -18,7 +18,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Makes a host with two files that are in place and were found right.
+    /// Creates a host with two files that are in place and were found right.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
@@ -84,7 +84,7 @@ fn what_was_never_right_is_no_drift_and_always_put_right() {
     assert_eq!(bed.read(KUBELET).as_deref(), Some(KUBELET));
 }
 
-/// Writing into a file changes its blob too, because they are the same file: then there is nothing to put back.
+/// Writing into a file changes its blob too, because they are the same file, so the content cannot be restored.
 #[test]
 fn a_file_that_was_written_into_is_left_and_its_blob_is_sent_again() {
     let mut bed = Bed::new();
@@ -107,7 +107,7 @@ fn only_what_looks_changed_is_read() {
     };
     let right = bed.drift.right_file(KUBELET).unwrap();
     let other = "x".repeat(KUBELET.len());
-    // The same size and time: it is not read, which is how this test sees that.
+    // With the same size and time, the file is not read, and its wrong content is not noticed.
     touch(&other, UNIX_EPOCH + Duration::from_nanos(right.modified));
     assert_eq!(bed.round(false), [""; 0]);
     touch(&other, UNIX_EPOCH);

@@ -1,7 +1,7 @@
 //! Follows the API server: gets the desired state that the Node's annotation names, and reports the state of the host
 //! on the Node.
 //!
-//! Without the API server nothing here matters: the last good copy is kept true all the same.
+//! While the API server is unavailable, the reconciler keeps the host in the state of the last good copy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::host::{Host, HostError};
 use crate::lock;
 use crate::operation::marker;
 
-/// Delay before a retry: the base, which failures in a row double, and the longest one.
+/// Delay before a retry: the first, which doubles with each consecutive failure, and the maximum.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Maximum wait for an operation of the operator that holds the lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
@@ -151,7 +151,7 @@ impl Session<'_> {
                 Ok(()) = certificate.changed() => return Ok(()),
                 () = tokio::time::sleep(wait), if again => {}
             }
-            // No Node is normal: kubelet makes it.
+            // A missing Node is normal: kubelet registers it.
             let Some(node) = &seen else { continue };
             let now = report.borrow_and_update().clone();
             match sync(self.host, &*cluster, &desired, node, &now).await {
@@ -175,7 +175,7 @@ impl Session<'_> {
     }
 }
 
-/// Annotations that are to be written, or (`None`) taken away.
+/// Annotations to write or, if `None`, to remove.
 type Annotations = BTreeMap<&'static str, Option<String>>;
 
 /// Gets the desired state that `node` names if the host follows another one, and annotates the Node. Returns the
@@ -191,7 +191,7 @@ async fn sync(
     let refused = match obtain(host, cluster, identity, node, &report).await {
         Ok(()) => None,
         Err(FollowError::Unverified { name, problem }) => {
-            // The last good copy stays, and the operator is to know why.
+            // The last good copy stays, and the annotation tells the operator why.
             report.drift.push(format!("ConfigMap {name} (refused)"));
             Some(FollowError::Unverified { name, problem })
         }
@@ -199,7 +199,7 @@ async fn sync(
     };
     let mut annotations = annotations(node, &report);
     let now = Timestamp::now();
-    // The first one goes with the first version, not before it.
+    // The first report is written with the first version, not before.
     let is_stamped = annotations.contains_key(key::VERSION) || annotation(node, key::VERSION).is_some();
     if is_stamped && is_ready(node) && is_report_due(annotation(node, key::WICD_REPORTED), now) {
         annotations.insert(key::WICD_REPORTED, Some(Time::from(now).to_string()));
@@ -226,7 +226,7 @@ async fn obtain(
     let name = config_map_name(version).ok_or_else(|| FollowError::Version(version.to_owned()))?;
     let unverified = |problem| FollowError::Unverified { name: name.clone(), problem };
     if services_version::carried(version).is_none() {
-        // Of another operator: it is none of ours to follow.
+        // A version without a digest is another operator's, and is not followed.
         return Err(unverified(UnverifiedError::NoDigest));
     }
     let found = cluster.config_map(&identity.namespace, &name).await?;
@@ -239,7 +239,7 @@ async fn obtain(
     written.unwrap_or(Err(FollowError::Busy))
 }
 
-/// Applies the written annotations to `node`, which the watch has not delivered yet: they are not written again meanwhile.
+/// Applies the written annotations to the local copy of the Node, so that they are not written again before the watch delivers them.
 fn annotate(node: &mut Value, written: &Annotations) {
     let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert(Value::Null);
@@ -255,13 +255,13 @@ fn annotate(node: &mut Value, written: &Annotations) {
     }
 }
 
-/// Writes the new last good copy of the desired state, and the version into the marker by which the operator knows the copy. The reconciler
-/// sees the copy in its next pass.
+/// Writes the new last good copy of the desired state, and its version into the marker that the operator reads. The reconciler sees the copy in its
+/// next pass.
 fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<(), FollowError> {
     let _lock = lock::take(host, LOCK_PATIENCE)?.ok_or(FollowError::Busy)?;
     let Some(before) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(()) };
     let desired = Desired { version: version.to_owned(), services, ..before };
-    // First, because what follows a crash in between is this again, and not if the copy were written already.
+    // First: after a crash in between, both are written again, which would not happen if the copy were new already.
     if let Some(before) = marker(host) {
         let marker = Marker { version: version.to_owned(), ..before };
         files::write_json(host, path::STATE, &marker, Access::Inherited)?;
@@ -292,9 +292,9 @@ fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
 
 /// Returns the changes to the Node's annotations.
 ///
-/// The version is reported only when all services run, the Node is Ready, and no restart is waited for: neither one of
-/// wicd's nor one for which another client set the annotation. The operator removes the restart annotation once it has
-/// observed the restart. The drift annotation is wicd's alone; before the first pass over the host no drift is known.
+/// The version is reported only when all services run, the Node is Ready, and no restart is pending, whether requested by wicd or by another client
+/// through the annotation. The operator removes the restart annotation once it has observed the restart. Only wicd writes the drift annotation, and
+/// not before the first pass over the host.
 fn annotations(node: &Value, report: &Report) -> Annotations {
     let mut change = Annotations::new();
     let drift = drift::annotation(&report.drift);
@@ -316,8 +316,8 @@ fn annotations(node: &Value, report: &Report) -> Annotations {
     change
 }
 
-/// Reports whether the time in the annotation `wicd-reported` is to be renewed. A pass of each interval asks, and passes do not keep the time to the
-/// second, hence half of the interval. A time to come is from before the clock was corrected.
+/// Reports whether the time in the annotation `wicd-reported` must be renewed. That is after half of the interval, because passes are not exact to
+/// the second. A time in the future must be renewed, too: the clock was corrected.
 pub fn is_report_due(reported: Option<&str>, now: Timestamp) -> bool {
     let age = reported.and_then(|text| text.parse::<Timestamp>().ok()).map(|at| now.duration_since(at));
     age.and_then(|age| Duration::try_from(age).ok()).is_none_or(|age| age >= REPORT_INTERVAL / 2)

@@ -67,7 +67,7 @@ fn what_is_written_on_the_node() {
         ("still another version", wants.clone(), "True", report("v1", true, None), vec![]),
         ("no client asks", json!({}), "True", report("v2", true, None), vec![]),
         ("no annotations", Value::Null, "True", report("v2", true, None), vec![]),
-        // Contract section 8, item 6: nothing is stamped while a restart is awaited.
+        // No version is written while a restart is pending.
         ("a restart is needed", wants, "True", report("v2", true, Some("x")), vec![(key::REBOOT_REQUIRED, "")]),
         ("and that is said already", restart.clone(), "True", report("v2", true, Some("x")), vec![]),
         ("another client awaits one", restart, "True", report("v2", true, None), vec![]),
@@ -84,7 +84,7 @@ fn config(command: &str) -> ServicesConfig {
     ServicesConfig { services: vec![service], ..ServicesConfig::default() }
 }
 
-/// A host that follows v1, and an API server.
+/// Host that follows v1, and an API server.
 struct Bed {
     _dir: tempfile::TempDir,
     host: FakeHost,
@@ -170,7 +170,7 @@ fn drift_is_reported_and_taken_back() {
     }
     let both = annotations(&node(None), &report(&["a (left)"], Some("x")));
     assert_eq!(both.len(), 2, "a restart that is needed keeps nothing back: {both:?}");
-    // As the API server sees it.
+    // Patch as the API server gets it.
     assert_eq!(json!(to(None)).to_string(), format!(r#"{{"{}":null}}"#, key::DRIFT));
 }
 
@@ -191,7 +191,7 @@ fn what_was_written_counts_as_on_the_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_joins_follows_and_stops() {
     let bed = Bed::new();
-    // Without an API server the host comes up with what it had (contract section 8, item 3).
+    // Without an API server, the host starts with its last desired state.
     bed.cluster.down.store(true, Ordering::SeqCst);
     let daemon = bed.start();
     until("the service runs without an API server", || bed.command() == "kubelet v1").await;
@@ -215,7 +215,7 @@ async fn a_host_joins_follows_and_stops() {
         "the operator reads the same"
     );
 
-    // Contract section 8, item 2: stop means stop. The services continue.
+    // wicd stops when requested, and the services continue.
     bed.stop.cancel();
     tokio::time::timeout(Duration::from_secs(30), daemon).await.unwrap().unwrap();
     assert_eq!(bed.command(), "kubelet v2");
@@ -298,7 +298,7 @@ async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
         "and the operator is notified"
     );
 
-    // One of the Windows Machine Config Operator vouches for nothing.
+    // A version of the Windows Machine Config Operator has no digest.
     bed.store("10.18.0", &good);
     let legacy = json!({"metadata": {"annotations": {key::DESIRED_VERSION: "10.18.0"}}});
     let followed = sync(&host, &bed.cluster, &identity, &legacy, &report).await;

@@ -1,5 +1,5 @@
-//! wicd's log files, under the names by which kubelet's log endpoint has always served them, and other tools look for them: all lines in
-//! `.INFO`, those of warnings and errors also in `.WARNING`, and those of errors also in `.ERROR`.
+//! wicd's log files, under the names that kubelet's log endpoint serves and other tools expect: all lines in `.INFO`, warnings and errors
+//! also in `.WARNING`, and errors also in `.ERROR`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,16 +9,16 @@ use std::sync::Mutex;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::LevelFilter, layer::SubscriberExt as _, registry::Registry};
 
-/// Path of wicd's log file. Legacy.
+/// Path of wicd's log file. The name is a legacy of WMCO.
 pub const FILE: &str = r"C:\var\log\wicd\windows-instance-config-daemon.exe.INFO";
-/// Extensions of further logs in place of `INFO`, each with the least severe level of its lines.
+/// Extensions of the additional log files, each with the least severe level of its lines.
 pub const SEVERE: [(&str, Level); 2] = [("WARNING", Level::WARN), ("ERROR", Level::ERROR)];
-/// Size at which a new file is begun, in bytes.
+/// Size in bytes at which a log file is rotated.
 pub const LIMIT: u64 = 10 << 20;
 /// Maximum number of files of a log, including the current one.
 pub const FILES: u32 = 3;
 
-/// A file that is moved to `<name>.1` (and that to `<name>.2`) when it has grown to its limit.
+/// Log file that is renamed to `<name>.1` (and that to `<name>.2`) when it reaches its size limit.
 pub struct RotatingFile {
     path: PathBuf,
     limit: u64,
@@ -66,11 +66,11 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns the subscriber that writes log lines to `info`, which is the log, and to files beside it. A file beside it that cannot be opened
-/// is left out.
+/// Returns the subscriber that writes log lines to `info`, the main log, and to the additional files beside it. An additional file that
+/// cannot be opened is skipped.
 ///
 /// # Errors
-/// Fails when the log itself cannot be opened.
+/// Fails when the main log cannot be opened.
 pub fn subscriber(info: &Path, limit: u64, files: u32) -> io::Result<impl Subscriber + Send + Sync> {
     let mut layers = vec![layer(RotatingFile::open(info.to_owned(), limit, files)?, Level::INFO)];
     for (extension, level) in SEVERE {

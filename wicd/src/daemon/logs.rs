@@ -1,11 +1,10 @@
-//! Rotation of logs that their services write forever: those that their command lines name below [`path::LOGS`]. Services that the log runner runs
-//! are left out, as it rotates their logs; wicd rotates its own log, see [`super::log`].
+//! Rotation of logs that services do not rotate themselves: those below [`path::LOGS`] that their command lines name. Services under the log
+//! runner are skipped, because it rotates their logs; wicd rotates its own log, see [`super::log`].
 //!
 //! Go programs open their logs on Windows without `FILE_SHARE_DELETE`: a log that is in use cannot be renamed. It can be read
-//! and truncated, and containerd and klog open theirs for appending, so that what they write next goes to the new beginning.
-//! So a log is copied and then truncated. What is written between the last read and the truncation is lost: that is as short
-//! as it can be without the service's help, a few lines at most. A program that does not append leaves zeros where the log
-//! was; that is seen, and its log is left alone from then on.
+//! and truncated, and containerd and klog open theirs for appending, so that they continue at the new beginning. So a log is copied and then
+//! truncated. Lines written between the last read and the truncation, a few at most, are lost. A program that does not append leaves zeros at the
+//! beginning of its log; such a log is detected, and no longer rotated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -22,18 +21,18 @@ use super::variables::{self, HostFacts};
 use crate::files;
 use crate::host::{Host, HostError};
 
-/// Interval of checks of logs.
+/// Interval between checks of the logs.
 const EVERY: Duration = Duration::from_mins(1);
-/// The program that rotates the logs of what it runs.
+/// Program that runs a service and rotates its log.
 const LOG_RUNNER: &str = "kube-log-runner.exe";
 /// Space that a copy must leave free on `C:`, in bytes.
 const RESERVE: u64 = 1 << 30;
-/// Format of the UTC time in the name of a file that was put aside.
+/// Format of the UTC time in the name of a copied log.
 const TIME: &str = "%Y%m%dT%H%M%S";
-/// Number of zeros at the beginning of a log by which its program is known not to append.
+/// Number of zero bytes at the beginning of a log that show that its program does not append.
 const GAP: usize = 512;
 
-/// A file in the directory of a log.
+/// File in the directory of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile {
     /// Path of the file.
@@ -42,17 +41,17 @@ pub struct LogFile {
     pub size: u64,
 }
 
-/// Action on a file.
+/// Action of a log rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Put the content of a log aside and truncate the log.
+    /// Copy a log and truncate it.
     CopyTruncate {
         /// Path of the log.
         from: String,
         /// Path to which the content of the log is copied.
         to: String,
     },
-    /// Delete a file that was put aside.
+    /// Delete the copy of a log.
     Delete(String),
 }
 
@@ -71,7 +70,7 @@ pub async fn keep(host: Arc<dyn Host>) {
     }
 }
 
-/// Makes one pass over the logs. A failure is reported once, and retried in the next pass.
+/// Makes one pass over the logs. A failure is logged once, and retried in the next pass.
 fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED).ok().flatten() else { return };
     let Some(rotation) = desired.logs else { return };
@@ -103,7 +102,7 @@ fn say(said: &mut BTreeMap<String, String>, log: &str, text: String) {
 fn logs(desired: &Desired) -> BTreeSet<String> {
     let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
     let services = desired.services.services.iter();
-    // A variable of the Node in the name of a log is as good as none: there is no such file then.
+    // The Node is not known here: a log whose name needs one of its variables is not found, and not rotated.
     services.flat_map(|s| named(&variables::command(s, facts, None).unwrap_or_else(|_| s.path.clone()))).collect()
 }
 
@@ -133,14 +132,14 @@ fn named(command: &str) -> Vec<String> {
 fn look(host: &dyn Host, logs: &BTreeSet<String>) -> Result<Vec<LogFile>, HostError> {
     let mut found = Vec::new();
     for directory in logs.iter().filter_map(|log| files::parent(log)).collect::<BTreeSet<_>>() {
-        // Behind a link there are no logs of ours.
+        // A directory behind a link is skipped.
         let _held = match files::parents(host, &format!(r"{directory}\x")) {
             Err(HostError::Link { .. }) => continue,
             held => held?,
         };
         for name in files::list(host, directory)? {
             let path = format!(r"{directory}\{name}");
-            // What has a name that is none of ours is no business of ours either.
+            // Files with names that wicd would not use are skipped.
             let stamp = if is_host_path(&path) { files::stamp(host, &path)? } else { None };
             found.extend(stamp.map(|s| LogFile { path, size: s.size }));
         }
@@ -148,8 +147,7 @@ fn look(host: &dyn Host, logs: &BTreeSet<String>) -> Result<Vec<LogFile>, HostEr
     Ok(found)
 }
 
-/// Returns the actions on the files that were found in the directories of `logs`. Other files than logs
-/// and what was put aside of them are never touched.
+/// Returns the actions on the files that were found in the directories of `logs`. Only logs and their copies are touched.
 pub fn plan_rotation(logs: &BTreeSet<String>, files: &[LogFile], rotation: LogRotation, now: Timestamp) -> Vec<Action> {
     let is_log = |path: &str| logs.iter().any(|log| log.eq_ignore_ascii_case(path));
     let time = now.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
@@ -167,7 +165,7 @@ pub fn plan_rotation(logs: &BTreeSet<String>, files: &[LogFile], rotation: LogRo
             }
         }
     }
-    // Room is made before it is used.
+    // Deletions first, to free space for the copies.
     actions.sort_by_key(|a| matches!(a, Action::CopyTruncate { .. }));
     actions
 }
@@ -179,7 +177,7 @@ fn stem(log: &str) -> &str {
     }
 }
 
-/// Returns the time when `path` was put aside, if it was put aside of `log`.
+/// Returns the time of the copy if `path` is a copy of `log`.
 fn put_aside(log: &str, path: &str) -> Option<Timestamp> {
     let stem = stem(log);
     let (start, rest) = path.split_at_checked(stem.len())?;
@@ -191,7 +189,7 @@ fn put_aside(log: &str, path: &str) -> Option<Timestamp> {
     Some(DateTime::strptime(TIME, time).ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
-/// Puts the content of a log aside and truncates the log, even without room for a copy: a full disk is worse than a lost log.
+/// Copies a log and truncates it, even without space for the copy: a full disk is worse than a lost log.
 fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
     let failed = |e| HostError::system("rotate", from)(e);
     let _held = files::parents(host, from)?;
@@ -209,7 +207,7 @@ fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError>
         let copied = copy(&mut log, &mut aside, size);
         drop(aside);
         if copied.is_err() {
-            // Half a copy is of no use, and the log is still there.
+            // An incomplete copy is useless, and the log still exists.
             files::remove(host, to)?;
         }
         copied
@@ -233,10 +231,10 @@ fn begins_with_gap(log: &mut File) -> io::Result<bool> {
     Ok(start.len() == GAP && start.iter().all(|b| *b == 0))
 }
 
-/// Copies a log of `size` bytes, and then what has been added to it meanwhile.
+/// Copies a log of `size` bytes, and then what was appended meanwhile.
 fn copy(log: &mut File, aside: &mut File, size: u64) -> io::Result<()> {
     io::copy(&mut log.by_ref().take(size), aside)?;
-    // Most of the time goes here, so the rest is copied afterwards.
+    // This takes most of the time, so lines that are appended meanwhile are copied afterwards.
     aside.sync_all()?;
     let rest = log.metadata()?.len().saturating_sub(size);
     io::copy(&mut log.take(rest), aside)?;

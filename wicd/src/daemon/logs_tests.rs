@@ -63,7 +63,7 @@ fn what_is_rotated_and_what_is_deleted() {
         (beside("containerd-20260728T091500.log"), 500, vec![]),
         (beside("containerd-20260728T091459.log"), 500, delete(&beside("containerd-20260728T091459.log"))),
         (beside("containerd-20270728T091459.log"), 500, vec![]),
-        // Names that are not ours, though old.
+        // Old files with other names.
         (beside("containerd-20200101-000000.log"), 500, vec![]),
         (beside("containerd-20201301T000000.log"), 500, vec![]),
         (beside("containerd-20200101T000000.txt"), 500, vec![]),
@@ -90,7 +90,7 @@ fn a_log_that_is_named_like_one_put_aside_is_not_deleted() {
 }
 
 proptest! {
-    /// Only logs are rotated, whatever lies beside them, and only files put aside of them are deleted, which happens first.
+    /// Only logs are rotated, and only their copies are deleted, before any rotation.
     #[test]
     fn nothing_else_is_touched(names in proptest::collection::vec(r"(containerd)?[-.a-zT0-9é]{0,20}(\.log)?", 0..8)) {
         let logs = BTreeSet::from([LOG.to_owned()]);
@@ -152,7 +152,7 @@ fn a_log_that_is_open_is_put_aside_and_goes_on() {
     assert_eq!(bed.read(LOG).unwrap(), b"next", "the service goes on in the same file");
     let names = files::list(&bed.host, r"C:\var\log\containerd").unwrap();
     assert_eq!(names, ["containerd-20260728T101500.log", "containerd.log", "mine.txt"], "the old one is gone");
-    // An hour later what was put aside goes, too.
+    // After an hour, the copy is deleted, too.
     bed.pass("2026-07-28T11:15:01Z");
     assert_eq!((bed.read(ASIDE), bed.read(LOG)), (None, Some(b"next".to_vec())));
 }
@@ -199,7 +199,7 @@ fn what_was_put_aside_before_is_not_overwritten() {
     assert_eq!(bed.said, BTreeMap::new());
 }
 
-/// A link would lead the truncation elsewhere.
+/// A link would redirect the truncation to another file.
 #[cfg(unix)]
 #[test]
 fn links_are_left_alone() {

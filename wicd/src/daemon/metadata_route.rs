@@ -1,8 +1,8 @@
-//! The route to the cloud's metadata service.
+//! Route to the cloud's metadata service.
 //!
-//! When a network of containers is made on a network card, its address and routes move to a virtual card, and routes that were made for
-//! the old one go or lead nowhere. The metadata service has an address that no router announces, so that its route is not made again: the
-//! node has no credentials and no zone then, most often after a restart.
+//! When a container network is created on a network adapter, its address and routes move to a virtual adapter, and routes of the old one are lost
+//! or lead nowhere. No router announces the address of the metadata service, so that its route does not come back: the node then has no credentials
+//! and no zone, most often after a restart.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ const METRIC: u32 = 1;
 pub enum Step {
     /// No step: the route exists.
     None,
-    /// Make this route.
+    /// Create this route.
     Add(Route),
     /// Nearer route that leads elsewhere and hides the existing one.
     Hidden(Route),
@@ -26,12 +26,12 @@ pub enum Step {
     NoWayOut,
 }
 
-/// Returns the next step: the route must follow the default route, wherever that is now, and no nearer route may lead elsewhere.
+/// Returns the next step: the route must use the gateway of the default route, and no nearer route may lead elsewhere.
 pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     let default = routes.iter().filter(|r| r.length == 0).min_by_key(|r| r.metric);
     let Some(default) = default else { return Step::NoWayOut };
     let ours = Route { destination: address, length: 32, metric: METRIC, ..*default };
-    // A cloud's own agent may make one without a gateway: the service then answers on the card itself.
+    // A cloud's own agent may create a route without a gateway: the service then answers on the adapter's own link.
     let is_it = |r: &Route| r.is(&ours) || r.is(&Route { next_hop: Ipv4Addr::UNSPECIFIED, ..ours });
     let to_it = routes.iter().filter(|r| (r.destination, r.length) == (address, 32));
     match to_it.min_by_key(|r| (r.metric, !is_it(r))) {
@@ -41,18 +41,18 @@ pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     }
 }
 
-/// Makes the route to the metadata service if it is missing, and records it as wicd's; takes out a nearer route that wicd has made. Returns
-/// whether the route was there and nothing had to be done.
+/// Creates the route to the metadata service if it is missing, and records it as wicd's; removes a nearer route of wicd. Returns whether nothing
+/// had to be done.
 ///
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// Fails when Windows does not list its routes or refuses a change of them, the record of ownership cannot be read or written, or a nearer route is
-/// not ours.
+/// Fails when Windows does not list its routes or refuses a change, when the ownership record cannot be read or written, or when a nearer route is
+/// not wicd's.
 pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     match step(&host.routes()?, address) {
         Step::None => Ok(true),
-        // The network of the host is not there yet, or the route that is wanted leads nowhere.
+        // The host has no default route yet.
         Step::NoWayOut => Ok(false),
         Step::Hidden(nearer) => remove_nearer(host, &nearer).map(|()| false),
         Step::Add(route) => {
@@ -70,7 +70,7 @@ pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     }
 }
 
-/// Takes out a nearer route that wicd made when the default route was elsewhere. A route of another program stays, and is an error.
+/// Removes a nearer route that wicd created when the default route was elsewhere. A route of another program stays, and is an error.
 fn remove_nearer(host: &dyn Host, nearer: &Route) -> Result<(), HostError> {
     let Route { destination, next_hop, interface, .. } = nearer;
     let boot_id = host.boot_id()?;

@@ -1,10 +1,11 @@
-//! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
+//! Windows service `windows-instance-config-daemon`: keeps the host in the desired state that its Node's annotation
+//! names.
 //!
 //! * [`reconciler`]: brings services, variables and certificates to the last good copy of the desired state.
 //! * [`drift`]: distinguishes changes on the host from changes of the desired state.
 //! * [`file_integrity`]: payload files, restored after a change on the host.
-//! * [`metadata_route`]: the route to the cloud's metadata service.
-//! * [`logs`]: puts the logs of services aside that do not do so themselves.
+//! * [`metadata_route`]: route to the cloud's metadata service.
+//! * [`logs`]: rotates the logs of services that do not do so themselves.
 //! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
 //! * [`service_token`]: renews the token of a service that has an identity of its own.
@@ -40,9 +41,9 @@ use crate::host::Host;
 use cluster::Connect;
 use reconciler::{Reconciler, Report};
 
-/// Interval of checks of the services without a fault.
+/// Interval between checks of the services while no change is in progress.
 const QUIET: Duration = Duration::from_secs(5);
-/// Interval of checks while a change is in progress.
+/// Interval between checks while a change is in progress.
 const BUSY: Duration = Duration::from_millis(500);
 
 /// Runs wicd until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting
@@ -61,7 +62,7 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     }
 }
 
-/// Makes passes of the [`Reconciler`], forever.
+/// Runs passes of the [`Reconciler`] forever.
 async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, report: watch::Sender<Report>) {
     let begin = Instant::now();
     let mut reconciler = Reconciler::new(host);

@@ -8,7 +8,7 @@ use api::services::Service;
 use crate::host::ServiceInfo;
 
 /// Returns the services that directly or indirectly depend on `name` and are not stopped, in the order in which to stop them:
-/// each one comes before those that it depends on.
+/// each service comes before its dependencies.
 pub fn dependents(all: &[ServiceInfo], name: &str) -> Vec<String> {
     fn visit(all: &[ServiceInfo], name: &str, seen: &mut BTreeSet<String>, order: &mut Vec<String>) {
         for service in all.iter().filter(|s| s.dependencies.iter().any(|d| d.eq_ignore_ascii_case(name))) {
@@ -26,7 +26,7 @@ pub fn dependents(all: &[ServiceInfo], name: &str) -> Vec<String> {
     order
 }
 
-/// Returns the services in the order in which to start them: by priority, but none before one of the list that it depends on.
+/// Returns the services in the order in which to start them: by priority, but each after its dependencies in the list.
 /// `services` has no cycles, see [`api::services::ServicesConfig::validate`].
 pub fn start_order(services: &[Service]) -> Vec<&Service> {
     let mut left: Vec<&Service> = services.iter().collect();
@@ -36,7 +36,7 @@ pub fn start_order(services: &[Service]) -> Vec<&Service> {
         let ready = left
             .iter()
             .position(|s| !s.dependencies.iter().any(|d| left.iter().any(|other| other.name.eq_ignore_ascii_case(d))));
-        // Should there be a cycle after all, its services keep the order of their priorities.
+        // In a cycle, services keep the order of their priorities.
         order.push(left.remove(ready.unwrap_or(0)));
     }
     order
@@ -76,7 +76,7 @@ mod tests {
         for (name, expected) in cases {
             assert_eq!(dependents(&all, name), *expected, "{name}");
         }
-        // Windows refuses circles when a service starts, not when it is made.
+        // Windows refuses cycles when a service starts, not when it is created.
         let circle = [info("a", &["b"], Running), info("b", &["a"], Running)];
         assert_eq!(dependents(&circle, "a"), ["b"]);
     }

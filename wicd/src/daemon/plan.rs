@@ -1,6 +1,6 @@
-//! The next actions on the host's services. Pure: from the desired and the observed state to a list of actions.
+//! Next actions on the host's services: a pure function of the desired and the observed state.
 //!
-//! A plan is one pass, not the whole way: a service that depends on one that is still starting waits for the next pass.
+//! A plan covers one pass: a service that depends on one that is still starting waits for the next pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::ownership::Ownership;
 
 /// Desired state of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredService {
     /// Name of the service.
     pub name: String,
     /// Command line; `None` while a variable in it is not known. Then an existing service keeps its command line.
@@ -22,29 +22,29 @@ pub struct Wanted {
     pub dependencies: Vec<String>,
     /// Environment variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// True if the service failed so recently that it is not to be started yet.
+    /// True if the service failed so recently that it must not be started yet.
     pub hold: bool,
-    /// Progress of what the service needs on the host.
+    /// Progress of the service's prerequisites on the host.
     pub prepared: Prepared,
     /// True if drift of the service is left. The service is started in any case.
     pub left: bool,
 }
 
-/// Progress of what a service needs on the host, see [`api::services::Prepare`].
+/// Progress of a service's prerequisites on the host, see [`api::services::Prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Prepared {
-    /// The prerequisites of the service are there, or it has none.
+    /// All prerequisites exist, or the service has none.
     #[default]
     Ready,
-    /// The service runs with something that has to be changed; that is done when the service has stopped.
+    /// A prerequisite of the running service must change, which happens after the service has stopped.
     Stale,
-    /// A prerequisite of the service is not there yet.
+    /// A prerequisite does not exist yet.
     NotYet,
 }
 
-impl Wanted {
-    /// Returns the configuration for the service manager. The service is started by wicd, not with the host, so that it never starts with a
-    /// configuration that is no longer wanted; while wicd itself is away, the service manager restarts the service.
+impl DesiredService {
+    /// Returns the configuration for the service manager. wicd starts the service, not Windows, so that it never starts with an outdated
+    /// configuration. While wicd itself does not run, the service manager restarts the service.
     pub fn spec(&self, command: &str) -> ServiceSpec {
         ServiceSpec {
             name: self.name.clone(),
@@ -70,7 +70,7 @@ pub enum Action {
     Stop(String),
     /// Delete a stopped service.
     Delete(String),
-    /// Make or change a service, which is stopped or need not be for this.
+    /// Create or change a service, which is stopped if the change requires it.
     Put(ServiceSpec),
     /// Start a service.
     Start(String),
@@ -95,7 +95,7 @@ pub enum Waiting {
     Dependency,
     /// A variable in the service's command is not known.
     Variable,
-    /// A prerequisite of the service on the host is not there yet.
+    /// A prerequisite of the service does not exist on the host yet.
     Preparation,
     /// The service has failed, and is started again later.
     Failing,
@@ -121,11 +121,11 @@ impl Plan {
 
 /// Plans one pass over the services.
 ///
-/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` distinguishes the
-/// operator's from others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
-pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Ownership, assure: bool) -> Plan {
+/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` identifies the operator's. With
+/// `assure`, settings that `all` does not show (recovery) are written, too.
+pub fn plan(wanted: &[DesiredService], all: &[ServiceInfo], owned: &Ownership, assure: bool) -> Plan {
     let mut plan = Plan::default();
-    // As they will be when the actions so far are done.
+    // State of the services after the actions so far.
     let mut now: Vec<ServiceInfo> = all.to_vec();
     let mut restart: BTreeSet<String> = BTreeSet::new();
 
@@ -139,7 +139,7 @@ pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Ownership, assure: b
         now.retain(|s| s.name != service.name);
     }
 
-    // All stops come before all starts, the last started first.
+    // All stops come before all starts, in reverse order of start.
     for service in wanted.iter().rev() {
         let must_stop = |a: &&ServiceInfo| differs(service, a) || service.prepared == Prepared::Stale;
         if let Some(actual) = find(&now, &service.name).filter(|a| owned.is_ours(a)).filter(must_stop)
@@ -156,7 +156,7 @@ pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Ownership, assure: b
         }
     }
 
-    // Services of others that had to stop because they depend on ours.
+    // Other services that had to stop because they depend on the operator's.
     for name in restart {
         let ours = wanted.iter().any(|w| w.name.eq_ignore_ascii_case(&name));
         if !ours && find(&now, &name).is_some() {
@@ -166,12 +166,12 @@ pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Ownership, assure: b
     plan
 }
 
-/// Plans one wanted service, which has been stopped if it must be.
+/// Plans the actions on one desired service, whose necessary stop is planned already.
 fn one(
     actions: &mut Vec<Action>,
-    service: &Wanted,
+    service: &DesiredService,
     now: &[ServiceInfo],
-    wanted: &[Wanted],
+    wanted: &[DesiredService],
     owned: &Ownership,
     assure: bool,
 ) -> Option<Waiting> {
@@ -199,7 +199,7 @@ fn one(
         ServiceState::Running => (service.prepared != Prepared::Ready).then_some(Waiting::Preparation),
         ServiceState::Pending => Some(Waiting::Pending),
         ServiceState::Stopped | ServiceState::Missing => {
-            // The service manager would start them too, but then a failure of theirs would be counted as one of this service.
+            // The service manager would start dependencies, too, but would attribute their failures to this service.
             let blocked = service.dependencies.iter().any(|d| {
                 wanted.iter().any(|w| w.name.eq_ignore_ascii_case(d))
                     && find(now, d).is_none_or(|a| a.state != ServiceState::Running)
@@ -219,7 +219,7 @@ fn one(
 }
 
 /// Reports whether a service must be stopped to reach its desired state.
-fn differs(wanted: &Wanted, actual: &ServiceInfo) -> bool {
+fn differs(wanted: &DesiredService, actual: &ServiceInfo) -> bool {
     if wanted.left {
         return false;
     }
@@ -252,8 +252,8 @@ mod tests {
     use super::*;
     use ServiceState::{Missing, Pending, Running, Stopped};
 
-    fn wanted(name: &str, dependencies: &[&str]) -> Wanted {
-        Wanted {
+    fn wanted(name: &str, dependencies: &[&str]) -> DesiredService {
+        DesiredService {
             name: name.into(),
             command: Some(format!(r"C:\k\{name}.exe")),
             dependencies: dependencies.iter().map(ToString::to_string).collect(),
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    fn actual(wanted: &Wanted, state: ServiceState) -> ServiceInfo {
+    fn actual(wanted: &DesiredService, state: ServiceState) -> ServiceInfo {
         let spec = wanted.spec(wanted.command.as_deref().unwrap_or("old"));
         ServiceInfo {
             name: spec.name,
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Returns the actions and the waiting services, in short.
+    /// Returns the actions and the waiting services as short texts.
     fn short(plan: &Plan) -> Vec<String> {
         let word = |a: &Action| match a {
             Action::Stop(_) => "stop",
@@ -295,12 +295,13 @@ mod tests {
         let c = wanted("containerd", &[]);
         let k = wanted("kubelet", &["containerd"]);
         let p = wanted("kube-proxy", &["kubelet"]);
-        let changed = |w: &Wanted| Wanted { command: Some("new".into()), ..w.clone() };
-        let proxied = |w: &Wanted| Wanted { environment: [("A".to_owned(), "b".to_owned())].into(), ..w.clone() };
-        let unknown = |w: &Wanted| Wanted { command: None, ..w.clone() };
-        let hold = |w: &Wanted| Wanted { hold: true, ..w.clone() };
-        let left = |w: &Wanted| Wanted { left: true, ..changed(w) };
-        let prepared = |w: &Wanted, prepared| Wanted { prepared, ..w.clone() };
+        let changed = |w: &DesiredService| DesiredService { command: Some("new".into()), ..w.clone() };
+        let proxied =
+            |w: &DesiredService| DesiredService { environment: [("A".to_owned(), "b".to_owned())].into(), ..w.clone() };
+        let unknown = |w: &DesiredService| DesiredService { command: None, ..w.clone() };
+        let hold = |w: &DesiredService| DesiredService { hold: true, ..w.clone() };
+        let left = |w: &DesiredService| DesiredService { left: true, ..changed(w) };
+        let prepared = |w: &DesiredService, prepared| DesiredService { prepared, ..w.clone() };
         let all = |states: [ServiceState; 3]| {
             [&c, &k, &p]
                 .into_iter()
@@ -316,7 +317,7 @@ mod tests {
         let three = vec![c.clone(), k.clone(), p.clone()];
         let running = all([Running; 3]);
         let with = |more: ServiceInfo| running.iter().cloned().chain([more]).collect::<Vec<_>>();
-        type Case<'a> = (&'a str, Vec<Wanted>, Vec<ServiceInfo>, Vec<&'a str>);
+        type Case<'a> = (&'a str, Vec<DesiredService>, Vec<ServiceInfo>, Vec<&'a str>);
         let cases: Vec<Case<'_>> = vec![
             ("all is well", three.clone(), running.clone(), vec![]),
             (

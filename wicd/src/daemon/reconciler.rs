@@ -1,7 +1,6 @@
-//! Keeps the host's services, variables and trusted certificates as [`path::DESIRED`] says, with or without an API server.
+//! Reconciles the host's services, variables and trusted certificates with [`path::DESIRED`], with or without an API server.
 //!
-//! One [`Reconciler::reconcile_once`] looks, does what can be done at once and returns; it is called again and again. Between passes only
-//! what is needed for backing off is remembered.
+//! Each [`Reconciler::reconcile_once`] observes the host, takes the actions that are possible at once, and returns; it is called repeatedly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +11,12 @@ use serde_json::Value;
 use tracing::{error, info, warn};
 
 use super::backoff::Backoff;
-use super::drift::{Drift, Place};
+use super::drift::{CheckKind, Drift};
 use super::environment;
 use super::file_integrity::FileIntegrity;
 use super::metadata_route;
 use super::order::start_order;
-use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
+use super::plan::{Action, DesiredService, Plan, Prepared, Waiting, plan};
 use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
 use crate::operation::{marker, settle_reboot};
@@ -33,16 +32,16 @@ const THOROUGH: u32 = 24;
 /// State in which a pass found the host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Report {
-    /// The version that the host follows, if any.
+    /// Version that the host follows, if any.
     pub version: Option<String>,
     /// True if the host matched its desired state, without an action.
     pub settled: bool,
     /// Reason why the host must be restarted, if it must.
     pub reboot: Option<String>,
-    /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Restored
-    /// entries are reported for ten minutes, entries that are left until they are restored.
+    /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Corrected items are reported for ten
+    /// minutes, others until they are corrected.
     pub drift: Vec<String>,
-    /// Number of the [`REPORT_INTERVAL`] in which the pass was made, since the service started. A new number makes the report a new one.
+    /// Number of the [`REPORT_INTERVAL`] of the pass, since the service started. Each new number makes wicd send a new report.
     pub interval: u64,
 }
 
@@ -51,19 +50,19 @@ pub struct Reconciler {
     host: Arc<dyn Host>,
     backoffs: BTreeMap<String, Backoff>,
     desired: Option<Desired>,
-    /// True if settings that cannot be seen have been written since the desired state last changed.
+    /// True if settings that cannot be read back were written since the desired state last changed.
     assured: bool,
-    /// The desired state of the last pass without a fault, and the number of passes since the last full check.
-    settled: Option<(Vec<Wanted>, u32)>,
+    /// Desired services of the last pass that found all of them running, and the number of passes since the last full check.
+    settled: Option<(Vec<DesiredService>, u32)>,
     waiting: BTreeMap<String, Waiting>,
     complaints: BTreeMap<String, String>,
-    /// Services that read back otherwise than they were written: as written, and as read back.
+    /// Services that the service manager stores differently than written: as written, and as read back.
     odd: BTreeMap<String, (ServiceSpec, ServiceInfo)>,
-    /// The operation that brought the desired state.
+    /// Operation that applied the desired state.
     operation: String,
     drift: Drift,
     integrity: FileIntegrity,
-    /// Services that were changed or deleted (`None`) on the host and are left so, as they were found.
+    /// Services with drift that is left, as they were found; `None` for deleted ones.
     left: BTreeMap<String, Option<ServiceInfo>>,
     moving: bool,
 }
@@ -93,7 +92,7 @@ impl Reconciler {
         self.moving
     }
 
-    /// Makes one pass. `now` is a clock that only goes forward; `node` is the Node, if it is known.
+    /// Makes one pass. `now` is the time of a monotonic clock; `node` is the Node, if it is known.
     pub fn reconcile_once(&mut self, node: Option<&Value>, now: Duration) -> Report {
         let report = self.try_pass(node, now).unwrap_or_else(|e| {
             self.settled = None;
@@ -103,7 +102,7 @@ impl Reconciler {
         Report { interval: now.as_secs() / REPORT_INTERVAL.as_secs(), ..report }
     }
 
-    /// Returns the report of what is known without looking at the host.
+    /// Returns a report without observing the host.
     fn report(&mut self, now: Duration) -> Report {
         let version = self.desired.as_ref().map(|d| d.version.clone());
         Report { version, drift: self.drift.texts(now), ..Report::default() }
@@ -111,7 +110,7 @@ impl Reconciler {
 
     fn try_pass(&mut self, node: Option<&Value>, now: Duration) -> Result<Report, HostError> {
         self.moving = false;
-        // An operation of the operator may be half-way through its files: services wait until it is done.
+        // An operation of the operator may have written only some of its files: services wait until it is done.
         let Some(_lock) = lock::take(&*self.host, Duration::ZERO)? else {
             self.moving = true;
             return Ok(self.report(now));
@@ -120,7 +119,7 @@ impl Reconciler {
         let Some(desired) = self.desired.clone() else {
             return Ok(Report::default());
         };
-        // First, because it needs nothing of the rest: what fails below must not keep a node that runs from its credentials.
+        // First, because a failure below must not keep a running node from its credentials.
         let had_route = self.has_metadata_route(&desired);
         let heals = desired.drift == api::Drift::Heal;
         let wanted = self.wanted(&desired, node, now);
@@ -139,7 +138,7 @@ impl Reconciler {
         Ok(Report { settled, reboot, ..self.report(now) })
     }
 
-    /// Checks variables and certificates. Only a value that was right before can drift.
+    /// Checks variables and certificates. Differences are drift only after the host was in the desired state.
     fn environment(&mut self, desired: &Desired, heals: bool, now: Duration) -> Result<(), HostError> {
         let was_right = self.drift.is_settled();
         let found = environment::keep(&*self.host, desired, heals || !was_right)?;
@@ -148,12 +147,12 @@ impl Reconciler {
             (true, true) => (found, BTreeSet::new()),
             (true, false) => (BTreeSet::new(), found),
         };
-        self.drift.found(Place::Environment, healed, left, now);
+        self.drift.found(CheckKind::Environment, healed, left, now);
         Ok(())
     }
 
-    /// Makes the route to the metadata service if it is missing, and reports whether it was there or the host needs none. A node without the
-    /// route does not match its desired state.
+    /// Creates the route to the metadata service if it is missing. Reports whether the route existed or the host needs none: a node without the route
+    /// does not match its desired state.
     fn has_metadata_route(&mut self, desired: &Desired) -> bool {
         const ABOUT: &str = "route to the metadata service";
         let Some(address) = desired.metadata_address else { return true };
@@ -170,7 +169,7 @@ impl Reconciler {
         }
     }
 
-    /// Reads the desired state. An unusable one is reported and ignored.
+    /// Reads the desired state. An unusable one is logged and ignored.
     fn load(&mut self) {
         let read = files::read_json::<Desired>(&*self.host, path::DESIRED);
         let operation = marker(&*self.host).map(|m| m.operation).unwrap_or_default();
@@ -191,7 +190,7 @@ impl Reconciler {
                 }
                 Err(e) => self.complain("desired", &e),
             },
-            // The operator has taken everything away.
+            // The operator has cleaned up the host.
             Ok(None) => {
                 self.desired = None;
                 self.drift = Drift::default();
@@ -200,7 +199,7 @@ impl Reconciler {
         }
     }
 
-    /// Starts over with a desired state, also if the operator has brought the same one again: from here on the host is to be made so.
+    /// Restarts with a desired state, also if the operator has applied the same one again: differences are not drift until all is right once.
     fn begin(&mut self, desired: &Desired, operation: String) {
         self.drift.follow(&*self.host, desired, &operation);
         self.integrity = FileIntegrity::default();
@@ -209,7 +208,7 @@ impl Reconciler {
         self.operation = operation;
     }
 
-    fn wanted(&mut self, desired: &Desired, node: Option<&Value>, now: Duration) -> Vec<Wanted> {
+    fn wanted(&mut self, desired: &Desired, node: Option<&Value>, now: Duration) -> Vec<DesiredService> {
         let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
         let mut wanted = Vec::new();
         for service in start_order(&desired.services.services) {
@@ -228,13 +227,13 @@ impl Reconciler {
             let dependencies = service.dependencies.clone();
             let (prepared, environment) = (Prepared::Ready, service.environment.clone());
             let name = service.name.clone();
-            wanted.push(Wanted { name, command, dependencies, environment, hold, prepared, left: false });
+            wanted.push(DesiredService { name, command, dependencies, environment, hold, prepared, left: false });
         }
         wanted
     }
 
-    /// Reports whether wicd's services are still as in the last pass that found all well, by a few cheap queries.
-    fn is_quiet(&mut self, wanted: &[Wanted]) -> Result<bool, HostError> {
+    /// Reports whether the services are still as in the last pass that found all of them running, by a few cheap queries.
+    fn is_quiet(&mut self, wanted: &[DesiredService]) -> Result<bool, HostError> {
         let Some((before, passes)) = &mut self.settled else { return Ok(false) };
         *passes += 1;
         if *passes >= THOROUGH || before != wanted {
@@ -263,7 +262,7 @@ impl Reconciler {
     /// Checks all services and performs the actions that are possible at once. Returns whether no action was needed.
     fn services(
         &mut self,
-        mut wanted: Vec<Wanted>,
+        mut wanted: Vec<DesiredService>,
         desired: &Desired,
         node: Option<&Value>,
         now: Duration,
@@ -289,7 +288,7 @@ impl Reconciler {
                 _ => {}
             }
             service.hold = !backoff.may_start(now);
-            // Before its command line changes: the networks that are there were made with this one.
+            // Before its command line changes: the existing networks were created with this one.
             if let Some(actual) = actual.filter(|_| ours && service.name == network::OVERLAY_SERVICE)
                 && owned.vxlan_port.is_none()
             {
@@ -315,7 +314,7 @@ impl Reconciler {
         let (healed, left): (Vec<_>, Vec<_>) = texts.partition(|(name, _)| is_put(name));
         let text = |(name, part): (&String, &&str)| format!("service {name}: {part}");
         self.drift.found(
-            Place::Services,
+            CheckKind::Services,
             healed.into_iter().map(text).collect(),
             left.into_iter().map(text).collect(),
             now,
@@ -339,7 +338,7 @@ impl Reconciler {
                 Waiting::Pending => info!(service, "waiting: it is starting or stopping"),
                 Waiting::Dependency => info!(service, "waiting: a service that it depends on does not run yet"),
                 Waiting::Variable => info!(service, "waiting: a variable in its command is not known yet"),
-                // What for has been said where it was found missing.
+                // The missing prerequisite was logged when it was found missing.
                 Waiting::Preparation => {}
                 Waiting::Failing => warn!(service, "waiting: it keeps failing; see its own log"),
                 Waiting::Foreign => error!(
@@ -351,8 +350,7 @@ impl Reconciler {
         self.waiting.clone_from(&plan.waiting);
     }
 
-    /// Performs the planned actions. A failure is reported; the rest is still performed. Returns the services with
-    /// a failed action.
+    /// Performs the planned actions. A failure is logged, and the rest is still performed. Returns the services with a failed action.
     fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
         let mut failed = BTreeSet::new();
         let made = plan.actions.iter().filter_map(|a| match a {
@@ -371,7 +369,7 @@ impl Reconciler {
             match self.act(action) {
                 Ok(()) => {
                     if matches!(action, Action::Start(_)) {
-                        // It may end before a pass sees it run: that end counts, too.
+                        // The service may end before a pass sees it running, which counts as a failure, too.
                         self.backoffs.entry(service.to_owned()).or_default().runs(now);
                     }
                     self.complaints.remove(service);
@@ -427,7 +425,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes what is left of an earlier run of a service, and what would keep the service from its desired state.
+    /// Ends programs that an earlier run of a service has left, and removes networks that keep it from its desired state.
     fn clear_the_way(&self, service: &str) -> Result<(), HostError> {
         let Some(command) = self.host.service(service)?.map(|s| s.command) else { return Ok(()) };
         let ended = self.host.end_orphans(&programs(&command))?;
@@ -440,8 +438,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Returns a service as it is, or as wicd wrote it if it reads back as it did right after that write. Writing such a service again does not help:
-    /// it would be stopped, written and started forever.
+    /// Returns a service as it is, or as wicd wrote it if it reads back as right after that write. Such a service would otherwise be stopped, written
+    /// and started forever.
     fn as_written(&self, mut actual: ServiceInfo) -> ServiceInfo {
         if let Some((spec, read)) = self.odd.get(&actual.name)
             && actual.command == read.command
@@ -455,7 +453,7 @@ impl Reconciler {
         actual
     }
 
-    /// Reports each new problem once.
+    /// Logs each new problem once.
     fn complain(&mut self, about: &str, error: &dyn std::error::Error) {
         let text = super::chain(error);
         if self.complaints.get(about) != Some(&text) {

@@ -1,4 +1,4 @@
-//! The reaction of the reconciler to drift.
+//! Tests of the reconciler's reaction to drift.
 
 use super::tests::*;
 use super::*;
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 const FILE: &str = r"C:\k\kubelet.exe";
 
-/// Makes a host on which all is well: three services, a variable and a file.
+/// Creates a host in its desired state: three services, a variable and a file.
 fn settled(drift: api::Drift) -> Bed {
     let mut bed = Bed::new();
     bed.desire_all("v1", config(), drift);
@@ -90,7 +90,7 @@ fn drift_is_left_and_reported_as_long_as_it_is_so() {
     bed.clock += Duration::from_hours(1);
     look(&mut bed);
 
-    // After a restart of the host it is still drift, and what has stopped is started as it is.
+    // After a restart of the host, it is still drift, and stopped services are started as they are.
     bed.kill("containerd");
     bed.kill("kubelet");
     bed.reconciler = Reconciler::new(Arc::new(bed.host.clone()));
@@ -98,7 +98,7 @@ fn drift_is_left_and_reported_as_long_as_it_is_so() {
     look(&mut bed);
     assert_eq!((bed.state("containerd"), bed.state("kubelet")), (ServiceState::Running, ServiceState::Running));
 
-    // A left entry costs no more than a right one: after a full pass, the next one reads little.
+    // Drift that is left does not make passes expensive: after a full pass, the next one reads little.
     while bed.reconciler.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
         bed.pass();
     }

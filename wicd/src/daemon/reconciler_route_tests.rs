@@ -1,4 +1,4 @@
-//! The route to the metadata service, which each pass of the reconciler keeps.
+//! Tests of the route to the metadata service, which each pass of the reconciler keeps.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use api::services::ServicesConfig;
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
-/// A network of containers takes the card, and with it its routes: at any time, and most often when the host starts.
+/// A container network takes over the network adapter with its routes, at any time, and most often when the host starts.
 #[test]
 fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
     let default = |interface| Route {
@@ -30,12 +30,12 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
         let made = bed.host.state().routes.last().copied().unwrap();
         assert_eq!((made.destination, made.interface), (ADDRESS, interface));
     }
-    // The network of the host is not there yet.
+    // The host has no routes yet.
     let routes = std::mem::take(&mut bed.host.state().routes);
     assert!(!bed.pass().settled && bed.reconciler.is_moving(), "there is no way to the service");
     bed.host.state().routes = routes;
     assert!(bed.pass().settled);
-    // Another card, on which the route is farther away: the old one of wicd goes, and one of another program is reported.
+    // On another adapter with a higher metric, wicd's old route is removed, and a route of another program is reported.
     let farther = |routes: &mut Vec<Route>| routes.iter_mut().for_each(|r| r.metric += 25);
     {
         let mut state = bed.host.state();
@@ -58,7 +58,7 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
     }
     bed.host.state().refused.clear();
     bed.settle();
-    // On a host in no cloud nothing is asked for.
+    // Outside of a cloud, routes are not queried.
     bed.desire("2", Vec::new());
     bed.settle();
     bed.host.state().counts.clear();
@@ -66,7 +66,7 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
     assert_eq!(bed.host.state().counts.get("routes"), None);
 }
 
-/// A node that runs on must not be without credentials because of something else: whichever call fails, the pass after it has made the route.
+/// A running node must not lose its credentials because another call fails: the next pass still creates the route.
 #[test]
 fn a_pass_that_fails_restores_the_route_to_the_metadata_service_all_the_same() {
     for (about, call) in [
@@ -96,7 +96,7 @@ fn a_pass_that_fails_restores_the_route_to_the_metadata_service_all_the_same() {
     }
 }
 
-/// hybrid-overlay-node makes a network when it starts, which takes the card.
+/// hybrid-overlay-node creates a network when it starts, which takes over the network adapter.
 #[test]
 fn a_route_that_a_service_drops_is_restored_in_the_same_pass() {
     let mut bed = Bed::new();
@@ -114,7 +114,7 @@ fn a_route_that_a_service_drops_is_restored_in_the_same_pass() {
     bed.settle();
 }
 
-/// The route that wicd made goes with the host; one that was there, or that another program made after a restart, stays.
+/// A cleanup removes the route that wicd created. A route that existed before, or that another program created after a restart, stays.
 #[test]
 fn the_route_to_the_metadata_service_goes_with_the_node() {
     let theirs = |bed: &Bed| {

@@ -32,7 +32,7 @@ pub(super) fn cleaned(host: &FakeHost) -> api::host::Outcome {
     crate::operation::run(host, &crate::operation::tests::request("leave-1", 1, body)).outcome
 }
 
-/// hybrid-overlay-node keeps a network that is there, with the port that it was made with.
+/// hybrid-overlay-node keeps an existing network with its port.
 #[test]
 fn another_vxlan_port_takes_effect() {
     let overlay = |port: Option<u16>| {
@@ -41,7 +41,7 @@ fn another_vxlan_port_takes_effect() {
         vec![Service { path, ..service(network::OVERLAY_SERVICE, 2, &[]) }]
     };
     let sweeps = |bed: &Bed| bed.host.state().sweeps;
-    // Also on a host whose network is older than this record: its service names the port.
+    // Also on a host whose network is older than the record: the command line of its service has the port.
     for has_record in [true, false] {
         let mut bed = Bed::new();
         bed.host.on_service({
@@ -60,7 +60,7 @@ fn another_vxlan_port_takes_effect() {
         if !has_record {
             Ownership::update(&bed.host, |owned| owned.vxlan_port = None).unwrap();
         }
-        // Another version with the same port, and a service that ends: the network stays.
+        // The network stays with another version with the same port, and when the service ends.
         bed.desire("2", overlay(Some(4789)));
         bed.settle();
         bed.kill(network::OVERLAY_SERVICE);
@@ -72,7 +72,7 @@ fn another_vxlan_port_takes_effect() {
         bed.kill(network::OVERLAY_SERVICE);
         bed.settle();
         assert_eq!(sweeps(&bed), (1, 1));
-        // What HNS refuses is tried again, and the service does not start with the old network.
+        // If HNS refuses the removal, it is retried, and the service does not start with the old network.
         bed.host.state().refused.insert("remove_networks ".into());
         bed.desire("4", overlay(None));
         for _ in 0..5 {
@@ -88,7 +88,7 @@ fn another_vxlan_port_takes_effect() {
     }
 }
 
-/// kube-log-runner alone has ended: the kubelet that it started continues, and has the port.
+/// Only kube-log-runner has ended: the kubelet that it started continues, and occupies the port.
 #[test]
 fn what_an_earlier_run_has_left_ends_before_a_service_starts() {
     let mut bed = Bed::new();
@@ -138,7 +138,7 @@ impl Bed {
         files::write_json(&self.host, path::DESIRED, &desired, Access::Protected).unwrap();
     }
 
-    /// Runs passes until nothing is left to do.
+    /// Runs passes until the host matches its desired state.
     pub(super) fn settle(&mut self) -> Report {
         for _ in 0..20 {
             let report = self.pass();
@@ -208,7 +208,7 @@ fn a_host_comes_up_without_an_api_server() {
     assert!(bed.host.state().specs["kubelet"].recovery.is_some());
     assert!(Ownership::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
 
-    // A restart of the host: none of the services runs, and wicd starts from scratch.
+    // After a restart of the host, no service runs, and wicd starts without memory.
     for name in ["containerd", "kubelet", "kube-proxy"] {
         bed.kill(name);
     }
@@ -396,7 +396,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     });
     let passes = |bed: &mut Bed| (0..5).for_each(|_| drop(bed.pass()));
 
-    // hybrid-overlay-node has not made the network yet: a wait, not a failure.
+    // hybrid-overlay-node has not created the network yet, which is a wait, not a failure.
     passes(&mut bed);
     assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
     let said = &bed.reconciler.complaints["network of kube-proxy"];
@@ -404,7 +404,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     assert_eq!((bed.state("kube-proxy"), bed.state("kubelet")), (ServiceState::Stopped, ServiceState::Running));
     assert_eq!(bed.reconciler.backoffs["kube-proxy"].failures, 0);
 
-    // The network is there: CNI is configured, the endpoint is asked for, then attached.
+    // The network exists: CNI is configured, and the endpoint is requested, then attached.
     let network = json!([{"ID": ID, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
         "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
     bed.host.state().hns.insert("/networks".into(), network);
@@ -420,13 +420,13 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     assert_eq!(asked, ["/endpoints", "/endpoints/ab-1/attach"]);
     assert_eq!((conf(&bed), bed.state("kube-proxy")), (None, ServiceState::Stopped));
 
-    // Its adapter has an address: everything is there.
+    // The adapter of the endpoint has an address: all prerequisites exist.
     let adapter = |last| Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, last].into()] };
     bed.host.state().adapters = vec![adapter(2)];
     bed.settle();
     assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
 
-    // The endpoint gets another address later: kube-proxy is restarted with it, not written under.
+    // The endpoint gets another address later: kube-proxy is stopped before its configuration changes.
     bed.host.state().adapters = vec![adapter(3)];
     for _ in 0..=THOROUGH {
         bed.pass();

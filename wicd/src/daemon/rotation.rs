@@ -1,7 +1,7 @@
 //! Renews wicd's own certificate in time.
 //!
-//! Key and request are made here and the key never leaves the host. A certificate that has ended cannot ask for a new one: then the services
-//! continue, and the operator brings a new one over SSH.
+//! Key and request are created here, and the key never leaves the host. An expired certificate cannot request a new one: the services then
+//! continue, and the operator delivers a new certificate over SSH.
 
 use api::Reason;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::files;
 use crate::host::{Host, HostError};
 use crate::operation::{SETTINGS, Settings};
 
-/// Interval of checks of the certificate: the operator may have brought another one, and clocks are set.
+/// Interval between checks of the certificate. A timer is not enough: the operator may replace the certificate, and clocks are set.
 const LOOK: Duration = Duration::from_secs(30);
-/// Interval of checks whether a requested certificate is there.
+/// Interval between queries for a requested certificate.
 const POLL: Duration = Duration::from_secs(5);
 /// Time after which an unanswered request is abandoned.
 const PATIENCE: Duration = Duration::from_mins(15);
-/// Delay between two attempts, in seconds: the base, which each failure in a row doubles, and the longest.
+/// Delay between two attempts, in seconds: the base, which doubles with each consecutive failure, and the maximum.
 const AGAIN: (i64, i64) = (30, 600);
 
 /// Failure to renew wicd's certificate.
@@ -47,7 +47,7 @@ pub enum RotationError {
     /// The issued certificate does not match the key of the request.
     #[error("the issued certificate does not match the key of the request")]
     Mismatch,
-    /// A key or a certificate request could not be made.
+    /// A key or a certificate request could not be created.
     #[error("cannot make a key or a certificate request")]
     Crypto(#[from] rcgen::Error),
     /// The issued text is not a certificate.
@@ -74,7 +74,7 @@ impl RotationError {
     }
 }
 
-/// Facts about the current certificate that matter for its renewal. Times are Unix seconds.
+/// Data of the current certificate for its renewal. Times are Unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Current {
     not_before: i64,
@@ -104,8 +104,8 @@ impl Current {
         Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp(), seed })
     }
 
-    /// Returns the time to renew the certificate: after 20 to 40 % of its life, spread evenly over many hosts. A host may be switched off for
-    /// the rest of the life.
+    /// Returns the time to renew the certificate: after 20 to 40 % of its lifetime, spread evenly over many hosts. A host may be switched off
+    /// for the rest of the lifetime.
     fn renew_at(self) -> i64 {
         let life = self.not_after.saturating_sub(self.not_before).max(0);
         let permille = 200 + i64::try_from(self.seed % 201).unwrap_or(0);
@@ -180,7 +180,7 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), Rotati
     Ok(())
 }
 
-/// Asks for a certificate and waits for it.
+/// Requests a certificate and waits for it.
 async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<String, RotationError> {
     let name = cluster.request_certificate(request, seconds).await?;
     info!(request = name, "requested a new certificate");
@@ -190,7 +190,7 @@ async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<
                 Ok(Issue::Issued(chain)) => return Ok(chain),
                 Ok(Issue::Refused(why)) => return Err(RotationError::Refused { request: name.clone(), why }),
                 Ok(Issue::Pending) => {}
-                // The answer may still be got when the API server is back.
+                // The certificate can still be read when the API server is available again.
                 Err(e) => warn!(reason = e.reason().as_str(), "{}", chain(&e)),
             }
             tokio::time::sleep(POLL).await;

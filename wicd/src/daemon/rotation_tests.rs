@@ -19,20 +19,20 @@ fn dues() {
     }
 }
 
-/// Cases with the default certificate life: age of the certificate in hours when the host is switched off, hours for which the host is off,
-/// and whether wicd can renew the certificate by itself when the host is back.
+/// Cases with the default certificate lifetime: age of the certificate in hours when the host is switched off, hours for which the host is
+/// off, and whether wicd can renew the certificate by itself afterwards.
 #[test]
 fn what_is_left_of_the_life_is_how_long_a_host_may_be_off() {
     const HOUR: i64 = 3600;
     let life = i64::try_from(WICD_CERTIFICATE_LIFE.as_secs()).unwrap();
     let after = |hours: i64, seed: u64| Current { not_before: 0, not_after: life, seed }.due(hours * HOUR);
-    // Seed 0 renews as early as any, 200 as late.
+    // Seed 0 has the earliest renewal, seed 200 the latest.
     for (age, off, earliest, latest) in [
         (0, 33, Due::Later, Due::Later),
         (0, 34, Due::Now, Due::Later),
         (0, 68, Due::Now, Due::Now),
         (0, 167, Due::Now, Due::Now),
-        // No certificate is older than 67 h on a host that is on: a long weekend of four days is always left.
+        // While a host runs, its certificate is at most 67 h old, so that it outlasts a long weekend of four days.
         (67, 96, Due::Now, Due::Now),
         (67, 100, Due::Now, Due::Now),
         (68, 100, Due::Over, Due::Over),
@@ -41,7 +41,7 @@ fn what_is_left_of_the_life_is_how_long_a_host_may_be_off() {
     }
 }
 
-/// The host was switched off for four days when its certificate was as old as any on a host that is on.
+/// The host was switched off for four days when its certificate had the maximum age on a running host.
 #[tokio::test]
 async fn a_host_that_was_off_for_four_days_renews_by_itself() {
     let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// Makes a host with a desired state, and an API server that answers certificate requests with `issuing`.
+/// Creates a host with a desired state, and an API server that answers certificate requests with `issuing`.
 fn bed(issuing: impl Fn(&Bed, &str) -> Issue + Send + Sync + 'static) -> (Bed, Arc<dyn Host>, FakeCluster) {
     let (bed, signer) = (Bed::new(), Mutex::new(Bed::new()));
     let host: FakeHost = bed.host.clone();

@@ -1,7 +1,7 @@
-//! Keeps the token of a service that goes to the API server with an identity of its own.
+//! Renews the token of a service that authenticates to the API server with its own ServiceAccount.
 //!
-//! The token is one of a ServiceAccount and is bound to the Node of the host: the API server knows from which host it comes, and it ends with the
-//! Node. The service reads the file again by itself.
+//! The token is bound to the host's Node: the API server knows from which host it comes, and the token becomes invalid with the Node. The service
+//! reloads the file by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,16 @@ use super::cluster::{ClusterError, Connect};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// Interval of checks of the tokens.
+/// Interval between checks of the tokens.
 const LOOK: Duration = Duration::from_secs(5);
 /// Delay after a failure.
 const AGAIN: Duration = Duration::from_secs(30);
-/// Delay after a success: where the clock of the host is wrong, each new token looks old.
+/// Delay after a success: if the host's clock is wrong, each new token looks old.
 const REST: Duration = Duration::from_mins(2);
 /// Lifetime of a token, in seconds.
 const SECONDS: i64 = 3600;
 
-/// Claims of a token that matter for its renewal. The API server verifies the token: a false claim can cause no more here than a request too
-/// early or too late.
+/// Claims of a token for its renewal, not verified: a false claim can only cause a request that is too early or too late.
 #[derive(Deserialize)]
 struct Claims {
     iat: i64,
@@ -58,8 +57,8 @@ impl Claims {
     }
 }
 
-/// Reports whether a token must be renewed: after half of its life, and if it is of another Node. A Node that was deleted and registered
-/// again is another one, also under its name; `uid` is `None` while it is not known.
+/// Reports whether a token must be renewed: after half of its lifetime, or if it is bound to another Node, such as an earlier Node of the same
+/// name. `uid` is `None` while the Node's UID is not known.
 fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
     Claims::read(token).is_none_or(|Claims { iat, exp, kubernetes: Bound { node: of } }| {
         let half = iat.saturating_add(exp.saturating_sub(iat) / 2);
@@ -91,7 +90,7 @@ pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::R
     }
 }
 
-/// A token that must be renewed.
+/// Token that must be renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
     /// Namespace of the ServiceAccount.
@@ -136,10 +135,10 @@ impl Due {
         TokenRequest { spec: Some(spec), ..TokenRequest::default() }
     }
 
-    /// Puts the token where its service reads it.
+    /// Writes the token to the file that its service reads.
     ///
     /// # Errors
-    /// Fails when it cannot be written.
+    /// Fails when the file cannot be written.
     pub fn keep(&self, host: &dyn Host, token: &str) -> Result<(), HostError> {
         files::write(host, &self.token.path, token.as_bytes(), Access::Protected)?;
         Ok(())

@@ -1,6 +1,6 @@
-//! Variables in a service's command line: from the template of the services ConfigMap to the one line that Windows gets.
+//! Variables in a service's command line: turns the template of the services ConfigMap into the command line for Windows.
 //!
-//! A value ends up in a command that runs as SYSTEM, so it is taken only if it is exactly one plain word. All variables are
+//! A value becomes part of a command that runs as SYSTEM, so it must be exactly one plain word. All variables are
 //! replaced in one pass over the template: a value is never searched for further variables.
 
 use api::Reason;
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Maximum length of a value that is put into a command, in bytes.
 const MAX_VALUE: usize = 1024;
 
-/// Facts that the host knows by itself.
+/// Facts about the host that need no Node object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFacts<'a> {
     /// Name of the Node.
@@ -19,7 +19,7 @@ pub struct HostFacts<'a> {
     pub node_ip: &'a str,
 }
 
-/// Failure to make the command line of a service.
+/// Failure to build the command line of a service.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum VariableError {
     /// The Node is not known yet, and the command needs a value from it.
@@ -86,7 +86,7 @@ pub fn command(service: &Service, host: HostFacts<'_>, node: Option<&Value>) -> 
         let value = look_up(&variable.name, &variable.node_object_json_path, node)?;
         values.push((&variable.name, checked(&variable.name, value)?));
     }
-    // The longest name first, so that NODE_NAME does not take the beginning of NODE_NAME_SHORT.
+    // The longest name first, so that NODE_NAME does not replace the beginning of NODE_NAME_SHORT.
     values.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     Ok(replace(&service.path, &values))
 }
@@ -123,7 +123,7 @@ fn checked(name: &str, value: String) -> Result<String, VariableError> {
     Err(VariableError::Value { name: name.into(), problem })
 }
 
-/// Reads a path: text outside of braces stands for itself, `{.a.b\.c}` is looked up.
+/// Evaluates a path: text outside of braces is literal, `{.a.b\.c}` is looked up in the Node.
 fn look_up(name: &str, path: &str, node: Option<&Value>) -> Result<String, VariableError> {
     let bad = || VariableError::Path { name: name.into(), path: path.into() };
     let (mut value, mut rest) = (String::new(), path);
@@ -155,7 +155,7 @@ fn look_up(name: &str, path: &str, node: Option<&Value>) -> Result<String, Varia
     }
 }
 
-/// Returns the fields of a path: of `.a.b\.c`, these are `a` and `b.c`.
+/// Returns the fields of a path: `a` and `b.c` for `.a.b\.c`.
 fn fields(text: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
     let mut chars = text.strip_prefix('.')?.chars();

@@ -1,8 +1,8 @@
-//! containerd, over gRPC on a stream of any kind: a named pipe on Windows, a socket in tests.
+//! Client of containerd, over gRPC on a stream of any kind: a named pipe on Windows, a socket in tests.
 //!
-//! Images are pulled through CRI, as kubelet does, so that mirrors, the snapshotter and the platform are the same. CRI has no
-//! call to pin: it reads a label of containerd's record of the image. A record of an image's name gets new labels with each
-//! further pull of that name, a record of an image's id keeps them: hence the record of the id is labelled.
+//! Images are pulled through CRI, as kubelet does, so that mirrors, snapshotter and platform are the same. CRI has no call to pin an
+//! image: it reads a label of containerd's image record. Each further pull of a name resets the labels of the name's record, but not
+//! those of the ID's record. So the ID's record is labelled.
 
 use std::future::Future;
 use std::io;
@@ -26,13 +26,13 @@ use super::messages::{
 };
 use super::{ImageError, ImageStore, Login};
 
-/// Label by which CRI knows that an image is pinned.
+/// Label by which CRI recognizes a pinned image.
 const PINNED: &str = "io.cri-containerd.pinned";
 /// Value of the label of a pinned image.
 const PINNED_VALUE: &str = "pinned";
-/// containerd's namespace of kubelet's images.
+/// Namespace in containerd of kubelet's images.
 const NAMESPACE: &str = "k8s.io";
-/// Limit of a call that pulls nothing.
+/// Time limit of calls other than pulls.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const PULL_IMAGE: &str = "/runtime.v1.ImageService/PullImage";
@@ -40,7 +40,7 @@ const IMAGE_STATUS: &str = "/runtime.v1.ImageService/ImageStatus";
 const GET: &str = "/containerd.services.images.v1.Images/Get";
 const UPDATE: &str = "/containerd.services.images.v1.Images/Update";
 
-/// A connection to containerd.
+/// Connection to containerd.
 pub struct Containerd {
     runtime: Runtime,
     channel: Channel,
@@ -48,8 +48,8 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Connects over a stream. `endpoint` is its name, for messages. Each stream is checked before a byte is sent: it may lead to another
-    /// program.
+    /// Connects over a stream. `endpoint` is its name, for messages. Each stream is checked before a byte is sent, because another
+    /// program may listen there.
     ///
     /// # Errors
     /// [`ImageError::Unavailable`] when there is no stream, or the check refuses it.
@@ -71,7 +71,7 @@ impl Containerd {
                 Ok::<_, io::Error>(TokioIo::new(stream))
             }
         });
-        // The authority is not looked up: the connector knows where to go.
+        // The connector ignores this address.
         let endpoint_of_stream = Endpoint::from_static("http://containerd");
         let connecting = endpoint_of_stream.connect_with_connector(service);
         let channel = runtime.block_on(async { tokio::time::timeout(PATIENCE, connecting).await });
@@ -82,7 +82,7 @@ impl Containerd {
         Ok(Self { runtime, channel, endpoint: endpoint.to_string() })
     }
 
-    /// Calls a method of containerd. Returns `None` if containerd knows no such image.
+    /// Calls a method of containerd. Returns `None` if containerd does not have the image.
     fn call<Q, A>(&self, path: &'static str, what: &str, request: Q, limit: Duration) -> Result<Option<A>, ImageError>
     where
         Q: Message + Send + Sync + 'static,
@@ -99,7 +99,7 @@ impl Containerd {
         match answer {
             Err(_) => Err(ImageError::Timeout { what: what.to_string(), seconds: limit.as_secs() }),
             Ok(Ok(answer)) => Ok(Some(answer.into_inner())),
-            // A pull of an image that the registry does not have is an error of its own.
+            // For a pull, this means that the registry does not have the image, which is an error.
             Ok(Err(status)) if status.code() == Code::NotFound && path != PULL_IMAGE => Ok(None),
             Ok(Err(status)) if status.code() == Code::Unavailable => {
                 Err(ImageError::Unavailable { endpoint: self.endpoint.clone(), problem: status.message().to_string() })
@@ -145,13 +145,13 @@ impl ImageStore for Containerd {
         let request = UpdateImageRequest { image: Some(image), update_mask };
         let answer: Option<UpdateImageResponse> = self.call(UPDATE, &what, request, PATIENCE)?;
         if pinned && answer.is_none() {
-            return Err(ImageError::Refused { what, problem: "containerd no longer has it".into() });
+            return Err(ImageError::Refused { what, problem: "containerd no longer has the image".into() });
         }
         Ok(())
     }
 }
 
-/// Returns the deepest cause of an error: transport errors say only that there was one.
+/// Returns the deepest cause of an error: transport errors alone say nothing about it.
 fn deepest(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {

@@ -1,5 +1,5 @@
-//! Tests against the real containerd and a registry in this process. Where containerd is missing, they report it, and prove nothing. Where it
-//! is installed and does not work, they fail.
+//! Tests against the real containerd and a registry in this process. If containerd is missing, they are skipped with a message. If it is
+//! installed and does not work, they fail.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -66,7 +66,7 @@ fn registry(user: &str, password: &str) -> String {
     address.to_string()
 }
 
-/// Answers one request of a connection, which ends then.
+/// Answers one request of a connection, and then closes it.
 fn answer(mut stream: &TcpStream, content: &Content, login: &str) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|l| !l.is_empty());
     let Some(request) = lines.next() else { return };
@@ -87,7 +87,7 @@ fn answer(mut stream: &TcpStream, content: &Content, login: &str) {
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }
 
-/// Running containerd, leader of a process group of its own, killed when dropped.
+/// Running containerd in its own process group, killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -122,7 +122,7 @@ fn connect(dir: &Path) -> Result<Containerd, String> {
         let found = connected.and_then(|c| c.find("r.example/none:1").map(|_| c));
         match found {
             Ok(containerd) => return Ok(containerd),
-            // CRI has not loaded, and will not.
+            // CRI has failed to load.
             Err(ImageError::Refused { problem, .. }) if problem.contains("unknown service") => return Err(problem),
             Err(error) if Instant::now() > deadline => return Err(error.to_string()),
             Err(_) => std::thread::yield_now(),
@@ -160,7 +160,7 @@ fn the_real_containerd_pulls_with_a_login_and_pins() {
     assert!(!containerd.is_pinned(&id).unwrap());
     containerd.set_pinned(&id, true).unwrap();
     assert!(containerd.is_pinned(&id).unwrap());
-    // As kubelet pulls it for a pod with the policy Always.
+    // A second pull, as kubelet does for a pod with the pull policy Always.
     containerd.pull(&image, Some(&login), limit).unwrap();
     assert!(containerd.is_pinned(&id).unwrap());
     containerd.set_pinned(&id, false).unwrap();

@@ -1,4 +1,4 @@
-//! Logins of registries out of kubelet's `config.json`, chosen as kubelet chooses them: by registry, port and the longest path.
+//! Registry logins from kubelet's `config.json`, selected as kubelet does: by registry, port and the longest path.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-/// User name and password at a registry.
+/// Login at a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// User name.
@@ -34,7 +34,7 @@ struct Entry {
     auth: String,
 }
 
-/// Returns the logins for an image, the most special first. A file that is no `config.json` has none.
+/// Returns the logins for an image, the most specific first; none if the file is not a valid `config.json`.
 pub fn logins(config: &[u8], image: &str) -> Vec<Login> {
     let Ok(config) = serde_json::from_slice::<Config>(config) else { return Vec::new() };
     let (registry, path) = registries::split(image);

@@ -1,4 +1,4 @@
-//! The few messages of CRI (`runtime.v1`) and of containerd's image service that are used. Fields that are not read are left out.
+//! Messages of CRI (`runtime.v1`) and of containerd's image service that wicd uses, without the fields that it does not read.
 
 use std::collections::HashMap;
 
@@ -55,7 +55,7 @@ pub(super) struct CriImage {
     pub id: String,
 }
 
-/// A record of containerd's image service: a name, and labels.
+/// Record of containerd's image service: a name with labels.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Image {
     #[prost(string, tag = "1")]

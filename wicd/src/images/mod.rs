@@ -1,4 +1,4 @@
-//! Images of containers: what wicd needs of containerd, as a trait.
+//! Container images: containerd's image store, as a trait.
 
 mod containerd;
 mod login;
@@ -15,7 +15,7 @@ use crate::access::is_trusted;
 
 /// containerd's images, as kubelet sees them.
 pub trait ImageStore {
-    /// Returns the id of an image, `sha256:…`; `None` if containerd does not have the image.
+    /// Returns the ID of an image, `sha256:…`; `None` if containerd does not have the image.
     ///
     /// # Errors
     /// Fails when containerd does not answer.
@@ -25,20 +25,20 @@ pub trait ImageStore {
     /// # Errors
     /// Fails when containerd does not answer in time, or cannot pull it.
     fn pull(&self, image: &str, login: Option<&Login>, limit: Duration) -> Result<(), ImageError>;
-    /// Reports whether an image is pinned by its id. kubelet removes no pinned image when the disk is full.
+    /// Reports whether the image of this ID is pinned. kubelet does not remove pinned images when the disk is full.
     ///
     /// # Errors
     /// Fails when containerd does not answer.
     fn is_pinned(&self, id: &str) -> Result<bool, ImageError>;
-    /// Pins or unpins an image by its id. Unpinning an image that is gone is a success.
+    /// Pins or unpins the image of this ID. Unpinning a missing image is success.
     ///
     /// # Errors
-    /// Fails when containerd does not answer, or an image to pin is gone.
+    /// Fails when containerd does not answer, or an image to pin is missing.
     fn set_pinned(&self, id: &str, pinned: bool) -> Result<(), ImageError>;
 }
 
-/// Refuses to use a pipe that another user may have made: while containerd does not run, its name is free for every user of the host, and what
-/// answers there gets logins of registries. Only an administrator can make a pipe that belongs to one.
+/// Refuses to use a pipe that another user may have created: while containerd does not run, any user of the host can take its name, and would
+/// get the registry logins. Only an administrator can create a pipe that an administrator owns.
 ///
 /// # Errors
 /// Fails when `owner` (a SID) may not be an administrator.
@@ -55,12 +55,12 @@ pub fn check_owner(owner: &str) -> io::Result<()> {
 /// Failure of a request to containerd.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// containerd cannot be reached.
+    /// containerd is unreachable.
     #[error("containerd does not answer at {endpoint}: {problem}; check that its service runs")]
     Unavailable {
         /// Endpoint at which containerd should listen.
         endpoint: String,
-        /// Reason why containerd cannot be reached.
+        /// Reason why containerd is unreachable.
         problem: String,
     },
     /// containerd did not answer in time.

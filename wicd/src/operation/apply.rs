@@ -1,5 +1,5 @@
-//! `apply`: puts files in place, writes configuration, makes keys and certificate requests. Starts nothing: services of ours
-//! that run already are brought up to date by wicd's service, which sees that the desired state has changed.
+//! `apply`: puts files in place, writes configuration, creates keys and certificate requests. Starts no service: wicd's service updates running
+//! services when it sees the new desired state.
 
 use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,14 +23,14 @@ use crate::network;
 use crate::ownership::{Ownership, reserved};
 use crate::secure;
 
-/// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
+/// Program that an antivirus slows down most, by checking image layers. WMCO excludes the same one.
 pub(super) const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
-/// State directories of services: ours altogether if they were not there before us.
+/// State directories of services, claimed with their content if they did not exist before.
 const STATE_TREES: [&str; 5] = [
     r"C:\var\lib\kubelet",
     r"C:\var\lib\cni",
     super::cleanup::CONTAINERD_STATE,
-    // Made by kubelet, for the logs of pods.
+    // Created by kubelet, for the logs of pods.
     r"C:\var\log\pods",
     r"C:\var\log\containers",
 ];
@@ -77,7 +77,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         report.warn(warning);
     }
     if let Some(plugin) = plugin {
-        // Which account loads it is up to Windows, and there is no secret in it.
+        // Windows selects the account that loads the library, which holds no secret.
         host.set_access(&host.path(&plugin.library)?, &AccessList::of(Guard::Readable))?;
         credential_plugin::register(host, plugin, &mut owned)?;
     }
@@ -94,7 +94,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         report
             .warn(format!("containerd is not excluded from the antivirus, pulling images will be slow: {}", chain(&e)));
     }
-    // Certificates of another cluster, or of a Node of another name, are of no use, however long they are valid.
+    // Certificates of another cluster, or for another Node name, are useless even while they are valid.
     if request.supersedes.is_some() && before.as_ref() != Some(&recipient::meant(request)) {
         certificates::forget(host)?;
         for token in tokens(&body.desired.services) {
@@ -116,8 +116,8 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     Ok(pending_reboot(host)?.map_or(Outcome::Done, |why| Outcome::RebootRequired { why }))
 }
 
-/// Stops wicd's service where it follows another desired state. It would treat a half-written state as complete, or, while its Node still names the
-/// previous version, go back to that. What it keeps continues to run; `start` starts it again.
+/// Stops wicd's service if it follows another desired state. It would treat a partially written state as complete or, while its Node still names
+/// the previous version, return to that. Other services continue; `start` starts wicd's service again.
 fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
     let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
     if follows.as_ref() == Some(&body.desired)
@@ -131,7 +131,7 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
     Ok(())
 }
 
-/// Paths of all files, and of kubelet's kubeconfig, which `start` writes. Refuses configuration files at places where none may be.
+/// Paths of all files, and of kubelet's kubeconfig, which `start` writes. Refuses invalid paths of configuration files.
 fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
         return Err(Failure::new(Reason::PayloadInvalid, format!("a configuration file cannot go to {:?}", bad.path)));
@@ -141,7 +141,7 @@ fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     Ok(placed.chain([path::KUBELET_KUBECONFIG.to_owned()]).collect())
 }
 
-/// Takes a program out of the antivirus' checks, and records it if that is new.
+/// Excludes a program from the antivirus, and records a new exclusion.
 fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), HostError> {
     if host.is_excluded_from_antivirus(program)? {
         return Ok(());
@@ -152,7 +152,7 @@ fn exclude(host: &dyn Host, program: &str, owned: &mut Ownership) -> Result<(), 
     host.exclude_from_antivirus(program)
 }
 
-/// Refuses what would make a host no node, before anything is changed.
+/// Checks everything that would keep the host from becoming a node, before anything is changed.
 fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
     let wanted = body.desired.services.services.iter().map(|s| s.name.as_str());
     let foreign = foreign(&host.services()?, owned, reserved(wanted));
@@ -173,7 +173,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
     Ok(())
 }
 
-/// Refuses a plugin that is no payload file, and one whose class another installer has registered.
+/// Refuses a plugin that is not a payload file, or whose class another installer has registered.
 fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
     let Some(plugin) = &body.desired.credential_plugin else { return Ok(()) };
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
@@ -181,7 +181,7 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
         let message = format!("{:?} with {:?} is no plugin of the payload", plugin.clsid, plugin.library);
         return Err(Failure::new(Reason::PayloadInvalid, message));
     }
-    // Seen before, in the facts; another installer may have come since.
+    // Checked before by `facts`, but another installer may have run since.
     match credential_plugin::owner(host, &plugin.clsid, owned)? {
         Owner::None | Owner::Ours => Ok(()),
         Owner::Other(what) => Err(Failure::new(
@@ -194,11 +194,11 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
     }
 }
 
-/// Records what is about to be made.
+/// Records all objects that are about to be created.
 fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut Ownership) -> Result<(), HostError> {
     owned.services.insert(WICD_SERVICE.to_string());
     owned.services.extend(body.desired.services.services.iter().map(|s| s.name.clone()));
-    // kubelet's certificates are for one cluster only: those of an earlier kubelet are useless.
+    // kubelet's certificates are for one cluster: those of an earlier kubelet are useless, and claimed as well.
     owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
     let trees = STATE_TREES.into_iter().map(String::from).chain(network::trees(&body.desired.services));
     let trees = trees.chain([secure::VOLUMES.to_string()]);
@@ -226,12 +226,12 @@ fn tokens(services: &ServicesConfig) -> impl Iterator<Item = String> {
     })
 }
 
-/// Puts a payload file in place. A file that is right already is not touched; one that was damaged is repaired.
+/// Puts a payload file in place. A correct file is not touched; a damaged one is repaired.
 fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
     if files::sha256(host, &file.destination)?.as_deref() != Some(&file.sha256) {
         let blob = blob(&file.sha256);
         if files::sha256(host, &blob)?.as_deref() != Some(&file.sha256) {
-            // It shows as missing from now on, so that it is sent again.
+            // Once removed, the blob is reported as missing, so that the operator sends it again.
             files::remove(host, &blob)?;
             return Err(Failure::new(
                 Reason::HashMismatch,
@@ -244,8 +244,8 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Enables the feature Containers. Windows is asked once a boot, and a host that has containers needs no answer: updates lock what
-/// is asked.
+/// Enables the feature Containers, at most once per boot. A failure is only a warning if the host has the feature: updates lock the servicing of
+/// Windows.
 fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostError> {
     const WHY: &str = "the Windows feature Containers has been enabled";
     let boot_id = host.boot_id()?;
@@ -263,7 +263,7 @@ fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostErr
     }
 }
 
-/// Desired machine-wide variables, `None` if absent.
+/// Desired machine-wide variables; `None` removes one.
 fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String>> {
     let mut variables: BTreeMap<_, _> =
         services.watched_environment_vars.iter().map(|name| (name.clone(), None)).collect();
@@ -271,9 +271,9 @@ fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String
     variables
 }
 
-/// Sets the variables. Those that are no longer wanted become what they were before us; but one that each service has of its own stays until
-/// the host leaves, because it reaches none, and because the legacy operator would restart the host for it after a way back. Programs that run
-/// do not see a change, so if there are such of ours the host must be restarted.
+/// Sets the variables. Those that are no longer desired get their original values, except a variable that each service has of its own: it reaches
+/// no service, and stays until the host leaves, because the legacy operator would restart the host for it after a way back. Running programs do not
+/// see a change, so if wicd's service is installed, the host must be restarted.
 fn set_variables(
     host: &dyn Host,
     wanted: &BTreeMap<String, Option<String>>,
@@ -300,7 +300,7 @@ fn set_variables(
     Ok(())
 }
 
-/// Returns those of these certificates that the host does not trust. The store is listed once: a cluster may want more than a hundred.
+/// Returns the certificates that the host does not trust. Lists the store once, because a cluster may have more than a hundred.
 ///
 /// # Errors
 /// Fails when the store cannot be opened.
@@ -312,7 +312,7 @@ pub fn untrusted<'a>(host: &dyn Host, wanted: &'a [Vec<u8>]) -> Result<Vec<&'a V
     Ok(wanted.iter().filter(|der| !there.contains(*der)).collect())
 }
 
-/// Trusts these certificates, and no longer those that we made trusted earlier.
+/// Trusts these certificates, and removes others that wicd has added earlier.
 fn trust(host: &dyn Host, wanted: &[Vec<u8>], owned: &mut Ownership) -> Result<(), HostError> {
     for der in untrusted(host, wanted)? {
         host.trust(der)?;
@@ -341,7 +341,7 @@ impl From<CertificateError> for Failure {
     }
 }
 
-/// Directories below [`path::LOGS`] that the services' command lines name, and wicd's.
+/// Directories below [`path::LOGS`] that the services' command lines name, and that of wicd.
 fn log_directories(desired: &Desired) -> BTreeSet<String> {
     let logs = format!(r"{}\", path::LOGS);
     let mut directories = BTreeSet::from([format!(r"{logs}wicd")]);

@@ -46,7 +46,7 @@ fn applying_again_changes_nothing() {
     let second = bed.apply(wanted("1"));
     assert_eq!((second.outcome, bed.tree(), bed.rest()), (first.outcome, tree, rest));
     assert_eq!(Ownership::load(&bed.host).unwrap(), owned);
-    // The same keys are asked for again; only signatures differ.
+    // The requests are for the same keys; only signatures differ.
     let key = |csr: &str| {
         use rcgen::PublicKeyData;
         rcgen::CertificateSigningRequestParams::from_pem(csr).unwrap().public_key.der_bytes().to_vec()
@@ -56,7 +56,7 @@ fn applying_again_changes_nothing() {
     }
 }
 
-/// Contract section 8, item 14: no other user can read secrets.
+/// No other user can read secrets.
 #[test]
 fn secrets_are_protected_and_not_shown() {
     let bed = staged("1");
@@ -124,7 +124,7 @@ fn services_of_others_are_left_alone() {
     assert_eq!((bed.tree(), bed.rest()), before);
 }
 
-/// Monitoring of the owner is none of a node whose payload has no windows_exporter; with one, there is no place for both.
+/// The owner may run their own windows_exporter unless the payload has one, which needs the same name.
 #[test]
 fn a_service_of_the_owner_that_the_node_does_not_have_may_stay() {
     let bed = staged("1");
@@ -145,7 +145,7 @@ fn what_is_refused_before_anything_is_done() {
     for (expected, body) in [
         ("PayloadInvalid", Apply { configs: vec![config], ..base.clone() }),
         ("HostFilesChanged", Apply { files: wanted("2").files, ..base.clone() }),
-        // Contract section 8, item 25: a cut off bundle is not silently shortened.
+        // A cut-off bundle is not silently shortened.
         (
             "CertificateInvalid",
             Apply {
@@ -161,18 +161,18 @@ fn what_is_refused_before_anything_is_done() {
     }
 }
 
-/// Contract section 8, item 30: what was damaged on the host is repaired; if the staged copy is damaged too, it is sent again.
+/// Damaged files are repaired; if the staged copy is damaged, too, the operator sends it again.
 #[test]
 fn damage_is_repaired() {
     let bed = Bed::new();
     bed.join("1");
     let (kubelet, content) = payload_files("1").remove(0);
-    // A virus scanner that replaces the file: the staged copy is still good.
+    // An antivirus replaces the file: the staged copy is still good.
     files::remove(&bed.host, KUBELET).unwrap();
     bed.write(KUBELET, b"damaged");
     assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
     assert_eq!(bed.read(KUBELET).unwrap().into_bytes(), content);
-    // A disk that flips bits: both names are of one file.
+    // The disk damages the file: the staged copy is a hard link to it.
     std::fs::write(bed.host.path(KUBELET).unwrap(), "x".repeat(content.len())).unwrap();
     let answer = bed.apply(wanted("1"));
     assert_eq!((reason(&answer), answer.state.clone().unwrap().missing), ("HashMismatch", vec![kubelet.sha256]));
@@ -193,7 +193,7 @@ fn what_the_next_version_does_not_have_goes() {
     assert!(bed.read(KUBELET).unwrap().ends_with('2'));
 }
 
-/// Contract section 8, items 7 and 19.
+/// Variables that existed before get their values back, and certificates that were trusted before stay trusted.
 #[test]
 fn variables_and_certificates_of_before_come_back() {
     let bed = Bed::new();
@@ -219,7 +219,8 @@ fn variables_and_certificates_of_before_come_back() {
     assert_eq!(bed.host.state().trusted, [theirs].into());
 }
 
-/// Services that have the proxy of their own do not see the machine's: it stays for the legacy operator, which would restart the host for it.
+/// Services with their own proxy variables do not see the machine's, which stay because the legacy operator would restart the host to restore
+/// them.
 #[test]
 fn a_variable_of_the_machine_stays_while_each_service_has_its_own() {
     let bed = Bed::new();
@@ -260,7 +261,7 @@ fn a_restart_is_asked_for_until_it_has_happened() {
     assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
 }
 
-/// Windows' servicing is locked while an update is installed.
+/// Windows locks the servicing of its features while an update is installed.
 #[test]
 fn windows_is_asked_for_its_feature_once_a_boot_and_only_a_host_without_containers_needs_the_answer() {
     let asked = |bed: &Bed| bed.host.state().counts.get("enable_containers").copied().unwrap_or_default();
@@ -287,7 +288,7 @@ fn an_antivirus_that_refuses_is_only_a_warning() {
     assert_eq!((answer.outcome, answer.warnings.len()), (Outcome::Done, 1));
 }
 
-/// Applying again leads to the same host, wherever `apply` is broken off, as if it had never been.
+/// After a crash at any point, applying again leads to the same host as without a crash.
 #[test]
 fn apply_converges_after_a_crash_anywhere() {
     let arrange = || {

@@ -1,6 +1,6 @@
 //! `cleanup`: removes exactly what is on record as the operator's. A failure does not stop the rest.
 //!
-//! `wicd.exe`, the lock and the epoch stay in `C:\k\wicd`, which the operator removes.
+//! `wicd.exe`, the lock and the record of the highest epoch stay in `C:\k\wicd`, which the operator removes.
 
 use api::Reason;
 use std::collections::BTreeSet;
@@ -14,10 +14,10 @@ use crate::host::{Host, HostError, ServiceInfo};
 use crate::kept_files;
 use crate::ownership::{Ownership, Routes};
 
-/// Directory of containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it keeps no
-/// host from being given back.
+/// Directory of containerd's images and state. Only containerd itself can remove image layers completely, so a cleanup succeeds even if some are
+/// left.
 pub(super) const CONTAINERD_STATE: &str = r"C:\ProgramData\containerd";
-/// Number of leftovers of [`CONTAINERD_STATE`] that there can be.
+/// Maximum number of leftovers of [`CONTAINERD_STATE`].
 const LEFTOVERS: u32 = 8;
 
 /// Path to which [`CONTAINERD_STATE`] is moved before it is removed.
@@ -34,8 +34,8 @@ impl Failures {
         result.map_err(|e| self.0.push(chain(&e))).ok()
     }
 
-    /// Records a failure, unless it is a link, which is a warning: what lies behind a link is not ours and stays, and that keeps no host from being
-    /// given back.
+    /// Records a failure, unless it is about a link, which is a warning: files behind a link are not wicd's and stay, and the cleanup still
+    /// succeeds.
     fn unless_link<T>(&mut self, result: Result<T, HostError>, report: &mut Report) -> Option<T> {
         match result {
             Err(link @ HostError::Link { .. }) => {
@@ -54,10 +54,10 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     let mut failures = Failures::default();
     withdraw(host)?;
     if owned != Ownership::default() {
-        // What was only known from WMCO's services must be known still when these are gone.
+        // An adopted record is derived from WMCO's services, so it is saved before these are removed.
         owned.save(host)?;
         failures.note(credential_plugin::close_keys(host, &mut owned));
-        // While containerd runs.
+        // Needs containerd, so before the services are removed.
         pull::unpin_all(host, &owned, report);
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
@@ -77,7 +77,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         failures.note(files::remove(host, file));
     }
     if owned != Ownership::default() {
-        // Last: it cuts the connection through which this was asked for, and then needs only itself to be done again.
+        // Last, because it cuts the SSH connection of this operation; a repeated cleanup then only repeats this step.
         failures.note(host.remove_networks());
     }
     if !failures.0.is_empty() {
@@ -97,7 +97,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     Ok(Outcome::Done)
 }
 
-/// Clears the version that the host follows. The owner stays on record until the host is clean: no other operator may continue with the host.
+/// Clears the version that the host follows. The owner stays on record until the host is clean, so that no other operator takes over the host.
 fn withdraw(host: &dyn Host) -> Result<(), HostError> {
     let Some(marker) = super::state::marker(host) else { return Ok(()) };
     let nothing = Marker { version: String::new(), payload: String::new(), configs: String::new(), ..marker };
@@ -123,8 +123,8 @@ fn remove_services(host: &dyn Host, owned: &Ownership, report: &mut Report, fail
     }
 }
 
-/// Orders services for their removal: wicd's first, because it starts the others again; then each before those that it depends on.
-/// What depends on itself comes as it is.
+/// Orders services for their removal: wicd's first, because it restarts the others; then each before its dependencies. Services in a cycle keep
+/// their order.
 fn removal_order(mut services: Vec<ServiceInfo>) -> Vec<String> {
     let mut order = Vec::new();
     while !services.is_empty() {
@@ -141,7 +141,7 @@ fn removal_order(mut services: Vec<ServiceInfo>) -> Vec<String> {
     order
 }
 
-/// Makes variables, trusted certificates and antivirus exclusions what they were before us.
+/// Restores variables, trusted certificates and antivirus exclusions to their original state.
 fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     for (name, value) in &owned.env_vars {
         failures.note(host.set_env_var(name, value.as_deref()));
@@ -154,7 +154,7 @@ fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     }
 }
 
-/// Removes the routes that wicd has made since the host was started. Windows has forgotten older ones.
+/// Removes the routes that wicd has created since the host was started. Windows does not keep older ones.
 fn remove_routes(host: &dyn Host, routes: &Routes) -> Result<(), HostError> {
     if routes.made.is_empty() || routes.boot_id != host.boot_id()? {
         return Ok(());
@@ -162,9 +162,8 @@ fn remove_routes(host: &dyn Host, routes: &Routes) -> Result<(), HostError> {
     routes.made.iter().try_for_each(|route| host.remove_route(route))
 }
 
-/// Moves containerd's state aside as one, and removes it there: what stays of it must not be mistaken for a store by the next containerd, whose
-/// records would be gone, and whose layers would be there. Where it cannot be moved it stays whole. Returns what is left, which stays on record for
-/// the next cleanup.
+/// Moves containerd's state away atomically, and removes it there: the next containerd must not find layers whose records are missing. If it cannot
+/// be moved, it stays complete. Returns the leftovers, which stay on record for the next cleanup.
 fn remove_containerd_state(host: &dyn Host, owned: &mut Ownership, report: &mut Report) -> BTreeSet<String> {
     let mut left = BTreeSet::new();
     if owned.trees.remove(CONTAINERD_STATE)
@@ -202,7 +201,7 @@ fn move_aside(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
         let problem = format!("{LEFTOVERS} of its predecessors are left; remove {CONTAINERD_STATE}.old-* by hand");
         HostError::Refused { path: CONTAINERD_STATE.to_owned(), problem }
     })?;
-    // Both are on record before one becomes the other.
+    // Both paths are on record before the move.
     let mut both = owned.clone();
     both.trees.extend([CONTAINERD_STATE.to_owned(), aside.clone()]);
     both.save(host)?;
@@ -223,7 +222,7 @@ fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failure
     for tree in &owned.trees {
         failures.unless_link(files::remove_tree(host, tree), report);
     }
-    // The longer path first: it may be in the shorter one.
+    // Longer paths first, because they may be inside of shorter ones.
     let mut directories: Vec<&String> = owned.directories.iter().collect();
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {

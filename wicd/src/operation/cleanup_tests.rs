@@ -8,7 +8,7 @@ use crate::operation::tests::{Bed, ca_pem, exe, message, reason, service, wanted
 
 const BODY: Body = Body::Cleanup(Cleanup {});
 
-/// A joined host whose services have run, with files and services of others around.
+/// Returns a joined host whose services have run, with other files and services around.
 fn joined() -> Bed {
     let bed = Bed::new();
     bed.write(r"C:\Temp\theirs.txt", b"");
@@ -29,13 +29,13 @@ fn joined() -> Bed {
     bed
 }
 
-/// Files that are left for the operator to remove, and those that are not ours.
+/// Returns the files that are left: those for the operator to remove, and those of others.
 fn left(bed: &Bed) -> Vec<String> {
     let tree = bed.tree();
     tree.into_iter().filter(|(_, content)| content.is_some()).map(|(name, _)| name.replace('/', "\\")).collect()
 }
 
-/// Contract section 8, item 31.
+/// Only the operator's files, services and settings are removed, although others are in the same directories.
 #[test]
 fn all_of_ours_goes_and_nothing_else() {
     let bed = joined();
@@ -60,7 +60,7 @@ fn all_of_ours_goes_and_nothing_else() {
     }
 }
 
-/// Directories of CNI may be the owner's, with programs of another installer.
+/// CNI directories may be the owner's, with programs of another installer.
 #[test]
 fn directories_with_programs_go_unless_they_were_there_before() {
     let bed = Bed::new();
@@ -118,11 +118,11 @@ fn what_was_made_for_kube_proxy_goes_too() {
     .map(|(path, answer)| (path.to_owned(), answer))
     .into();
     bed.host.state().adapters = vec![crate::host::Adapter { mac, ipv4: vec![[10, 132, 1, 2].into()] }];
-    // hybrid-overlay-node is there first.
+    // hybrid-overlay-node has created the directory before.
     bed.write(r"C:\k\cni\config\ovnkube-client-current.pem", b"");
     // WMCO's nodes have many of these.
     bed.write(r"C:\k\cni\config\ovnkube-client-2026-01-01-00-00-00.pem", b"");
-    let wish = network::Wish { config: &config, node_name: "win-1", node_subnet: None };
+    let wish = network::DesiredNetwork { config: &config, node_name: "win-1", node_subnet: None };
     assert_eq!(network::prepare(&bed.host, wish, false).unwrap(), network::Progress::Ready);
     assert!(bed.exists(network::KUBE_PROXY_CONF) && bed.exists(network::CNI_CONF));
 
@@ -131,7 +131,7 @@ fn what_was_made_for_kube_proxy_goes_too() {
     assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
 }
 
-/// Layers of images can be in use, or protected from all but containerd: what is left of a store is no store.
+/// Image layers can be in use, or protected from all but containerd: the leftovers must not look like a store.
 #[test]
 fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
     let old = r"C:\ProgramData\containerd.old-0\root\layer";
@@ -168,7 +168,7 @@ fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
     }
 }
 
-/// A store that cannot be moved is not touched, and is still known as ours.
+/// A store that cannot be moved is not touched, and stays on record.
 #[test]
 fn a_store_that_stays_is_whole() {
     let bed = joined();
@@ -185,7 +185,7 @@ fn a_store_that_stays_is_whole() {
     assert!(!bed.exists(super::CONTAINERD_STATE) && !bed.exists(&leftover(3)) && bed.exists(&leftover(0)));
 }
 
-/// The link may have any owner: an administrator who has moved the logs to another disk, or a user who wants files to be deleted that are not his.
+/// An administrator may have moved the logs to another disk by a link, or a user may try to have others' files deleted.
 #[cfg(unix)]
 #[test]
 fn what_lies_behind_a_link_stays() {
@@ -232,7 +232,7 @@ fn state_that_was_there_before_us_stays() {
     assert!(!bed.exists(path::KUBELET_PKI));
 }
 
-/// The guide to removal names all directories that were there before and that users may no longer use as they could.
+/// The removal guide names all directories that existed before and whose access lists stay restricted.
 #[test]
 fn access_lists_stay_as_the_guide_says() {
     const PAGE: &str = include_str!("../../../docs/guide/removal.md");
@@ -252,7 +252,7 @@ fn access_lists_stay_as_the_guide_says() {
         let real = bed.host.path(directory).unwrap();
         bed.host.state().access.get(&real).is_some_and(|list| *list != AccessList::usual()) && real.exists()
     };
-    // By default no user may replace what is above the directories of CNI.
+    // The parents of the CNI directories are not in the list: by default, no user may replace them.
     let above = [r"C:\var", r"C:\var\lib", path::LOGS];
     let named: Vec<&str> = whole.into_iter().chain(above).filter(is_left).collect();
     assert_eq!(named, whole.into_iter().chain(above).collect::<Vec<_>>());
@@ -282,7 +282,7 @@ fn services_go_in_order() {
     assert_eq!(removal_order(circle.to_vec()), ["a", "b"]);
 }
 
-/// Contract section 8, item 33.
+/// Services of others that stop with the operator's are not started again, so the answer has a warning.
 #[test]
 fn services_of_others_that_are_stopped_with_ours_are_reported() {
     let bed = joined();
@@ -326,8 +326,7 @@ fn one_failure_does_not_keep_the_others() {
     assert!(!bed.exists(path::OWNED));
 }
 
-/// Contract section 8, item 7: a variable that was there on first contact is not ours, and a host without anything of ours is
-/// no error.
+/// A variable that existed before is not the operator's, and cleaning up an unconfigured host is no error.
 #[test]
 fn a_host_with_nothing_of_ours_is_not_touched() {
     let bed = Bed::new();
@@ -372,7 +371,7 @@ fn host_of_wmco() -> Bed {
     bed
 }
 
-/// Contract section 8, item 31, for what WMCO has left.
+/// Only known files of WMCO are removed.
 #[test]
 fn a_host_of_wmco_is_cleaned_by_what_wmco_is_known_to_put_there() {
     let bed = host_of_wmco();
@@ -383,7 +382,7 @@ fn a_host_of_wmco_is_cleaned_by_what_wmco_is_known_to_put_there() {
     assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
 }
 
-/// A change says nothing about the certificates that WMCO has imported: programs on the host need them as before.
+/// A new version does not show which certificates of WMCO are still needed: programs on the host may use them.
 #[test]
 fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
     let bed = host_of_wmco();
@@ -403,7 +402,7 @@ fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
     assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
 }
 
-/// containerd reads all mirrors that are there: those that the cluster no longer has must go.
+/// containerd reads all existing mirror files, so those that the cluster no longer has must be removed.
 #[test]
 fn mirrors_of_wmco_go_when_the_cluster_does_not_name_them() {
     let bed = host_of_wmco();
@@ -419,7 +418,7 @@ fn mirrors_of_wmco_go_when_the_cluster_does_not_name_them() {
     assert!(!bed.exists(&gone));
 }
 
-/// A host that was taken over from WMCO in place: what WMCO had put there goes with ours.
+/// On a host that was taken over from WMCO in place, a cleanup removes WMCO's files, too.
 #[test]
 fn a_host_taken_over_from_wmco_is_cleaned_too() {
     let bed = host_of_wmco();
@@ -431,7 +430,7 @@ fn a_host_taken_over_from_wmco_is_cleaned_too() {
     assert_eq!(files::list(&bed.host, path::ROOT).unwrap(), ["wicd"]);
 }
 
-/// Cleaning up again leads to the same host, wherever `cleanup` is broken off, as if it had never been.
+/// After a crash at any point, cleaning up again leads to the same host as without a crash.
 #[test]
 fn cleanup_converges_after_a_crash_anywhere() {
     for arrange in [joined, host_of_wmco] {
@@ -446,7 +445,7 @@ fn cleanup_converges_after_a_crash_anywhere() {
             bed.host.fail_after(Some(n));
             bed.run(BODY);
             bed.host.fail_after(None);
-            // That may cut the connection, and sshd then ends what it has started.
+            // Removing networks may cut the connection, and sshd then ends its processes.
             if bed.host.state().sweeps.0 > 0 {
                 let record = [r"wicd\owned.json", r"wicd\owned.copy.json", r"wicd\state.json"];
                 let files: BTreeSet<String> =

@@ -1,4 +1,4 @@
-//! Fence that keeps an operator out that has been replaced by another one: the newest epoch that a host has seen of its cluster counts.
+//! Fencing of replaced operators: a host accepts only requests of the newest epoch of its cluster that it has seen.
 
 use api::Reason;
 use api::host::{Marker, Request, path};
@@ -7,11 +7,11 @@ use super::{EPOCH, Failure, state};
 use crate::files::{self, Access};
 use crate::host::Host;
 
-/// Largest epoch that is accepted. Epochs are about as large as the number of seconds since 2020, so that none is larger before 2083. A larger one
-/// comes from a Lease that is damaged, and would lock the host for every operator that comes after it.
+/// Maximum accepted epoch. Epochs are about the number of seconds since 2020, so that none is larger before 2083. A larger one comes from a
+/// damaged Lease, and would lock out all later operators.
 const MAX_EPOCH: i64 = 2_000_000_000;
 
-/// Refuses an operator that has been replaced by another one, and remembers the newest.
+/// Refuses requests of an operator that another one has replaced, and records the epoch of accepted ones.
 pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     let epoch = request.epoch;
     if !(0..=MAX_EPOCH).contains(&epoch) {
@@ -40,14 +40,14 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     Ok(files::write(host, EPOCH, format!("{epoch} {cluster}").as_bytes(), Access::Inherited).map(drop)?)
 }
 
-/// Epoch in a record, if the record is of this cluster. Epochs of other clusters count for themselves.
+/// Parses the epoch in a record, if the record is of this cluster. Each cluster counts its own epochs.
 fn parse(text: &[u8], cluster: &str) -> Option<i64> {
     let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
     let epoch = words.next()?.parse().ok()?;
     counts(words.next().unwrap_or_default(), cluster).then_some(epoch)
 }
 
-/// Reports whether an epoch that was recorded with one cluster counts in another. One that was recorded with none does.
+/// Reports whether a recorded epoch counts for a cluster: it is of this cluster, or was recorded without one.
 fn counts(recorded: &str, cluster: &str) -> bool {
     recorded.is_empty() || recorded == cluster
 }
@@ -66,7 +66,7 @@ mod tests {
         reason(&run(&bed.host, &request)).to_string()
     }
 
-    /// An operator that was replaced must not come back after a cleanup either.
+    /// A replaced operator stays refused after a cleanup.
     #[test]
     fn a_replaced_operator_is_refused() {
         let bed = Bed::new();
@@ -91,7 +91,7 @@ mod tests {
             (7, None, "StaleEpoch"),
             (7, Some(8), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
-            // An epoch that was voided once admits no other operator.
+            // A voided epoch admits no operator of a lower epoch than the accepted one.
             (6, Some(MAX_EPOCH), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
         ] {

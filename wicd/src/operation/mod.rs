@@ -1,6 +1,6 @@
 //! Operations that the operator requests over SSH. See [`api::host`] for the protocol.
 //!
-//! Every verb can be run again, after it was done as well as after a crash in its middle, and leads to the same state.
+//! All verbs are idempotent: they can be repeated after success or a crash, and lead to the same state.
 
 mod apply;
 mod cleanup;
@@ -32,18 +32,18 @@ pub use pending::{pending_reboot, require_reboot, settle_reboot};
 pub use start::{SETTINGS, SETTLED, Settings, service_spec};
 pub use state::{blob, marker, observe};
 
-/// File with the blobs that the payload in place needs, and the one before it.
+/// File with the blobs of the current payload and of the previous one.
 const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
 
-/// Maximum size of a request that is read, in bytes: desired state, configuration files and a list of payload files.
+/// Maximum size of a request, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;
-/// File with the newest epoch that was seen, as a decimal number in text, and the id of the cluster that it is of.
-/// Survives cleanup, because an old operator must not come back after that either.
+/// File with the newest epoch that was seen, as a decimal number, and the ID of its cluster. A cleanup keeps it, so that a replaced operator stays
+/// refused.
 pub const EPOCH: &str = api::host::path::EPOCH;
-/// Time for which an operation waits for another one, or for the service, to be done.
+/// Maximum wait for another operation, or the service, to release the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Failure of [`serve`]. The caller ends with a status that is not [`api::host::EXIT_ANSWERED`].
+/// Failure of [`serve`]. The process then exits with another status than [`api::host::EXIT_ANSWERED`].
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Invalid name of an operation.
@@ -67,7 +67,7 @@ pub enum ServeError {
         #[source]
         source: HostError,
     },
-    /// Directory of what the operator sends, which cannot be kept from others.
+    /// Directory of the operator's uploads that cannot be protected from other users.
     #[error("{} cannot be protected", path::LAUNCH)]
     Launch(#[source] HostError),
     /// Restart of the host that failed.
@@ -94,7 +94,7 @@ impl From<HostError> for Failure {
     }
 }
 
-/// The message of an error and of all that is behind it.
+/// Returns the message of an error with those of its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut behind = error.source();
@@ -119,8 +119,8 @@ impl Report {
     }
 }
 
-/// Does what `request` asks. Never fails: what goes wrong is in the answer. [`Verb::Reboot`] only checks whether there is something to do; the
-/// restart itself follows in [`serve`], after the answer has been written.
+/// Performs the requested operation. Never fails: the answer reports failures. [`Verb::Reboot`] only makes the checks; [`serve`] restarts the host
+/// after it has written the answer.
 pub fn run(host: &dyn Host, request: &Request) -> Answer {
     let mut report = Report::default();
     let outcome = attempt(host, request, &mut report)
@@ -153,15 +153,15 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
     }
 }
 
-/// Adds the facts that only a request for facts asks for, because they take time.
+/// Adds the facts that take time, which only a request for facts needs.
 fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
     let Body::Facts(asked) = body else { return state };
     let api_server = asked.api_server.as_deref().and_then(|url| host.unreachable(url));
     let ports_in_use = asked.ports.iter().copied().filter(|port| host.is_in_use(*port)).collect();
-    // Without a domain there is no program to answer, and the calls take long to fail.
+    // Without a domain, these calls take long to fail.
     let accounts = state.machine.domain.as_ref().map_or(&[][..], |_| &asked.service_accounts);
     let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
-    // What cannot be read here, `apply` reports before it changes anything.
+    // `apply` reports a failure to read this before it changes anything.
     let foreign = credential_plugin::foreign(host, asked.credential_plugin.as_deref(), &owned).unwrap_or_default();
     HostState {
         api_server,
@@ -202,14 +202,14 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
             "another operation or the service is changing the host; try again later",
         ));
     };
-    // First, because the operator of another cluster must not leave its epoch here either.
+    // First, so that the operator of another cluster does not record its epoch on the host.
     recipient::check(host, request)?;
     fence::check(host, request)?;
     match &request.body {
         Body::Stage(body) => stage::stage(host, body),
         Body::Apply(body) => apply::apply(host, request, body, report),
         Body::Start(body) => start::start(host, body, report),
-        // There is nothing to do but to look; see `serve`.
+        // The answer has the state of the host, and `serve` restarts it.
         Body::Facts(_) | Body::Reboot(_) | Body::Support(_) => Ok(Outcome::Done),
         Body::Pull(body) => {
             drop(lock);
@@ -219,11 +219,11 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     }
 }
 
-/// Serves `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if that was asked for.
-/// The caller turns success into [`api::host::EXIT_ANSWERED`].
+/// Serves `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if requested. After success,
+/// the process exits with [`api::host::EXIT_ANSWERED`].
 ///
 /// # Errors
-/// Fails when `operation` is not an operation's id, the request cannot be protected or read or is for another verb, the answer cannot be written, or
+/// Fails when `operation` is not an operation's ID, the request cannot be protected or read or is for another verb, the answer cannot be written, or
 /// the host does not restart. An operation that fails is no error: the answer has its outcome.
 pub fn serve(host: &dyn Host, verb: Verb, operation: &str) -> Result<(), ServeError> {
     if !api::host::is_operation_id(operation) {
@@ -252,7 +252,7 @@ fn read_request(host: &dyn Host, verb: Verb, operation: &str) -> Result<Request,
     parse_request(&content, verb, operation).ok_or_else(|| refuse(None))
 }
 
-/// Parses a request, if it is for this verb and operation. The protocol of the request is for [`run`] to check, in an answer.
+/// Parses a request, if it is for this verb and operation. [`run`] checks the protocol, so that the answer reports a mismatch.
 fn parse_request(content: &[u8], verb: Verb, operation: &str) -> Option<Request> {
     let request: Request = serde_json::from_slice(content).ok()?;
     (request.body.verb() == verb && request.operation == operation).then_some(request)

@@ -1,4 +1,4 @@
-//! A restart that the host needs, remembered until it has happened.
+//! Record of a restart that the host needs, kept until the host has been restarted.
 
 use api::host::path;
 use serde::{Deserialize, Serialize};
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// File that remembers a restart that the host needs.
+/// File with the record of a restart that the host needs.
 const PENDING: &str = r"C:\k\wicd\reboot.json";
-/// File with the boot in which Windows has reported that the feature Containers is enabled.
+/// File with the boot ID of the boot in which Windows last reported that the feature Containers is enabled.
 pub(super) const CONTAINERS: &str = r"C:\k\wicd\containers.json";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Pending {
-    /// Boot in which the need for a restart arose. In another boot it is over.
+    /// ID of the boot in which the restart became necessary. In any other boot, it has happened.
     boot_id: String,
     why: String,
 }
 
-/// Returns why the host must be restarted, if it must and has not been yet.
+/// Returns the reason for which the host must be restarted; `None` if it need not be.
 ///
 /// # Errors
-/// Fails when a restart is on record and the boot id cannot be read. A record that cannot be read is as good as none.
+/// Fails when a restart is on record and the boot ID cannot be read. An unreadable record counts as none.
 pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     let Some((pending, is_over)) = record(host)? else { return Ok(None) };
     Ok((!is_over).then_some(pending.why))
 }
 
-/// Returns the same as [`pending_reboot`], and forgets a restart that has happened.
+/// Returns the same as [`pending_reboot`], and removes the record of a restart that has happened.
 ///
 /// # Errors
 /// Fails as [`pending_reboot`] does. A record that cannot be removed now is no error.
@@ -47,17 +47,17 @@ fn record(host: &dyn Host) -> Result<Option<(Pending, bool)>, HostError> {
     Ok(Some((pending, is_over)))
 }
 
-/// Remembers that the host must be restarted.
+/// Records that the host must be restarted.
 ///
 /// # Errors
-/// Fails when the boot id cannot be read, or the record cannot be written.
+/// Fails when the boot ID cannot be read, or the record cannot be written.
 pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
     let pending = Pending { boot_id: host.boot_id()?, why: why.to_string() };
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)
 }
 
-/// Files of wicd's own in [`path::WICD`] that cleanup removes, besides the marker, which goes last.
-/// The lock and the epoch stay, and go with the directory.
+/// Files of wicd in [`path::WICD`] that a cleanup removes, without the marker, which is removed last. The lock and the
+/// epoch are removed with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
     vec![PENDING, CONTAINERS, super::SETTINGS, super::PAYLOADS, path::DESIRED, super::SETTLED]
 }

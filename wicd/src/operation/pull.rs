@@ -1,7 +1,7 @@
 //! `pull`: pulls and pins images, and unpins those that wicd has pinned and that are no longer listed.
 //!
-//! What is pinned is on record before it is pinned, so that it is unpinned whatever happens in between. An image that was
-//! pinned already, as containerd pins its sandbox image, is never on record, and stays pinned.
+//! A pin is recorded before it is set, so that it is released even after a crash. An image that was pinned before, such as containerd's sandbox
+//! image, is never recorded, and stays pinned.
 
 use api::Reason;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::images::{ImageError, ImageStore, logins};
 use crate::lock;
 use crate::ownership::Ownership;
 
-/// Maximum number of attempts with different logins, where several fit an image.
+/// Maximum number of attempts with different logins for an image.
 const MAX_LOGINS: usize = 4;
-/// Time limit for a pull, whatever the request says.
+/// Upper bound of the requested time limit for a pull.
 const LONGEST: Duration = Duration::from_hours(6);
 
 impl From<ImageError> for Failure {
@@ -26,7 +26,7 @@ impl From<ImageError> for Failure {
     }
 }
 
-/// Pulls and pins images. Runs without the lock, which the caller has released: a pull may take an hour, and the service has to work meanwhile.
+/// Pulls and pins images. Runs without the lock, which the caller has released: a pull may take an hour, and must not block the service.
 pub(super) fn pull(host: &dyn Host, body: &Pull, report: &mut Report) -> Result<Outcome, Failure> {
     let store = host.images()?;
     let store = store.as_ref();
@@ -47,7 +47,7 @@ pub(super) fn pull(host: &dyn Host, body: &Pull, report: &mut Report) -> Result<
     Ok(Outcome::Done)
 }
 
-/// Unpins all that wicd has pinned. What containerd does not do is a warning: a host that is given back may have no containerd.
+/// Unpins all images that wicd has pinned. A failure is only a warning, because the host may have no containerd by now.
 pub(super) fn unpin_all(host: &dyn Host, owned: &Ownership, report: &mut Report) {
     if owned.pinned.is_empty() {
         return;
@@ -64,7 +64,7 @@ fn fetch(host: &dyn Host, store: &dyn ImageStore, image: &str, limit: Duration) 
     for login in logins(&config, image).iter().take(MAX_LOGINS) {
         match store.pull(image, Some(login), limit) {
             Ok(()) => return Ok(()),
-            // Another login may be the one that the registry accepts.
+            // The registry may accept another login.
             Err(refused @ ImageError::Refused { .. }) => failure = Some(refused),
             Err(error) => return Err(error.into()),
         }
@@ -75,7 +75,7 @@ fn fetch(host: &dyn Host, store: &dyn ImageStore, image: &str, limit: Duration) 
     }
 }
 
-/// Unpins what is no longer listed.
+/// Unpins images that are no longer listed.
 fn release(host: &dyn Host, store: &dyn ImageStore, listed: &[String]) -> Result<(), Failure> {
     let owned = Ownership::load_or_adopt(host)?;
     for (image, id) in owned.pinned.iter().filter(|(image, _)| !listed.contains(image)) {
@@ -99,7 +99,7 @@ fn pin(host: &dyn Host, store: &dyn ImageStore, image: &str, id: &str) -> Result
     if let Some(before) = before
         && !owned.pinned.iter().any(|(other, its)| its == before && other != image)
     {
-        // The name means another image now.
+        // The name refers to another image now.
         store.set_pinned(before, false)?;
     }
     if owned.pinned.get(image).is_none_or(|its| its != id) {

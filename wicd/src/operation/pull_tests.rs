@@ -57,13 +57,13 @@ fn names_of_the_same_image_share_a_pin() {
     ask(&bed, &[A, B], None);
     ask(&bed, &[B], None);
     assert_eq!(pinned(&bed), [id(A)]);
-    // The name means another image now.
+    // The name refers to another image now.
     bed.host.images_state().records.extend([(A.to_string(), id(A)), (B.to_string(), id(B))]);
     ask(&bed, &[B], None);
     assert_eq!(pinned(&bed), [id(B)]);
 }
 
-/// Returns all that is pinned is on record, however `pull` is interrupted, and the same request completes it.
+/// Whenever `pull` is interrupted, all pins are on record, and the same request completes it.
 #[test]
 fn an_interruption_leaves_no_pin_without_a_record() {
     for calls in 0.. {

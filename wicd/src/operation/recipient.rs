@@ -1,4 +1,4 @@
-//! Check whether a request is for this host, by the host's own record, before anything is changed.
+//! Check that a request is for this host, by the host's own record, before anything is changed.
 
 use api::Reason;
 use api::host::{Body, Desired, Marker, Owner, Request, path};
@@ -13,8 +13,8 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     verdict(request, &machine_id, owner(host)?.as_ref())
 }
 
-/// Owner of the host by its own record: the marker, or, where that is damaged, the desired state that its service keeps.
-/// A record that is there and cannot be read just now is an error: the host may have any owner.
+/// Owner of the host by its own record: the marker or, if that is missing or damaged, the desired state of its service.
+/// A failure to read a file is an error, because the host may then have any owner.
 pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     let marker = files::read(host, path::STATE)?.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
     if let Some(marker) = marker {
@@ -24,7 +24,7 @@ pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     Ok(desired.map(|d| Owner { cluster_id: d.cluster_id, node_name: d.node_name }))
 }
 
-/// The recipient of a request.
+/// Recipient of a request.
 pub(super) fn meant(request: &Request) -> Owner {
     let recipient = &request.recipient;
     Owner { cluster_id: recipient.cluster_id.clone(), node_name: recipient.node_name.clone() }
@@ -52,7 +52,8 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
         return Err(Failure::new(Reason::NotThisMachine, message));
     }
     let Some(owner) = owner else { return Ok(()) };
-    // The configuration of another owner is never removed; a record from before clusters had ids names no other owner.
+    // The configuration of another owner is never removed. A record without a cluster ID is from an older version, and
+    // names no other owner.
     let same_name = owner.cluster_id.is_empty() && owner.node_name == meant.node_name;
     let may_supersede = same_name || !matches!(request.body, Body::Cleanup(_));
     let superseded = may_supersede && request.supersedes.as_ref() == Some(owner);
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(verdict(&apply, "m", None).unwrap_err().reason, "InternalError");
     }
 
-    /// Every verb but `facts` is refused, and with nothing left behind: not even the epoch.
+    /// All verbs except `facts` are refused without any change, not even of the epoch.
     #[test]
     fn a_host_of_another_is_not_changed() {
         let bed = Bed::new();
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine");
     }
 
-    /// A host that could not be cleaned altogether stays whose it was, and counts as having nothing in place.
+    /// A partially cleaned host keeps its owner, and follows no version.
     #[test]
     fn a_host_that_is_half_clean_stays_whose_it_was() {
         let bed = Bed::new();

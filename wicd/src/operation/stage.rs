@@ -16,10 +16,10 @@ use crate::host::{Host, HostError};
 
 /// Space that must stay free on `C:` beyond the payload, in bytes.
 const RESERVE: u64 = 256 << 20;
-/// Maximum memory that a zstd frame may need to be read (128 MiB, as a power of two). Others are refused.
+/// Maximum memory to decompress a zstd frame, as a power of two (128 MiB). Frames that need more are refused.
 const WINDOW_LOG_MAX: u32 = 27;
 
-/// Content of [`PAYLOADS`].
+/// Record of the current and the previous payload, stored in [`PAYLOADS`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Payloads {
@@ -27,7 +27,7 @@ pub(super) struct Payloads {
     previous: Set,
 }
 
-/// The blobs of a payload.
+/// Blobs of a payload.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Set {
@@ -36,7 +36,7 @@ struct Set {
 }
 
 impl Payloads {
-    /// Makes `files` the current payload. The one before stays for going back.
+    /// Makes `files` the current payload. Keeps the previous one for a way back.
     fn with(self, files: &[payload::File]) -> Self {
         let current = Set { digest: payload::digest(files), blobs: files.iter().map(|f| f.sha256.clone()).collect() };
         let previous = if current.digest == self.current.digest { self.previous } else { self.current };
@@ -56,14 +56,14 @@ pub(super) fn stage(host: &dyn Host, body: &Stage) -> Result<Outcome, Failure> {
     files::make_directory(host, path::BLOBS)?;
     free_blobs(host, &body.files)?;
     let result = take_missing(host, body, &archive);
-    // Whatever came of it, the archive is of no more use: the operator makes another one of what is missing then.
+    // The archive is always removed: after a failure, the operator sends another one with the missing files.
     let removed = files::remove(host, &archive);
     result?;
     removed?;
     Ok(Outcome::Done)
 }
 
-/// Refuses a list of files that no manifest of ours can have.
+/// Refuses a list of files that no valid manifest has.
 pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
     let bad = files.iter().find(|f| !payload::is_sha256(&f.sha256) || !payload::is_host_path(&f.destination));
     bad.map_or(Ok(()), |f| {
@@ -132,11 +132,11 @@ impl<T: Into<Failure>> From<T> for Unpack {
     }
 }
 
-/// Takes those entries of a tar archive that are wanted (hash and size). Anything but plain files named by a wanted hash is
-/// refused, so that nothing in the archive can name a place.
+/// Unpacks the requested entries (hash and size) of a tar archive. Refuses any entry that is not a regular file named by a
+/// requested hash, so that no entry can name a path.
 fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -> Result<(), Unpack> {
     let mut archive = tar::Archive::new(archive);
-    // Raw: no long names, no sparse files, no extended headers.
+    // Raw entries have no long names, sparse files or extended headers.
     for entry in archive.entries().map_err(invalid)?.raw(true) {
         let mut entry = entry.map_err(invalid)?;
         if entry.header().entry_type() != tar::EntryType::Regular {
@@ -189,7 +189,7 @@ enum Copy {
     Output(io::Error),
 }
 
-/// Copies one zstd frame of `size` bytes and nothing after it. Returns the hash of what came out.
+/// Decompresses one zstd frame to exactly `size` bytes, and refuses data after it. Returns the hash of the output.
 fn decompress(entry: &mut impl Read, mut output: &fs::File, size: u64) -> Result<String, Copy> {
     let input = |problem: &str| Copy::Input(io::Error::new(ErrorKind::InvalidData, problem));
     let mut decoder = zstd::stream::read::Decoder::new(entry).map_err(Copy::Input)?.single_frame();
@@ -214,7 +214,7 @@ fn decompress(entry: &mut impl Read, mut output: &fs::File, size: u64) -> Result
     Ok(hex::encode(hash.finalize()))
 }
 
-/// Removes blobs that neither `files` nor the payload in place nor the one before it needs, and what a crash left behind.
+/// Removes blobs that neither `files` nor the current or previous payload needs, and leftovers of a crash.
 fn free_blobs(host: &dyn Host, files: &[payload::File]) -> Result<(), HostError> {
     let payloads: Payloads = files::read_json(host, PAYLOADS).ok().flatten().unwrap_or_default();
     let needed: BTreeSet<&str> = files.iter().map(|f| f.sha256.as_str()).collect();

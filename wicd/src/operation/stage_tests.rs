@@ -18,12 +18,12 @@ fn what_is_missing_is_unpacked() {
     assert_eq!(bed.read(&blob(&x.sha256)).unwrap(), "x content");
     assert!(!bed.exists(&format!(r"{}\{ARCHIVE}", path::OPERATIONS)));
     assert!(!bed.exists(DEST));
-    // Again, with no archive because nothing is missing.
+    // A second time without an archive, because nothing is missing.
     let again = bed.run(api::host::Body::Stage(Stage { files: vec![x, y], archive: ARCHIVE.into() }));
     assert_eq!(again.outcome, Outcome::Done);
 }
 
-/// Contract section 8, item 30: what arrives is hashed while it is unpacked, and what is wrong never gets its name.
+/// Content is hashed while it is unpacked, and wrong content never gets the name of the blob.
 #[test]
 fn bad_archives_are_refused() {
     let x = file(DEST, b"x content");
@@ -62,7 +62,7 @@ fn bad_archives_are_refused() {
         assert!(message(&answer).contains(part), "{name}: {}", message(&answer));
         assert_eq!(files::list(&bed.host, path::BLOBS).unwrap(), Vec::<String>::new(), "{name}");
         assert_eq!(files::list(&bed.host, path::OPERATIONS).unwrap(), Vec::<String>::new(), "{name}");
-        // The next try, with a good archive, is as if there had been none before.
+        // The next attempt succeeds with a good archive.
         assert_eq!(bed.stage(std::slice::from_ref(&x), &tar).outcome, Outcome::Done, "{name}");
     }
 }
@@ -125,7 +125,7 @@ proptest! {
         prop_assert_eq!(files::list(&bed.host, path::BLOBS).unwrap(), Vec::<String>::new());
     }
 
-    /// One byte that is wrong anywhere in an archive gives the right file or none.
+    /// A wrong byte anywhere in an archive leads to the right file or none.
     #[test]
     fn damage_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
         let bed = Bed::new();
@@ -136,7 +136,7 @@ proptest! {
         bytes[at] ^= flip;
         let answer = bed.stage(std::slice::from_ref(&x), &bytes);
         let got = files::read(&bed.host, &blob(&x.sha256)).unwrap();
-        // Damage behind the file is noticed too, but the file is right.
+        // Damage after the file's content is noticed, too, but the file is right.
         prop_assert!(got.is_some() || answer.outcome != Outcome::Done);
         prop_assert!(got.is_none_or(|got| got == content));
         prop_assert!(files::list(&bed.host, path::BLOBS).unwrap().iter().all(|name| *name == x.sha256));

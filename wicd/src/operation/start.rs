@@ -1,4 +1,4 @@
-//! `start`: takes certificates, installs and starts wicd's service, and through it all others.
+//! `start`: installs certificates, and installs and starts wicd's service, which starts all others.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -26,10 +26,10 @@ const EXE: &str = "wicd.exe";
 const KUBELET: &str = "kubelet";
 /// WMCO's kubeconfig for a kubelet without a certificate.
 const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
-/// Time for the service to report that it runs, which it does first.
+/// Maximum wait for the service to report that it runs, which it does right after its start.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Content of [`SETTINGS`].
+/// Settings of the service, stored in [`SETTINGS`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
@@ -37,7 +37,7 @@ pub struct Settings {
     pub certificate_seconds: i32,
 }
 
-/// Specification of wicd's own service, running the exe of this content hash.
+/// Specification of wicd's own service, which runs the `wicd.exe` with this hash.
 pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
     ServiceSpec {
         name: WICD_SERVICE.to_string(),
@@ -68,7 +68,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
         certificates::install(host, kind, pem.as_deref(), now)?;
     }
     if let Some(kubeconfig) = certificates::other_kubelet_kubeconfig(host)? {
-        // One that was given its certificate as a file stores it only when it starts with this one.
+        // A kubelet that has its certificate as a file stores it only at a start with this kubeconfig.
         if !files::exists(host, path::KUBELET_CURRENT_CERT)? {
             stop_ours(host, KUBELET, &owned, report)?;
         }
@@ -80,7 +80,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     let spec = service_spec(&body.wicd_sha256);
     owned.services.insert(spec.name.clone());
     owned.save(host)?;
-    // It reads its command line, and checks which services to start, only at its start.
+    // wicd's service reads its command line, and checks which services to start, only at its start.
     if !body.restart.is_empty() || host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
         stop(host, WICD_SERVICE, report)?;
     }
@@ -91,15 +91,15 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     host.start_service(WICD_SERVICE)?;
     wait_until_running(host, PATIENCE)?;
     remove_other_exes(host, &body.wicd_sha256)?;
-    // Its token is as good as long as the cluster. No kubelet of ours reads it.
+    // The token in this file is valid as long as the cluster, and the operator's kubelet does not read it.
     if !desired.services.services.iter().any(|s| s.path.contains(LEGACY_BOOTSTRAP)) {
         files::remove(host, LEGACY_BOOTSTRAP)?;
     }
     Ok(Outcome::Done)
 }
 
-/// Puts the program that the service runs in its place: a copy of the one that the operator has sent. Both are known by
-/// their hash; one that a power cut has damaged is replaced.
+/// Puts the service's program in place, as a copy of the one that the operator has sent. The hash of the content is verified, so that a damaged copy
+/// is replaced.
 fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let (from, to) = (api::host::launcher_path(sha256), api::host::exe_path(sha256));
     let is_right = |content: &Vec<u8>| hex::encode(Sha256::digest(content)) == sha256;
@@ -112,8 +112,8 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     remove_beside(host, sha256)
 }
 
-/// Removes other files from the directory of the service's program: Windows loads libraries from there first, and files from before `C:\k` was taken
-/// over may belong to any user.
+/// Removes other files from the directory of the service's program: Windows loads libraries from there first, and files from before the takeover of
+/// `C:\k` may belong to any user.
 fn remove_beside(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let directory = format!(r"{}\{sha256}", path::WICD);
     for name in files::list(host, &directory)? {
@@ -126,7 +126,7 @@ fn remove_beside(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stops a service. wicd's service starts only the operator's services again.
+/// Stops a service, and warns about stopped dependents of others, which wicd's service does not start again.
 fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure> {
     for dependent in host.stop_service(name)? {
         if !host.service(&dependent)?.is_some_and(|s| is_tagged(&s)) {
@@ -154,13 +154,13 @@ fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure
         match host.service(WICD_SERVICE)?.map_or(ServiceState::Missing, |s| s.state) {
             ServiceState::Running => return Ok(()),
             ServiceState::Stopped | ServiceState::Missing => return failed("ended right after it was started"),
-            ServiceState::Pending if Instant::now() >= until => return failed("has not come up in time"),
+            ServiceState::Pending if Instant::now() >= until => return failed("did not start in time"),
             ServiceState::Pending => std::thread::sleep(AGAIN),
         }
     }
 }
 
-/// Removes earlier versions of `wicd.exe`. One that still runs goes next time.
+/// Removes other versions of `wicd.exe`. One that still runs is removed the next time.
 fn remove_other_exes(host: &dyn Host, wicd_sha256: &str) -> Result<(), Failure> {
     for parent in [path::LAUNCH, path::WICD] {
         for name in files::list(host, parent)? {

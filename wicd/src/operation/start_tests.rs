@@ -13,7 +13,7 @@ fn applied(bed: &Bed, v: &str) -> Start {
     bed.start_body(v, &answer)
 }
 
-/// Contract section 8, item 1: the delays are seconds.
+/// The recovery delays are in seconds, not milliseconds.
 #[test]
 fn the_service_comes_up_and_comes_back() {
     let bed = Bed::new();
@@ -53,7 +53,7 @@ fn certificates_and_keys_lie_together_and_no_key_waits_any_more() {
             assert!(pem.starts_with(chain.trim_end()) && pem.contains("PRIVATE KEY"), "{kind:?}");
             assert!(!bed.exists(certificates::key_path(*kind)), "{kind:?}");
         }
-        // One with the time in its name, and the current one.
+        // A file with the time in its name, and the current one.
         assert_eq!(files::list(&bed.host, path::WICD_CERTS).unwrap().len(), 2);
     }
 }
@@ -77,7 +77,7 @@ fn certificates_of_others_are_refused() {
         assert!(!bed.exists(path::KUBELET_FIRST_CERT), "{name}");
         assert!(!bed.host.state().services.contains_key(WICD_SERVICE), "{name}");
     }
-    // The key still waits for the right one.
+    // The pending key is still there for the right certificate.
     assert_eq!(bed.run(Body::Start(good)).outcome, Outcome::Done);
 }
 
@@ -107,7 +107,7 @@ fn another_exe_is_taken_up_and_the_old_one_goes() {
     assert_eq!(stops.lock().unwrap().len(), 2, "nothing differs, so nothing is restarted");
 }
 
-/// A program of other bytes may have the right size, as a power cut or another user leaves it.
+/// A program with other content may have the right size, for example after a power failure.
 #[test]
 fn the_service_never_runs_a_program_of_other_bytes() {
     let bed = Bed::new();
@@ -139,13 +139,13 @@ fn services_that_must_start_afresh_are_stopped_before_wicds_service_starts() {
     assert_eq!(*events.lock().unwrap(), expected.map(|(event, name)| (event, name.to_string())));
 }
 
-/// A host of WMCO's: its service is turned into ours.
+/// On a host of WMCO, WMCO's service becomes the operator's.
 #[test]
 fn the_service_of_wmco_is_taken_over() {
     let bed = Bed::new();
     let theirs = service(WICD_SERVICE, "OpenShift managed windows-instance-config-daemon", &[]);
     bed.host.state().services.insert(WICD_SERVICE.into(), theirs);
-    // Its services run, so the new proxy reaches them only with a restart.
+    // Services are running, so they see the new proxy only after a restart of the host.
     assert_eq!(bed.stage_version("1").outcome, Outcome::Done);
     let answer = bed.apply(wanted("1"));
     assert_eq!(reason(&answer), "RebootRequired");
@@ -182,7 +182,7 @@ fn a_service_that_does_not_stay_up_is_reported() {
     }
 }
 
-/// Starting again, wherever `start` is broken off, leads to a service that runs with the certificates and no key that waits.
+/// After a crash at any point, starting again leads to a running service, installed certificates and no pending key.
 #[test]
 fn start_converges_after_a_crash_anywhere() {
     let arrange = || {

@@ -1,4 +1,4 @@
-//! Observed state of a host. Read-only.
+//! Observation of a host's state, without changes.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,10 @@ use crate::files;
 use crate::host::{Host, HostError, ServiceInfo, StartType};
 use crate::ownership::{Ownership, is_tagged, reserved};
 
-/// Returns the state of the host, and which blobs of `files` are missing.
+/// Returns the state of the host, with the missing blobs of `files`.
 ///
 /// # Errors
-/// Fails when the facts, the services, a certificate or a blob of the host cannot be read. A record of ownership that cannot be read is as good as
-/// none.
+/// Fails when the facts, the services, a certificate or a blob of the host cannot be read. An unreadable ownership record counts as none.
 pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, HostError> {
     let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
     let services = host.services()?;
@@ -41,17 +40,17 @@ pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, Ho
     })
 }
 
-/// Marker of what the host follows. One that cannot be read is as good as none.
+/// Marker of the version that the host follows. An unreadable one counts as none.
 pub fn marker(host: &dyn Host) -> Option<Marker> {
     files::read_json(host, path::STATE).ok().flatten()
 }
 
-/// Path of the content of a payload file.
+/// Path of the blob with the content of a payload file.
 pub fn blob(sha256: &str) -> String {
     format!(r"{}\{sha256}", path::BLOBS)
 }
 
-/// SHA-256 of the blobs that are not there, once each.
+/// SHA-256 of each missing blob, without duplicates.
 pub(super) fn missing(host: &dyn Host, files: &[payload::File]) -> Result<Vec<String>, HostError> {
     let mut missing = Vec::new();
     for file in files.iter().filter(|f| payload::is_sha256(&f.sha256)) {
@@ -62,13 +61,13 @@ pub(super) fn missing(host: &dyn Host, files: &[payload::File]) -> Result<Vec<St
     Ok(missing)
 }
 
-/// Services whose programs are among files of the payload.
+/// Services whose programs are among the payload files.
 fn of_programs(files: &[payload::File]) -> impl Iterator<Item = &str> {
     let programs = files.iter().filter(|file| file.destination.to_ascii_lowercase().ends_with(".exe"));
     programs.flat_map(|file| file.services.iter().map(String::as_str))
 }
 
-/// Services of names that we use, and that are not ours.
+/// Services with these names that are not the operator's.
 pub(super) fn foreign<'a>(
     services: &[ServiceInfo],
     owned: &Ownership,
@@ -88,7 +87,7 @@ pub(super) fn foreign<'a>(
 /// Services of other container runtimes and node agents: Docker Engine and Mirantis Container Runtime, Docker Desktop, RKE2, Rancher, k0s.
 const CONTAINER_RUNTIMES: [&str; 5] = ["docker", "com.docker.service", "rke2", "rancher-wins", "k0sworker"];
 
-/// Services of [`CONTAINER_RUNTIMES`] that are there and may start.
+/// Services of [`CONTAINER_RUNTIMES`] that exist and are not disabled.
 fn container_runtimes(services: &[ServiceInfo]) -> Vec<String> {
     let is_one = |name: &str| CONTAINER_RUNTIMES.iter().any(|known| known.eq_ignore_ascii_case(name));
     let found = services.iter().filter(|s| is_one(&s.name) && s.start != StartType::Disabled);

@@ -1,7 +1,7 @@
-//! `support`: collects what a user needs who looks for the cause of a fault of the host, in one archive. Changes the host in no other way.
+//! `support`: collects data to find the cause of a fault of the host, in one archive. Changes nothing else on the host.
 //!
-//! Each part may fail: `index.json`, the last entry, reports it. Secrets are left out as far as this side knows them; the operator redacts all that
-//! it unpacks. Logs of workloads are not sent.
+//! The last entry, `index.json`, reports parts that failed. Known secrets are left out; the operator redacts the archive when it unpacks it. Logs
+//! of workloads are not sent.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,34 +20,34 @@ use super::{Failure, chain, observe};
 use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
-/// Maximum size of what is collected of a log, from its end, in bytes: an hour of kubelet at its usual level.
+/// Maximum size of the collected end of a log, in bytes: an hour of kubelet at its usual log level.
 const MOST_OF_A_LOG: u64 = 2 << 20;
-/// Maximum number of logs, rotated ones among them.
+/// Maximum number of logs, including rotated ones.
 const MOST_LOGS: usize = 200;
-/// Maximum number of entries of the index. A directory may have any number of links, and each is an entry.
+/// Maximum number of index entries. A directory may have any number of links, each with an entry.
 const MOST_OF_INDEX: usize = 2000;
-/// Maximum size of the events of each query, of which the newest are taken, in bytes.
+/// Maximum size of the events of each query, in bytes. The newest are collected.
 const MOST_OF_EVENTS: usize = 8 << 20;
-/// Maximum size of all parts together, in bytes: less than the operator unpacks.
+/// Maximum total size of all parts, in bytes: less than the operator's limit for unpacking.
 const MOST_OF_ALL: u64 = 48 << 20;
-/// Size that logs leave to the parts of Windows, in bytes: two kinds of events, and the small rest.
+/// Size that is reserved for the parts from Windows, in bytes: two kinds of events, and small parts.
 const MOST_OF_WINDOWS: u64 = 20 << 20;
-/// Maximum number of events of each query. Windows writes some thousand a day where something repeats.
+/// Maximum number of events of each query. A repeated problem leads to some thousand events a day.
 const MOST_EVENTS: usize = 2000;
-/// Depth of the directories of logs: `C:\var\log\<service>\<file>`, and one more.
+/// Maximum depth of log directories: `C:\var\log\<service>\<file>`, and one more level.
 const DEPTH: usize = 3;
 /// Directories with logs of workloads.
 const OF_WORKLOADS: [&str; 2] = [r"C:\var\log\pods", r"C:\var\log\containers"];
-/// Directories of the logs that most faults need.
+/// Directories of the most useful logs.
 const FIRST: [&str; 2] = ["kubelet", "wicd"];
 /// Directories with certificates.
 const CERTIFICATES: [&str; 3] = [path::WICD_CERTS, path::KUBELET_PKI, r"C:\k\tls\certs"];
 /// Files with certificates.
 const AUTHORITIES: [&str; 3] = [path::API_CA, path::KUBELET_CA, r"C:\k\ca-bundle.crt"];
-/// Query for starts and ends of Windows: event log began and ended, unexpected end, who restarted, power was lost.
+/// Query for starts and stops of Windows: event log started and stopped, unexpected shutdown, initiator of a restart, power loss.
 const BOOTS: &str = "*[System[(EventID=6005 or EventID=6006 or EventID=6008 or EventID=1074 or EventID=41)]]";
 const MOST_BOOTS: usize = 100;
-/// Level of compression: texts are a tenth of their size, in seconds.
+/// Compression level, which reduces text to a tenth within seconds.
 const LEVEL: i32 = 3;
 
 /// Time limits for Windows. The operator waits five minutes for the answer.
@@ -55,25 +55,25 @@ const LEVEL: i32 = 3;
 struct Limits {
     /// Limit for each part.
     part: Duration,
-    /// Limit for the parts together, until the last of them begins.
+    /// Limit for all parts, after which no further part begins.
     all: Duration,
 }
 
 const LIMITS: Limits = Limits { part: Duration::from_secs(30), all: Duration::from_mins(3) };
 
-/// Growing archive, and the result for each part.
+/// Archive that is being written, with the result for each part.
 struct Archive {
     tar: tar::Builder<Encoder<'static, File>>,
     bytes: u64,
     index: Vec<Value>,
 }
 
-/// Collects support data, and answers whether there is an archive.
+/// Collects support data in an archive.
 pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     collect_within(LIMITS, host, operation, asked)
 }
 
-/// Collects support data within these limits. Our own files and logs come first: what Windows does not answer does not displace them.
+/// Collects support data within these limits. wicd's files and logs come first, so that a slow Windows does not displace them.
 fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);
@@ -111,7 +111,7 @@ impl Archive {
         self.tar.append_data(&mut header, name, content)
     }
 
-    /// Adds the index, however full the archive is: only the index says what is missing.
+    /// Adds the index even to a full archive: only the index shows what is missing.
     fn finish_index(&mut self) -> io::Result<()> {
         let mut index = std::mem::take(&mut self.index);
         if let Some(more) = index.len().checked_sub(MOST_OF_INDEX).filter(|more| *more > 0) {
@@ -125,7 +125,7 @@ impl Archive {
         self.index.push(json!({"part": part, "failed": why}));
     }
 
-    /// Adds a part, or why there is none.
+    /// Adds a part, or the reason why it is missing.
     fn part(&mut self, name: &str, content: Result<Vec<u8>, HostError>) -> io::Result<()> {
         match content {
             Ok(content) => self.add(name, &content),
@@ -141,10 +141,10 @@ fn pretty(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-/// A part that Windows is asked for.
+/// Part of the archive from Windows: name and query.
 type Part = (String, Box<dyn FnOnce(&dyn Host) -> Result<Vec<u8>, HostError> + Send>);
 
-/// Adds the parts that Windows is asked for. A call that hangs, as those of HNS and of the event log may, loses only its own part.
+/// Adds the parts from Windows. A call that hangs, as to HNS or the event log, loses only its own part.
 fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Archive) -> io::Result<()> {
     let end = Instant::now() + limits.all;
     for (name, call) in parts_of_windows(asked) {
@@ -160,7 +160,7 @@ fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Ar
     Ok(())
 }
 
-/// State of the host, for the answer that comes with the archive.
+/// State of the host, for the answer to the request.
 pub(super) fn state(host: &dyn Host) -> Result<HostState, HostError> {
     state_within(LIMITS.part, host)
 }
@@ -170,7 +170,7 @@ fn state_within(limit: Duration, host: &dyn Host) -> Result<HostState, HostError
     answer_within(limit, host, |host| observe(host, &[])).unwrap_or_else(timeout)
 }
 
-/// Makes a call on a thread of its own. One that does not answer in time is left behind, and ends with the process.
+/// Makes a call on a new thread. A call that does not return in time is abandoned, and ends with the process.
 fn answer_within<T: Send + 'static>(
     limit: Duration,
     host: &dyn Host,
@@ -207,7 +207,7 @@ fn parts_of_windows(asked: &Support) -> Vec<Part> {
     parts
 }
 
-/// Events, the newest first, as far as they fit: one application must not fill the archive.
+/// Events, newest first, up to the size limit, so that one application cannot fill the archive.
 fn newest_events(events: Vec<String>) -> Vec<u8> {
     let mut text = String::new();
     for event in events {
@@ -220,7 +220,7 @@ fn newest_events(events: Vec<String>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Every service with its state. Variables may hold secrets: their names alone.
+/// All services with their states. Only the names of their variables, whose values may be secret.
 fn services(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     let describe = |service: crate::host::ServiceInfo| {
         let exit_code = match host.exit_code(&service.name) {
@@ -247,7 +247,7 @@ fn of_ours(host: &dyn Host, archive: &mut Archive) -> io::Result<()> {
     archive.part("certificates.json", certificates(host))
 }
 
-/// Removes the values of variables, and leaves their names.
+/// Removes the values of variables, and keeps their names.
 fn without_values(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -267,7 +267,7 @@ fn without_values(value: &mut Value) {
     }
 }
 
-/// Subjects and ends of all certificates, and of no key.
+/// Subjects and validity of all certificates, without any keys.
 fn certificates(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     let mut files: Vec<String> = AUTHORITIES.map(str::to_owned).into();
     for directory in CERTIFICATES {
@@ -297,7 +297,7 @@ fn certificates(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     Ok(pretty(&found))
 }
 
-/// A log that may be added.
+/// Log that may be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Log {
     directory: String,
@@ -305,7 +305,7 @@ struct Log {
     modified: u64,
 }
 
-/// The logs that may be added, the most useful first, for a fault that lasts.
+/// Logs that may be added, the most useful ones for a present fault first.
 fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
     let mut found = Vec::new();
     find_logs(host, path::LOGS, DEPTH, archive, &mut found);
@@ -316,7 +316,7 @@ fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
     logs
 }
 
-/// Adds the next logs, until the archive may have more than `most` bytes.
+/// Adds the next logs, until another one may exceed `most` bytes.
 fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, archive: &mut Archive) -> io::Result<()> {
     while archive.bytes.saturating_add(MOST_OF_A_LOG) <= most
         && let Some(Log { file, .. }) = logs.next()
@@ -327,8 +327,8 @@ fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, ar
     Ok(())
 }
 
-/// Orders logs: the newest log of each directory, then the second of each, and so on, so that limits cut old logs, and none of a service because
-/// another writes much. Logs of kubelet and of the operator come first in their rank. Pure.
+/// Orders logs: the newest log of each directory, then the second newest of each, and so on, so that limits drop old logs, and a service with many
+/// logs does not displace others. Logs of kubelet and wicd are first in each rank.
 fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
     logs.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.file.cmp(&b.file)));
     let mut ranks: BTreeMap<String, usize> = BTreeMap::new();
@@ -339,12 +339,12 @@ fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
         (*rank, !is_first, log)
     };
     let mut ranked: Vec<_> = logs.into_iter().map(rank).collect();
-    // Stable: the newest first among equals.
+    // A stable sort keeps the newest first in each rank.
     ranked.sort_by_key(|(rank, is_later, _)| (*rank, *is_later));
     ranked.into_iter().map(|(_, _, log)| log).collect()
 }
 
-/// Finds the logs below a directory. Links are left out: a user who may write there may not have others' files sent.
+/// Finds the logs below a directory. Skips links, by which a user could have others' files sent.
 fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archive, found: &mut Vec<Log>) {
     let names = match files::list(host, directory) {
         Ok(names) => names,
@@ -358,7 +358,7 @@ fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archi
                 archive.failed(&file, "logs of workloads are not collected");
             }
             Ok(Some(Kind::Directory)) if depth > 1 => find_logs(host, &file, depth - 1, archive, found),
-            Ok(Some(Kind::Directory)) => archive.failed(&file, "lies too deep"),
+            Ok(Some(Kind::Directory)) => archive.failed(&file, "is nested too deeply"),
             Ok(Some(Kind::Link)) => archive.failed(&file, "is a link"),
             Ok(Some(Kind::File)) => match files::stamp(host, &file) {
                 Ok(stamp) => {
@@ -373,7 +373,7 @@ fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archi
     }
 }
 
-/// The newest end of a file, from the beginning of a line. `None` if there is no file.
+/// End of a file, from the beginning of a line. `None` if there is no file.
 fn tail(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let Some(size) = files::size(host, path)? else { return Ok(None) };
     let (real, mut content) = (host.path(path)?, Vec::new());

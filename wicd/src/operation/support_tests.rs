@@ -36,7 +36,7 @@ fn collected(bed: &Bed) -> BTreeMap<String, String> {
     unpacked(bed)
 }
 
-// With a link, as Windows lets only some users make one.
+// Unix only, because of the link: Windows lets only some users create links.
 #[cfg(unix)]
 #[test]
 fn a_host_that_is_a_node_is_described_and_not_changed() {
@@ -94,7 +94,7 @@ fn a_host_that_is_a_node_is_described_and_not_changed() {
 fn parts_that_fail_do_not_end_the_rest() {
     let bed = Bed::new();
     bed.host.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
-    // The machine cannot be described in the answer either.
+    // Not with `run`, whose answer would need the list of services as well.
     files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
     let outcome = collect(&bed.host, "gather-1", &Support { hours: 24 }).unwrap();
     assert_eq!(outcome, Outcome::Done);
@@ -110,7 +110,7 @@ fn a_call_of_windows_that_hangs_costs_its_own_part_alone() {
     let bed = Bed::new();
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
     files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    // Until the end of the test.
+    // Held until the end of the test.
     let held = std::sync::Arc::new(std::sync::Mutex::new(()));
     let _guard = held.lock().unwrap();
     bed.host.state().hung.insert("hns /networks".into(), held.clone());
@@ -162,7 +162,7 @@ fn limits_cut_the_oldest_logs_and_never_the_index() {
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000 - age);
         std::fs::File::options().write(true).open(bed.host.path(file).unwrap()).unwrap().set_modified(at).unwrap();
     };
-    // More than all parts may have, of a service whose name comes first and that writes most.
+    // More logs than fit, of a service with many logs and the first name.
     for n in 0..=MOST_OF_ALL / MOST_OF_A_LOG {
         let file = format!(r"C:\var\log\containerd\containerd-{n:02}.log");
         bed.write(&file, &full);

@@ -1,4 +1,4 @@
-//! Bed that the tests of all verbs stand on, and the tests of what all verbs share.
+//! Test bed for all verbs, and tests of their common behaviour.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,10 +20,10 @@ use crate::host::ServiceInfo;
 pub(crate) const KUBELET: &str = r"C:\k\kubelet.exe";
 pub(crate) const ARCHIVE: &str = "join-1.tar";
 
-/// Kubeconfig of those who act in the Node's name, as far as wicd reads it.
+/// Kubeconfig for programs that authenticate as the Node, with the fields that wicd reads.
 pub(crate) const NODE_KUBECONFIG: &str = r#"{"users": [{"name": "system:node:win-1", "user": {}}]}"#;
 
-/// Id of the cluster that the host of these tests belongs to.
+/// ID of the cluster of the test host.
 pub(crate) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
 /// Request of the operator of [`CLUSTER`] for the Node `win-1`.
@@ -33,7 +33,7 @@ pub(crate) fn request(operation: &str, epoch: i64, body: Body) -> Request {
     Request { protocol: PROTOCOL, operation, epoch, recipient, supersedes: None, void_epoch: None, body }
 }
 
-/// A host and an operator that sends it requests.
+/// Test bed: a host, and the CA of an operator that sends requests to it.
 pub(crate) struct Bed {
     dir: tempfile::TempDir,
     pub host: FakeHost,
@@ -84,7 +84,7 @@ pub(crate) fn service(name: &str, description: &str, dependencies: &[&str]) -> S
     }
 }
 
-/// The payload of version `v`.
+/// Payload of version `v`.
 pub(crate) fn payload_files(v: &str) -> Vec<(payload::File, Vec<u8>)> {
     [KUBELET, r"C:\k\containerd\containerd.exe", r"C:\k\cni\win-overlay.exe"]
         .map(|d| (d, format!("{d} {v}").into_bytes()))
@@ -159,7 +159,7 @@ impl Bed {
         files::exists(&self.host, path).unwrap()
     }
 
-    /// Sends an archive and asks for these files of it.
+    /// Sends an archive and stages these files from it.
     pub(crate) fn stage(&self, files: &[payload::File], archive: &[u8]) -> Answer {
         self.write(&format!(r"{}\{ARCHIVE}", path::OPERATIONS), archive);
         self.run(Body::Stage(Stage { files: files.to_vec(), archive: ARCHIVE.into() }))
@@ -177,12 +177,12 @@ impl Bed {
         self.run(Body::Apply(Box::new(apply)))
     }
 
-    /// Signs a request for `seconds` from now.
+    /// Signs a request with a certificate that is valid for `seconds` from now.
     pub(crate) fn sign(&self, request: &str, seconds: i64) -> String {
         self.sign_back(request, Duration::from_mins(1), Duration::from_secs(seconds.unsigned_abs()))
     }
 
-    /// Signs a request as of `age` ago, for `left` from now.
+    /// Signs a request with a certificate that was issued `age` ago and is valid for `left` from now.
     pub(crate) fn sign_back(&self, request: &str, age: Duration, left: Duration) -> String {
         let mut params = CertificateSigningRequestParams::from_pem(request).unwrap();
         let now = std::time::SystemTime::now();
@@ -191,14 +191,14 @@ impl Bed {
         params.signed_by(&self.ca).unwrap().pem()
     }
 
-    /// Body of the request `start` after `apply` has given this answer.
+    /// Body of the request `start` after this answer of `apply`.
     pub(crate) fn start_body(&self, v: &str, applied: &Answer) -> Start {
         let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
         self.write(&api::host::launcher_path(&exe(v)), v.as_bytes());
         Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600, ..Start::default() }
     }
 
-    /// Brings the host to version `v`, all the way.
+    /// Configures the host at version `v`, with all verbs.
     pub(crate) fn join(&self, v: &str) -> HostState {
         assert_eq!(self.stage_version(v).outcome, Outcome::Done);
         let applied = self.apply(wanted(v));
@@ -208,7 +208,7 @@ impl Bed {
         started.state.unwrap()
     }
 
-    /// Returns all files and directories, with the content of those files whose content is no chance.
+    /// Returns all files and directories, with the content of files without random content.
     pub(crate) fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         fn walk(root: &Path, dir: &Path, tree: &mut BTreeMap<String, Option<Vec<u8>>>) {
             for entry in std::fs::read_dir(dir).unwrap() {
@@ -228,7 +228,7 @@ impl Bed {
         tree
     }
 
-    /// Services, variables and number of trusted certificates: what there is besides files.
+    /// Returns the state besides files: services, variables and number of trusted certificates.
     pub(crate) fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
         let State { services, env, trusted, .. } = self.host.state().clone();
         (services, env, trusted.len())
@@ -379,7 +379,7 @@ fn no_verb_asks_for_all_facts_but_for_its_answer() {
     counted(Body::Cleanup(Cleanup {}));
 }
 
-/// Contract section 8, item 10: a restart is known by the boot id, and asking again does not restart again.
+/// A restart is detected by the boot ID, so that a repeated request does not restart the host again.
 #[test]
 fn a_host_is_restarted_once() {
     let bed = Bed::new();
@@ -404,7 +404,7 @@ proptest! {
     }
 }
 
-/// A delay of a second or two for each file is no fault: no host may depend on what its antivirus leaves alone.
+/// An antivirus that holds each file for a second or two must only cause delays, even without exclusions.
 #[test]
 fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
     use crate::files::tests::{antivirus, held_files};
@@ -413,7 +413,7 @@ fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
         antivirus(attempts);
         bed.join("1");
         bed.join("2");
-        // It no longer knows any of the files.
+        // An antivirus that holds all files again.
         antivirus(attempts);
         let removed = bed.run(Body::Cleanup(Cleanup {}));
         assert_eq!(removed.outcome, Outcome::Done, "{removed:?}");

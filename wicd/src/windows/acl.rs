@@ -1,6 +1,6 @@
 //! Owners and access lists of files.
 //!
-//! All goes through a handle that was opened without following a link, so that what was checked is what is changed.
+//! All calls use a handle that was opened without following a link, so that the checked object is the one that is changed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -32,20 +32,20 @@ use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken}
 use super::privilege;
 use super::wide::{check, check_code, is, text, wide};
 use crate::access::{self, AccessList, Entry, Guard};
-use crate::host::{HostError, Place};
+use crate::host::{HostError, PathEntry};
 
-/// Kind of an entry of an access list for what a user may do; [`DENIED`] is for what not.
+/// Type of an entry of an access list that grants rights; [`DENIED`] is the type of one that denies them.
 const ALLOWED: u8 = 0;
 const DENIED: u8 = 1;
 /// Access list of a file that only SYSTEM and Administrators may use.
 const FILE: &str = "O:BAD:P(A;;FA;;;SY)(A;;FA;;;BA)";
-/// Access list that a directory below a private one inherits, as Windows itself would write it.
+/// Access list that a directory inherits from a private one, as Windows itself would write it.
 const INHERITED_DIRECTORY: &str = "O:BAD:AI(A;OICIID;FA;;;SY)(A;OICIID;FA;;;BA)";
-/// Access list that a file below a private directory inherits, as Windows itself would write it.
+/// Access list that a file inherits from a private directory, as Windows itself would write it.
 const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
 
 /// Returns the entry at a path; `None` if it does not exist. A link in the last part of the path is not followed.
-pub(super) fn place(path: &Path) -> Result<Option<Place>, HostError> {
+pub(super) fn place(path: &Path) -> Result<Option<PathEntry>, HostError> {
     let failed = HostError::system("inspect", path.display().to_string());
     match open(path, READ_CONTROL | FILE_READ_ATTRIBUTES).and_then(|file| place_of(&file)) {
         Ok(place) => Ok(Some(place)),
@@ -54,7 +54,7 @@ pub(super) fn place(path: &Path) -> Result<Option<Place>, HostError> {
     }
 }
 
-/// Makes a directory, guarded from its first moment. One that is there already is left as it is.
+/// Creates a directory together with its access list. An existing one is left as it is.
 pub(super) fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
     match try_make(path, guard) {
         Err(e) if !is(&e, ERROR_ALREADY_EXISTS) => {
@@ -64,22 +64,22 @@ pub(super) fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
     }
 }
 
-/// Gives a file or directory to Administrators and guards it. What is below a directory stays as it is.
+/// Makes Administrators the owner of a file or directory and sets its access list. The content of a directory stays as it is.
 pub(super) fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
     try_protect(path, guard).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
 
-/// Gives a directory to Administrators, with this access list.
+/// Makes Administrators the owner of a file or directory, with this access list.
 pub(super) fn set_access(path: &Path, list: &AccessList) -> Result<(), HostError> {
     try_set(path, |_| list.text()).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
 
-/// Gives all that is below a directory, but not `except`, to Administrators, with nothing but what a private directory hands down.
+/// Makes Administrators the owner of the content of a directory, without `except`, with only the access that a private directory passes on.
 pub(super) fn reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
     try_reset_below(&verbatim(path), except.map(verbatim).as_deref())
 }
 
-/// Path in the form that Windows takes without changing any name in it: a name may end with a dot or a space, which is cut off else.
+/// Path in the form that Windows uses without normalizing it, which would cut off a dot or a space at the end of a name.
 fn verbatim(path: &Path) -> PathBuf {
     let mut verbatim = OsString::from(r"\\?\");
     verbatim.push(path);
@@ -93,14 +93,14 @@ fn open(path: &Path, access: u32) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens something whose owner may not have let us in. A link is opened itself.
+/// Opens a file or directory to change it, even if its owner has denied access. A link is opened itself.
 fn open_to_change(path: &Path) -> io::Result<File> {
     take_any();
     open(path, READ_CONTROL | WRITE_DAC | WRITE_OWNER | FILE_READ_ATTRIBUTES)
 }
 
-/// Switches on the rights of administrators to read, write, take and delete what its owner keeps from them. Without them, what
-/// they may change anyhow is changed.
+/// Enables the privileges of administrators to read, write, take over and delete any file regardless of its access list. A failure is ignored: files
+/// with sufficient rights can be changed without them.
 pub(super) fn take_any() {
     for name in [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME, SE_BACKUP_NAME] {
         // SAFETY: the name is one of Windows' own constants.
@@ -108,11 +108,11 @@ pub(super) fn take_any() {
     }
 }
 
-fn place_of(file: &File) -> io::Result<Place> {
+fn place_of(file: &File) -> io::Result<PathEntry> {
     let meta = file.metadata()?;
     let (mut owner, mut dacl, mut descriptor): (PSID, *mut ACL, PSECURITY_DESCRIPTOR) =
         (null_mut(), null_mut(), null_mut());
-    // SAFETY: the handle is open; null stands for what is not asked for. Owner and list lie in the descriptor.
+    // SAFETY: the handle is open; null stands for data that is not requested. Owner and list are in the descriptor.
     check_code(unsafe {
         GetSecurityInfo(
             file.as_raw_handle(),
@@ -129,9 +129,9 @@ fn place_of(file: &File) -> io::Result<Place> {
     let (mut control, mut revision) = (0, 0);
     // SAFETY: the descriptor is the one that Windows gave.
     check(unsafe { GetSecurityDescriptorControl(descriptor.0, &raw mut control, &raw mut revision) })?;
-    // SAFETY: owner and list lie in the descriptor, which lives.
+    // SAFETY: owner and list are in the descriptor, which is still alive.
     let (owner, entries) = unsafe { (sid_text(owner)?, entries(dacl)?) };
-    Ok(Place {
+    Ok(PathEntry {
         kind: meta.file_type().into(),
         is_own: owner == own_sid()?,
         owner,
@@ -139,10 +139,10 @@ fn place_of(file: &File) -> io::Result<Place> {
     })
 }
 
-/// SID of the owner of a pipe: the user who has made it.
+/// SID of the owner of a pipe: the user who has created it.
 pub(super) fn pipe_owner(pipe: &impl AsRawHandle) -> io::Result<String> {
     let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) = (null_mut(), null_mut());
-    // SAFETY: the handle is open; null stands for what is not asked for. The owner lies in the descriptor.
+    // SAFETY: the handle is open; null stands for data that is not requested. The owner is in the descriptor.
     check_code(unsafe {
         GetSecurityInfo(
             pipe.as_raw_handle(),
@@ -156,11 +156,11 @@ pub(super) fn pipe_owner(pipe: &impl AsRawHandle) -> io::Result<String> {
         )
     })?;
     let _descriptor = Descriptor(descriptor);
-    // SAFETY: the owner lies in the descriptor, which lives.
+    // SAFETY: the owner is in the descriptor, which is still alive.
     unsafe { sid_text(owner) }
 }
 
-/// The entries of an access list.
+/// Entries of an access list.
 ///
 /// # Safety
 /// `dacl` is null or a valid list.
@@ -198,7 +198,7 @@ fn try_make(path: &Path, guard: Guard) -> io::Result<()> {
         lpSecurityDescriptor: descriptor.0,
         bInheritHandle: 0,
     };
-    // SAFETY: the path ends with a zero; the descriptor lives until the end.
+    // SAFETY: the path ends with a zero; the descriptor is alive until the end.
     check(unsafe { CreateDirectoryW(path.as_ptr(), &raw const attributes) })
 }
 
@@ -216,16 +216,16 @@ fn try_set(path: &Path, text: impl FnOnce(bool) -> String) -> io::Result<()> {
     set(&file, &descriptor, PROTECTED_DACL_SECURITY_INFORMATION)
 }
 
-/// Sets owner and access list of what is open, and of that alone. Windows' other call hands the list down to all that is below a
-/// directory: there may be a hard link in it to a file of another place.
+/// Sets owner and access list of the open object only. Windows' other call would apply the list to the content of a directory as well, which may have
+/// a hard link to a file elsewhere.
 fn set(file: &File, descriptor: &Descriptor, also: u32) -> io::Result<()> {
     let what = OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION | also;
-    // SAFETY: the handle is open; the descriptor is a valid one.
+    // SAFETY: the handle is open; the descriptor is valid.
     check(unsafe { SetKernelObjectSecurity(file.as_raw_handle(), what, descriptor.0) })
 }
 
 fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
-    // One entry that cannot be taken over keeps the directory from being used: so its name is said.
+    // An entry that cannot be taken over makes the directory unusable, so the error names it.
     let failed = |path: &Path| HostError::system("take over", path.display().to_string());
     let entries = match fs::read_dir(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -238,7 +238,7 @@ fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> 
             |e: &HostError| matches!(e, HostError::System { source, .. } if source.kind() == io::ErrorKind::NotFound);
         match (!is_except).then(|| reset(&path)) {
             Some(Ok(true)) => try_reset_below(&path, except)?,
-            // A service that runs has removed it meanwhile.
+            // A running service has removed the entry meanwhile.
             Some(Err(e)) if !is_gone(&e) => return Err(e),
             _ => {}
         }
@@ -246,13 +246,13 @@ fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> 
     Ok(())
 }
 
-/// Gives something to Administrators. Returns whether it is a directory, and not a link to one: the owner of a link can make a directory of it, so it
-/// is taken as well. A file with more than one name may be one of another place: it is never changed.
+/// Makes Administrators the owner of an entry. Returns whether it is a directory, and not a link to one; links are changed as well, because their
+/// owner can turn them into directories. A file with more than one name may be a file elsewhere, and is never changed.
 fn reset(path: &Path) -> Result<bool, HostError> {
     let failed = |e| HostError::system("take over", path.display().to_string())(e);
     let file = open_to_change(path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
-    // A link to a directory is one for Windows.
+    // For Windows, a link to a directory is a directory.
     let is_directory = meta.file_attributes() & FILE_ATTRIBUTE_DIRECTORY != 0;
     if !is_directory && names(&file).map_err(failed)? > 1 {
         let place = place_of(&file).map_err(failed)?;
@@ -266,7 +266,7 @@ fn reset(path: &Path) -> Result<bool, HostError> {
     Ok(meta.is_dir())
 }
 
-/// Number of names of a file.
+/// Number of names (hard links) of a file.
 fn names(file: &File) -> io::Result<u32> {
     let mut information = BY_HANDLE_FILE_INFORMATION::default();
     // SAFETY: the handle is open; the struct is the one of the call.
@@ -274,14 +274,14 @@ fn names(file: &File) -> io::Result<u32> {
     Ok(information.nNumberOfLinks)
 }
 
-/// SID of the user as whom we run.
+/// SID of the user that runs wicd.
 fn own_sid() -> io::Result<String> {
     let mut token: HANDLE = null_mut();
-    // As large as a SID can be, and aligned for what it begins with.
+    // Large enough for any SID, and aligned for `TOKEN_USER`.
     let mut user = [0_u64; 32];
     let (room, mut length) = (u32::try_from(size_of_val(&user)).unwrap_or_default(), 0);
-    // SAFETY: the handle of our own process needs no closing, that of the token is closed; the buffer is as large as said, and
-    // is read only if it was filled. The SID lies in it.
+    // SAFETY: the handle of our own process needs no closing, that of the token is closed; the buffer has the passed size, and
+    // is read only if it was filled. The SID is in it.
     unsafe {
         check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
         let filled = check(GetTokenInformation(token, TokenUser, user.as_mut_ptr().cast(), room, &raw mut length));
@@ -294,7 +294,7 @@ fn own_sid() -> io::Result<String> {
 /// SID as text.
 ///
 /// # Safety
-/// `sid` is a valid one.
+/// `sid` is valid.
 unsafe fn sid_text(sid: PSID) -> io::Result<String> {
     let mut pointer = null_mut();
     // SAFETY: the caller promises the SID; the text is freed after it was copied.
@@ -306,7 +306,7 @@ unsafe fn sid_text(sid: PSID) -> io::Result<String> {
     }
 }
 
-/// A security descriptor that Windows allocated.
+/// Security descriptor that Windows allocated.
 pub(super) struct Descriptor(PSECURITY_DESCRIPTOR);
 
 impl Drop for Descriptor {
@@ -320,7 +320,7 @@ impl Descriptor {
     pub(super) fn parse(text: &str) -> io::Result<Self> {
         let text = wide(text)?;
         let mut descriptor = null_mut();
-        // SAFETY: the text ends with a zero; null stands for: size not asked for.
+        // SAFETY: the text ends with a zero; null: the size is not requested.
         check(unsafe {
             ConvertStringSecurityDescriptorToSecurityDescriptorW(
                 text.as_ptr(),

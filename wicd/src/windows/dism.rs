@@ -1,5 +1,5 @@
-//! Windows features, by the API of Deployment Image Servicing and Management (dismapi.dll). A host without that library,
-//! such as Wine, cannot report it.
+//! Windows features, by the API of Deployment Image Servicing and Management (`dismapi.dll`). The calls fail on a host without
+//! that library, such as Wine.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,7 +10,7 @@ use super::wide::wide;
 use crate::host::HostError;
 
 const CONTAINERS: &str = "Containers";
-/// Name of the running system in place of the path of an image (`DISM_ONLINE_IMAGE`).
+/// Name of the running system instead of an image path (`DISM_ONLINE_IMAGE`).
 const ONLINE: &str = "DISM_{53BFAE52-B167-4E2F-A258-0A37B57FF845}";
 /// `DismStateInstalled`
 const INSTALLED: i32 = 4;
@@ -51,10 +51,10 @@ type EnableFeature = unsafe extern "system" fn(
 ) -> i32;
 type Delete = unsafe extern "system" fn(*mut c_void) -> i32;
 
-/// DISM library, initialized.
+/// Initialized DISM library.
 struct Dism(Library);
 
-/// An open session on the running system. It is closed before the library is shut down.
+/// Open session on the running system. It is closed before the library is shut down.
 struct Session {
     session: u32,
     dism: Dism,
@@ -105,8 +105,8 @@ impl Session {
     fn state(&self, feature: &str) -> io::Result<i32> {
         let feature = wide(feature)?;
         let mut info: *mut FeatureInfo = null_mut();
-        // SAFETY: the types are those of the library's documentation; the session is open; the struct that we get is read
-        // without an assumption on its alignment, and given back.
+        // SAFETY: the types are those of the library's documentation; the session is open; the returned struct is read
+        // without an assumption on its alignment, and freed.
         unsafe {
             let get: GetFeatureInfo = self.dism.0.function(c"DismGetFeatureInfo")?;
             let delete: Delete = self.dism.0.function(c"DismDelete")?;
@@ -156,7 +156,7 @@ pub(super) fn enable_containers() -> Result<bool, HostError> {
         INSTALL_PENDING => Ok(true),
         _ => {
             let restart = session.enable(CONTAINERS).map_err(failed())?;
-            // The call does not always say so.
+            // The call does not always report a necessary restart.
             Ok(restart || session.state(CONTAINERS).map_err(failed())? == INSTALL_PENDING)
         }
     }

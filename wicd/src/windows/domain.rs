@@ -1,5 +1,5 @@
-//! The Active Directory domain of the host, and what it can do with accounts of the domain, by netapi32.dll. A host without that
-//! library, or without one of its functions, is in no domain.
+//! Active Directory domain of the host, and whether the host can use accounts of the domain, by `netapi32.dll`. A host without that library, or
+//! without one of its functions, is in no domain.
 
 use std::io;
 use std::ptr::{null, null_mut};
@@ -32,7 +32,7 @@ type FreePrimaryDomain = unsafe extern "system" fn(*mut PrimaryDomain);
 type QueryServiceAccount = unsafe extern "system" fn(*const u16, *const u16, u32, *mut *mut i32) -> i32;
 type FreeBuffer = unsafe extern "system" fn(*mut i32) -> u32;
 
-/// DNS name of the domain that the host is a member of, if it is in one.
+/// DNS name of the host's domain, if it is a member of one.
 pub(super) fn domain() -> Option<String> {
     primary_domain().ok().flatten()
 }
@@ -43,7 +43,7 @@ fn primary_domain() -> io::Result<Option<String>> {
     let (get, free): (GetPrimaryDomain, FreePrimaryDomain) =
         unsafe { (library.function(c"DsRoleGetPrimaryDomainInformation")?, library.function(c"DsRoleFreeMemory")?) };
     let mut found: *mut PrimaryDomain = null_mut();
-    // SAFETY: null stands for this computer; what the call gives is a struct of the level that was asked for, and is given back once.
+    // SAFETY: null stands for this computer; the result is a struct of the requested level, and is freed once.
     unsafe {
         if get(null(), PRIMARY_DOMAIN_BASIC, &raw mut found) != 0 || found.is_null() {
             return Ok(None);
@@ -55,7 +55,7 @@ fn primary_domain() -> io::Result<Option<String>> {
     }
 }
 
-/// Reports what the host can do with a group Managed Service Account.
+/// Reports whether the host can use a group Managed Service Account.
 pub(super) fn service_account(name: &str) -> AccountState {
     query(name).unwrap_or_default()
 }
@@ -67,8 +67,8 @@ fn query(name: &str) -> io::Result<AccountState> {
         unsafe { (library.function(c"NetQueryServiceAccount")?, library.function(c"NetApiBufferFree")?) };
     let name = wide(name)?;
     let mut found: *mut i32 = null_mut();
-    // SAFETY: null stands for this computer and the name ends with a zero; what the call gives is an `MSA_INFO_0`, which is one number, and is
-    // given back once.
+    // SAFETY: null stands for this computer and the name ends with a zero; the result is an `MSA_INFO_0`, which is one number, and is
+    // freed once.
     unsafe {
         if query(null(), name.as_ptr(), 0, &raw mut found) != 0 || found.is_null() {
             return Ok(AccountState::Unknown);
@@ -79,8 +79,7 @@ fn query(name: &str) -> io::Result<AccountState> {
     }
 }
 
-/// State of an account by `MSA_INFO_STATE`. Only an account that is not of a group can be ready to be installed, and containers cannot use such a
-/// one.
+/// State of an account by `MSA_INFO_STATE`. Only accounts that are not group accounts can be "ready to install", and containers cannot use those.
 fn account_state(state: i32) -> AccountState {
     match state {
         1 => AccountState::NotFound,

@@ -26,11 +26,11 @@ impl Drop for Handle {
     }
 }
 
-/// Events of a channel that match a query, the newest first, each as XML.
+/// Events of a channel that match a query, newest first, each as XML.
 pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<String>> {
     let (channel, query) = (wide(channel)?, wide(query)?);
     let flags = EvtQueryChannelPath | EvtQueryReverseDirection;
-    // SAFETY: both texts end with a zero; no session is this host.
+    // SAFETY: both texts end with a zero; the null session is this host.
     let found = unsafe { EvtQuery(0, channel.as_ptr(), query.as_ptr(), flags) };
     if found == 0 {
         return Err(io::Error::last_os_error());
@@ -39,14 +39,14 @@ pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<
     let mut events = Vec::new();
     while events.len() < most {
         let (mut batch, mut count): ([EVT_HANDLE; BATCH as usize], u32) = ([0; BATCH as usize], 0);
-        // SAFETY: the query is open; the array is as long as we say.
+        // SAFETY: the query is open; the array has the passed length.
         let next = check(unsafe { EvtNext(found.0, BATCH, batch.as_mut_ptr(), LIMIT, 0, &raw mut count) });
         match next {
             Ok(()) => {}
             Err(e) if is(&e, ERROR_NO_MORE_ITEMS) => break,
             Err(e) => return Err(e),
         }
-        // All of them, so that each is closed.
+        // Wraps all handles, so that each is closed.
         let batch: Vec<Handle> = batch.into_iter().take(count as usize).map(Handle).collect();
         for event in batch.iter().take(most - events.len()) {
             events.push(xml(event)?);
@@ -58,7 +58,7 @@ pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<
 fn xml(event: &Handle) -> io::Result<String> {
     let render = |size: u32, buffer: *mut u16| {
         let (mut used, mut properties) = (0, 0);
-        // SAFETY: the event is open; the buffer has as many bytes as we say.
+        // SAFETY: the event is open; the buffer has the passed size.
         let rendered = check(unsafe {
             EvtRender(0, event.0, EvtRenderEventXml, size, buffer.cast(), &raw mut used, &raw mut properties)
         });

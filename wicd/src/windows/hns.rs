@@ -1,4 +1,4 @@
-//! The Host Networking Service, by `HNSCall` of vmcompute.dll. A host without that library has no such networks.
+//! Host Networking Service (HNS), by `HNSCall` of `vmcompute.dll`. A host without that library has no HNS networks.
 
 use std::io;
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ const LIBRARY: &str = "vmcompute.dll";
 /// Type of `HNSCall`: method, path, request, response.
 type HnsCall = unsafe extern "system" fn(*const u16, *const u16, *const u16, *mut *mut u16) -> i32;
 
-/// Removes the networks that our services make.
+/// Removes the networks that the operator's services create.
 pub(super) fn remove_networks() -> Result<(), HostError> {
     let Ok(library) = Library::load(LIBRARY) else { return Ok(()) };
     let call = function(&library)?;
@@ -28,7 +28,7 @@ pub(super) fn remove_networks() -> Result<(), HostError> {
     Ok(())
 }
 
-/// Asks HNS; see [`crate::host::Host::hns`].
+/// Sends a request to HNS; see [`crate::host::Host::hns`].
 pub(super) fn ask(asked: &HnsRequest) -> Result<Value, HostError> {
     let library = Library::load(LIBRARY).map_err(HostError::system("load", LIBRARY))?;
     let what = format!("to {} {}", asked.method, asked.path);
@@ -44,7 +44,7 @@ fn function(library: &Library) -> Result<HnsCall, HostError> {
 fn request(call: HnsCall, method: &str, path: &str, body: &str) -> io::Result<Value> {
     let (method, path, body) = (wide(method)?, wide(path)?, wide(body)?);
     let mut response: *mut u16 = null_mut();
-    // SAFETY: all texts end with a zero; the response is null or a text that we give back.
+    // SAFETY: all texts end with a zero; the response is null or a text that is freed.
     let (result, answer) = unsafe {
         let result = call(method.as_ptr(), path.as_ptr(), body.as_ptr(), &raw mut response);
         let answer = text(response);
@@ -61,7 +61,7 @@ fn request(call: HnsCall, method: &str, path: &str, body: &str) -> io::Result<Va
     Err(io::Error::other(answer["Error"].as_str().unwrap_or("HNS refused").to_owned()))
 }
 
-/// Ids and names of our networks in a listing.
+/// IDs and names of the operator's networks in a list.
 fn ours(list: &Value) -> Vec<(String, String)> {
     let networks = list.as_array().map(Vec::as_slice).unwrap_or_default();
     networks

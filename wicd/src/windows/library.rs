@@ -1,4 +1,4 @@
-//! Libraries that a Windows host may or may not have.
+//! Libraries of Windows that a host may lack.
 
 use std::io;
 use std::ptr::null_mut;
@@ -10,17 +10,17 @@ use windows_sys::Win32::System::LibraryLoader::{
 
 use super::wide::{check, wide};
 
-/// Makes Windows look for libraries in its system directory alone from now on, for all callers. Those that the program's own import table names are
-/// loaded by then; beside the program only administrators can put any.
+/// Restricts the search for libraries to the system directory of Windows, for the whole process. Libraries of the program's import table are loaded
+/// before; only administrators can put libraries beside the program.
 ///
 /// # Errors
 /// Fails when Windows refuses the setting.
 pub fn from_system_only() -> io::Result<()> {
-    // SAFETY: a call without pointers.
+    // SAFETY: no pointers.
     check(unsafe { SetDefaultDllDirectories(LOAD_LIBRARY_SEARCH_SYSTEM32) })
 }
 
-/// A library of Windows itself. It stays loaded until the process ends.
+/// Library of Windows itself. It stays loaded until the process ends.
 pub struct Library(HMODULE);
 
 impl Library {
@@ -35,7 +35,7 @@ impl Library {
         if module.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(module)) }
     }
 
-    /// A function of the library.
+    /// Returns a function of the library.
     ///
     /// # Errors
     /// Fails when the library has no function of this name.
@@ -47,7 +47,7 @@ impl Library {
         // SAFETY: the module is loaded and the name ends with a zero.
         let address = unsafe { GetProcAddress(self.0, name.as_ptr().cast()) };
         let address = address.ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: both are as large as a pointer (checked above), and the caller promises the type.
+        // SAFETY: both have the size of a pointer (checked above), and the caller promises the type.
         Ok(unsafe { std::mem::transmute_copy(&address) })
     }
 }

@@ -1,4 +1,4 @@
-//! The host itself: names, versions, addresses, free space, rights.
+//! Facts about the host itself: names, versions, addresses, free space, rights.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -31,7 +31,7 @@ const CRYPTOGRAPHY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const CURRENT_VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
 /// `LOCALE_NAME_MAX_LENGTH`
 const LOCALE_NAME_LENGTH: usize = 85;
-/// Key of the service of HNS.
+/// Registry key of HNS' service.
 const HNS: &str = r"SYSTEM\CurrentControlSet\Services\hns";
 const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
 
@@ -59,8 +59,8 @@ pub(super) fn machine() -> Result<Machine, HostError> {
     })
 }
 
-/// Reports whether the host has what the feature Containers installs: the library of its host compute service, and HNS. To ask
-/// DISM takes seconds, and fails while Windows installs an update.
+/// Reports whether the host has the components of the feature Containers: the library of the host compute service, and HNS. A
+/// query to DISM would take seconds, and fail while Windows installs an update.
 pub(super) fn has_containers() -> bool {
     Library::load("vmcompute.dll").is_ok() && LOCAL_MACHINE.open(HNS).is_ok()
 }
@@ -97,7 +97,8 @@ fn number(key: &str, value: &str) -> Result<u32, HostError> {
         .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
 }
 
-/// Build of Windows, as `10.0.20348.2527`. The calls for the version report an older one to programs without a manifest.
+/// Build of Windows, such as `10.0.20348.2527`, from the registry: the version calls report an older one to programs without a
+/// manifest.
 fn os_build() -> Result<String, HostError> {
     let build = text(CURRENT_VERSION, "CurrentBuildNumber")?;
     let major = number(CURRENT_VERSION, "CurrentMajorVersionNumber")?;
@@ -109,22 +110,22 @@ fn os_build() -> Result<String, HostError> {
 fn hostname() -> io::Result<String> {
     let mut buffer = [0_u16; 256];
     let mut length = 256;
-    // SAFETY: the buffer is as long as we say.
+    // SAFETY: the buffer has the passed length.
     check(unsafe { GetComputerNameExW(ComputerNamePhysicalDnsHostname, buffer.as_mut_ptr(), &raw mut length) })?;
     Ok(text_in(&buffer))
 }
 
-/// Milliseconds since the host was started. Time in which it slept counts too.
+/// Milliseconds since the host was started, including time asleep.
 fn uptime_ms() -> i64 {
-    // SAFETY: the call takes nothing and cannot fail.
+    // SAFETY: the call has no parameters and cannot fail.
     i64::try_from(unsafe { GetTickCount64() }).unwrap_or(i64::MAX)
 }
 
-/// Language in which Windows was installed, which names its accounts and groups.
+/// Language of the installation of Windows, which determines the names of accounts and groups.
 fn language() -> Option<String> {
     let mut name = [0_u16; LOCALE_NAME_LENGTH];
     let length = i32::try_from(name.len()).ok()?;
-    // SAFETY: the buffer is as long as we say; no flags.
+    // SAFETY: the buffer has the passed length; no flags.
     let written = unsafe { LCIDToLocaleName(GetSystemDefaultUILanguage().into(), name.as_mut_ptr(), length, 0) };
     Some(text_in(&name)).filter(|name| written > 0 && !name.is_empty())
 }
@@ -132,7 +133,7 @@ fn language() -> Option<String> {
 fn free_bytes() -> io::Result<u64> {
     let root = wide(r"C:\")?;
     let mut free = 0;
-    // SAFETY: the path ends with a zero; null stands for: not asked for.
+    // SAFETY: the path ends with a zero; null stands for values that are not requested.
     check(unsafe { GetDiskFreeSpaceExW(root.as_ptr(), &raw mut free, null_mut(), null_mut()) })?;
     Ok(free)
 }
@@ -142,7 +143,7 @@ fn is_elevated() -> io::Result<bool> {
     let mut elevation = TOKEN_ELEVATION::default();
     let size = u32::try_from(size_of_val(&elevation)).unwrap_or(0);
     let mut needed = 0;
-    // SAFETY: the handle of our own process needs no closing; that of the token is closed; the struct is as long as we say.
+    // SAFETY: the handle of our own process needs no closing; that of the token is closed; the struct has the passed size.
     unsafe {
         check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
         let done =
@@ -153,8 +154,8 @@ fn is_elevated() -> io::Result<bool> {
     Ok(elevation.TokenIsElevated != 0)
 }
 
-/// The address from which this host would reach the world, if it has a default route. Connecting a UDP socket only makes
-/// the system choose; nothing is sent. The addresses are reserved for documentation, so no other route leads there.
+/// Source address of the default route, if the host has one. Connecting a UDP socket only selects a route, and sends nothing.
+/// The destinations are reserved for documentation, so no other route leads there.
 fn default_address() -> Option<IpAddr> {
     let from = |local: IpAddr, world: IpAddr| {
         let socket = UdpSocket::bind((local, 0)).ok()?;
@@ -180,7 +181,7 @@ fn addresses() -> io::Result<Vec<IpAddr>> {
     Ok(found)
 }
 
-/// The adapters in our own compartment, which is the host's.
+/// Network adapters in the compartment of this process, which is the host's.
 pub(super) fn adapters() -> io::Result<Vec<Adapter>> {
     let v4 = |a: IpAddr| if let IpAddr::V4(a) = a { Some(a) } else { None };
     let adapter = |(mac, found): Listed| Adapter { mac, ipv4: found.into_iter().filter_map(v4).collect() };
@@ -193,14 +194,14 @@ type Listed = (Vec<u8>, Vec<IpAddr>);
 fn listing() -> io::Result<Vec<Listed>> {
     const FLAGS: u32 = GAA_FLAG_SKIP_ANYCAST | GAA_FLAG_SKIP_MULTICAST | GAA_FLAG_SKIP_DNS_SERVER;
     let mut buffer: Vec<u64> = vec![0; 4096];
-    // Adapters may be added between two calls, so once more is not always enough.
+    // Adapters may be added between two calls, so a second call may not be enough.
     for _ in 0..8 {
         let mut size = u32::try_from(size_of_val(buffer.as_slice())).unwrap_or(u32::MAX);
         let first = buffer.as_mut_ptr().cast::<IP_ADAPTER_ADDRESSES_LH>();
-        // SAFETY: the buffer is as long as we say and aligned for the structs that are put into it.
+        // SAFETY: the buffer has the passed length and is aligned for the structs in it.
         let code = unsafe { GetAdaptersAddresses(u32::from(AF_UNSPEC), FLAGS, null(), first, &raw mut size) };
         match check_code(code) {
-            // SAFETY: the call has put a list of structs into the buffer, which lives until the addresses are copied.
+            // SAFETY: the call has put a list of structs into the buffer, which is alive until the addresses are copied.
             Ok(()) => return Ok(unsafe { listed(first) }),
             Err(e) if is(&e, ERROR_NO_DATA) => return Ok(Vec::new()),
             Err(e) if is(&e, ERROR_BUFFER_OVERFLOW) => buffer.resize((size as usize).div_ceil(8) + 1024, 0),
@@ -210,10 +211,10 @@ fn listing() -> io::Result<Vec<Listed>> {
     Err(error(ERROR_BUFFER_OVERFLOW))
 }
 
-/// Adapters of a list that Windows has made.
+/// Adapters of a list from Windows.
 ///
 /// # Safety
-/// `adapter` is null or the head of a list as `GetAdaptersAddresses` makes it.
+/// `adapter` is null or the head of a list from `GetAdaptersAddresses`.
 unsafe fn listed(mut adapter: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<Listed> {
     let mut all = Vec::new();
     // SAFETY: the caller promises well-formed lists, which end with null.

@@ -1,5 +1,5 @@
-//! The real Windows behind [`crate::host::Host`]. Thin: what decides is elsewhere. What of this only a real Windows host can
-//! prove is listed in `docs/concept/windows-only.md`.
+//! Implementation of [`crate::host::Host`] for Windows: a thin layer without decisions. `docs/concept/windows-only.md` lists
+//! the parts that only a real Windows host can test.
 
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod acl;
@@ -44,14 +44,15 @@ use tokio::net::windows::named_pipe::{ClientOptions, NamedPipeClient};
 
 use crate::access::{AccessList, Guard};
 use crate::host::{
-    Adapter, HnsRequest, Host, HostError, Place, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
+    Adapter, HnsRequest, Host, HostError, PathEntry, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
 };
 use crate::images::{self, Containerd, ImageError, ImageStore};
 
-/// Program of containerd's shims, which continue when containerd stops. Those of another containerd on the host are not ours.
+/// Path of containerd's shims, which continue when containerd stops. The path excludes shims of another containerd on the
+/// host.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 
-/// Pipe on which containerd listens. A pipe that is busy is an error: containerd has many instances of it.
+/// Pipe on which containerd listens. A busy pipe is an error, because containerd has many instances of it.
 const CONTAINERD_PIPE: &str = r"\\.\pipe\containerd-containerd";
 
 /// Windows host on which wicd runs.
@@ -143,7 +144,7 @@ impl Host for WindowsHost {
         trust::untrust(der)
     }
 
-    fn place(&self, path: &Path) -> Result<Option<Place>, HostError> {
+    fn place(&self, path: &Path) -> Result<Option<PathEntry>, HostError> {
         acl::place(path)
     }
 

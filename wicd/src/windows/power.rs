@@ -17,7 +17,7 @@ use crate::host::HostError;
 /// Seconds between the call and the restart: time to send the answer.
 const DELAY: u32 = 5;
 
-/// Begins a restart and returns. One that has begun or is scheduled already is success. (Wine ends its processes instead of restarting.)
+/// Starts a restart of the host and returns. A restart that is in progress or scheduled is success. (Wine ends its processes instead.)
 pub(super) fn reboot() -> Result<(), HostError> {
     match try_reboot() {
         Err(e) if !is(&e, ERROR_SHUTDOWN_IN_PROGRESS) && !is(&e, ERROR_SHUTDOWN_IS_SCHEDULED) => {

@@ -1,4 +1,4 @@
-//! Rights that administrators have, and that must be switched on.
+//! Privileges of administrators, which must be enabled before use.
 
 use std::io;
 use std::ptr::{null, null_mut};
@@ -13,7 +13,7 @@ use windows_sys::core::PCWSTR;
 
 use super::wide::{check, check_code};
 
-/// Switches a privilege of this process on.
+/// Enables a privilege of this process.
 ///
 /// # Safety
 /// `name` is one of Windows' own constants, or another text that ends with a zero.

@@ -1,4 +1,4 @@
-//! Processes.
+//! Processes of the host: listing, waiting and ending.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,10 +19,10 @@ use super::wide::{check, text_in};
 use crate::host::HostError;
 use crate::processes;
 
-/// Number of searches for processes that a family has started before its last one was ended.
+/// Maximum number of searches for further descendants while a process tree is being ended.
 const GENERATIONS: u32 = 10;
 
-/// A process that may be waited for and ended. The id cannot be given to another process while this one is held.
+/// Open process that can be waited for and ended. While it is open, Windows does not reuse its ID.
 pub(super) struct Process(HANDLE);
 
 impl Drop for Process {
@@ -33,7 +33,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Opens a process by its id.
+    /// Opens a process by its ID.
     pub(super) fn open(id: u32) -> io::Result<Self> {
         let access = PROCESS_SYNCHRONIZE | PROCESS_TERMINATE | PROCESS_QUERY_LIMITED_INFORMATION;
         // SAFETY: no pointers.
@@ -41,11 +41,11 @@ impl Process {
         if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(handle)) }
     }
 
-    /// Path of the program of the process.
+    /// Path of the process's program.
     fn program(&self) -> io::Result<String> {
         let mut buffer = [0_u16; 1024];
         let mut length = 1024;
-        // SAFETY: the handle is open and has the right to query; the buffer is as long as we say.
+        // SAFETY: the handle is open and has the right to query; the buffer has the passed length.
         check(unsafe { QueryFullProcessImageNameW(self.0, PROCESS_NAME_WIN32, buffer.as_mut_ptr(), &raw mut length) })?;
         Ok(text_in(&buffer))
     }
@@ -61,21 +61,21 @@ impl Process {
         }
     }
 
-    /// Ends the process by force and waits until it is gone.
+    /// Terminates the process and waits until it has ended.
     pub(super) fn end(&self) -> io::Result<()> {
         // SAFETY: the handle is open and has the right to terminate.
         let done = check(unsafe { TerminateProcess(self.0, 1) });
-        // A process that has ended meanwhile may refuse to be ended.
+        // Terminating a process that has ended meanwhile may fail.
         if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
     }
 
-    /// Ends the process and its descendants: a child would keep its port and its program. Meanwhile no other process gets
-    /// their ids.
+    /// Ends the process and its descendants, which would keep ports and programs in use. Windows does not reuse their IDs
+    /// meanwhile.
     pub(super) fn end_with_descendants(&self) -> io::Result<()> {
         // SAFETY: the handle is open.
         let id = unsafe { GetProcessId(self.0) };
         let mut family = vec![processes::Process { id, parent: 0, started: self.started()?, program: String::new() }];
-        // Descendants are listed before the process ends: afterwards they have no parent.
+        // Descendants are listed before the process ends, because afterwards they have no parent.
         let mut held = descend(&mut family)?;
         self.end()?;
         for _ in 0..GENERATIONS {
@@ -99,12 +99,12 @@ impl Process {
     }
 }
 
-/// Opens the processes that a family has started, and adds them to the family.
+/// Opens the descendants of `family`, and adds them to it.
 fn descend(family: &mut Vec<processes::Process>) -> io::Result<Vec<Process>> {
-    // A process that cannot be opened has ended meanwhile, or is Windows' own.
+    // A process that cannot be opened has ended meanwhile, or belongs to Windows.
     let mut handles: BTreeMap<u32, Process> =
         list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
-    // Listed again: from now on the ids are those of the open processes.
+    // Listed again, because IDs of open processes are not reused.
     let held = list()?.into_iter().filter_map(|p| {
         let started = handles.get(&p.id)?.started().ok()?;
         Some(processes::Process { started, ..p })
@@ -131,12 +131,12 @@ pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Ends processes of these programs that have lost their parent, with all that they have started but containers.
+/// Ends processes of these programs whose parent has ended, with all their descendants except containers.
 pub(super) fn end_orphans(programs: &[&str]) -> io::Result<Vec<String>> {
-    // As in `descend`: from the second list on, open processes keep their ids.
+    // As in `descend`: open processes keep their IDs from the second list on.
     let mut handles: BTreeMap<u32, Process> =
         list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
-    // Windows' own processes cannot be opened. They count as older than all.
+    // Windows' own processes cannot be opened, and count as the oldest.
     let started = |id| handles.get(&id).and_then(|process| process.started().ok()).unwrap_or_default();
     let all: Vec<_> = list()?.into_iter().map(|p| processes::Process { started: started(p.id), ..p }).collect();
     let path = |id| handles.get(&id).and_then(|process| process.program().ok());
@@ -158,7 +158,7 @@ pub(super) fn end_orphans(programs: &[&str]) -> io::Result<Vec<String>> {
     Ok(ended)
 }
 
-/// Returns all processes, without the time of their start.
+/// Returns all processes, without their start times.
 fn list() -> io::Result<Vec<processes::Process>> {
     // SAFETY: no pointers.
     let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };
@@ -171,7 +171,7 @@ fn list() -> io::Result<Vec<processes::Process>> {
         ..PROCESSENTRY32W::default()
     };
     let mut all = Vec::new();
-    // SAFETY: the handle is open and the struct says its size.
+    // SAFETY: the handle is open and the struct has its size.
     let mut more = unsafe { Process32FirstW(snapshot.0, &raw mut entry) };
     while more != 0 {
         all.push(processes::Process {

@@ -1,4 +1,4 @@
-//! Environment variables of the machine and of services, and the antivirus' exclusions.
+//! Registry values: environment variables of the machine and of services, and exclusions from the antivirus.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,17 +12,16 @@ use super::wide::{is, plain};
 use crate::host::HostError;
 
 const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment";
-/// Value of a service's key: a list of `name=value`.
+/// Value of a service's registry key with a list of `name=value`.
 const SERVICE_ENVIRONMENT: &str = "Environment";
-/// Value of a service's key: the names of those variables that are ours.
+/// Value of a service's registry key with the names of the operator's variables.
 const OUR_VARIABLES: &str = "EnvironmentOfWindowsNodePools";
-/// Group policy for Defender: exclusions by process. The other place, under `SOFTWARE\Microsoft\Windows Defender`, is
-/// closed even to SYSTEM.
+/// Group policy for Defender with exclusions by process. Even SYSTEM cannot write the other list, below `SOFTWARE\Microsoft\Windows Defender`.
 pub(super) const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
 /// Name of Defender's service.
 pub(super) const DEFENDER: &str = "WinDefend";
 
-/// A machine-wide environment variable.
+/// Value of a machine-wide environment variable.
 pub(super) fn env_var(name: &str) -> Result<Option<String>, HostError> {
     let failed = || HostError::system("read the environment variable", name);
     let key = LOCAL_MACHINE.open(ENVIRONMENT).map_err(plain).map_err(failed())?;
@@ -46,7 +45,7 @@ pub(super) fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostErr
     done.map_err(HostError::system("write the environment variable", name))
 }
 
-/// Takes a program out of Defender's real-time checks, by policy.
+/// Excludes a program from Defender's real-time checks, by policy.
 pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
     let failed = || HostError::system("exclude from Windows Defender", program);
     LOCAL_MACHINE
@@ -71,7 +70,7 @@ pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError
     }
 }
 
-/// Takes a program out of the policy for Defender, and the switch of the policy if no program is left in it.
+/// Removes a program from the policy for Defender, and the policy itself if no program is left in it.
 pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
     let remove = |key: &str, value: &str| -> windows_registry::Result<bool> {
         let key = LOCAL_MACHINE.options().read().write().open(key)?;
@@ -85,7 +84,7 @@ pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
         Ok(())
     });
     match done.map_err(plain) {
-        // The key or the value: another program was faster.
+        // The key or the value does not exist: another program has removed it.
         Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => {
             Err(HostError::system("remove the exclusion from Windows Defender of", program)(e))
         }
@@ -98,14 +97,14 @@ pub(super) fn dependencies(service: &str) -> Vec<String> {
     list(service, "DependOnService")
 }
 
-/// Variables of ours that a service has in addition to those of the machine. The service manager reads them each time that it starts the service:
+/// The operator's variables of a service, in addition to those of the machine. The service manager reads them at each start of the service:
 /// <https://learn.microsoft.com/windows-server/administration/windows-server-hklm-system-currentcontrolset-services>.
 pub(super) fn service_environment(service: &str) -> BTreeMap<String, String> {
     let ours = list(service, OUR_VARIABLES);
     all_variables(service).into_iter().filter(|(name, _)| ours.contains(name)).collect()
 }
 
-/// Sets the variables of ours that a service has, instead of those that it had. Variables that the owner of the host has set stay.
+/// Replaces the operator's variables of a service. Variables that the host's owner has set stay.
 pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String, String>) -> io::Result<()> {
     let before = list(service, OUR_VARIABLES);
     let mut all = all_variables(service);
@@ -121,7 +120,7 @@ pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String
         }
         key.set_multi_string(value, &list.iter().map(String::as_str).collect::<Vec<_>>()).map_err(plain)
     };
-    // Whenever this is interrupted, no variable of ours looks like the owner's.
+    // In this order, no variable of the operator looks like the owner's after a crash.
     let names: BTreeSet<String> = before.into_iter().chain(variables.keys().cloned()).collect();
     set(OUR_VARIABLES, names.into_iter().collect())?;
     set(SERVICE_ENVIRONMENT, all.iter().map(|(name, value)| format!("{name}={value}")).collect())?;
@@ -139,6 +138,6 @@ fn service_key(service: &str) -> String {
 
 fn list(service: &str, value: &str) -> Vec<String> {
     let list = LOCAL_MACHINE.open(service_key(service)).and_then(|key| key.get_multi_string(value));
-    // The end of the list is read as empty texts.
+    // The end of the list is read as empty strings.
     list.unwrap_or_default().into_iter().filter(|d| !d.is_empty()).collect()
 }

@@ -1,8 +1,8 @@
-//! Keys of the registry, for the registration of classes.
+//! Registry keys for the registration of classes.
 //!
-//! Windows gives the list of classes that Container Credential Guard may use to TrustedInstaller, and installers of plugins take ownership of
-//! it while they write, as [Microsoft's own](https://github.com/microsoft/Azure-Key-Vault-Plugin-gMSA/blob/main/src/CCGAKVPlugin/InstallPlugin.ps1)
-//! does. So does wicd, and only where a plain change is refused: [`access`], [`open_up`], the change, [`restore`].
+//! TrustedInstaller owns the list of classes that Container Credential Guard may use. Installers of plugins take ownership of it while they write,
+//! as [Microsoft's own](https://github.com/microsoft/Azure-Key-Vault-Plugin-gMSA/blob/main/src/CCGAKVPlugin/InstallPlugin.ps1) does. wicd does the
+//! same, only if access is denied: [`access`], [`open_up`], the change, [`restore`].
 
 use std::io;
 
@@ -21,12 +21,12 @@ use super::privilege;
 use super::wide::{check_code, is, plain, wide};
 use crate::host::{HostError, RegistryValue as Value, RegistryValues as Values};
 
-/// Access list of a key while wicd writes: SYSTEM and Administrators may change the key and what is made in it, and all may read.
+/// Access list of a key while wicd writes: SYSTEM and Administrators may change the key and new subkeys, and all may read.
 const WRITABLE: &str = "O:BAD:P(A;CI;KA;;;SY)(A;CI;KA;;;BA)(A;CI;KR;;;WD)";
 
 type IsValid = unsafe extern "system" fn(PSECURITY_DESCRIPTOR, u32, u32) -> u8;
 
-/// The texts and bytes in a key; `None` if it does not exist.
+/// Text and binary values of a key; `None` if it does not exist.
 pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
     let read = || {
         let opened = LOCAL_MACHINE.open(key).map_err(plain)?;
@@ -50,7 +50,7 @@ pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
     }
 }
 
-/// Names of the keys in a key; none if it does not exist.
+/// Names of the subkeys of a key; none if it does not exist.
 pub(super) fn keys(key: &str) -> Result<Vec<String>, HostError> {
     let names = || LOCAL_MACHINE.open(key).and_then(|opened| Ok(opened.keys()?.collect())).map_err(plain);
     match names() {
@@ -59,13 +59,12 @@ pub(super) fn keys(key: &str) -> Result<Vec<String>, HostError> {
     }
 }
 
-/// Makes a key, unless it exists, and sets values in it.
+/// Creates a key, unless it exists, and sets values in it.
 pub(super) fn put(key: &str, values: &Values) -> Result<(), HostError> {
     write(key, values).map_err(HostError::system("write the registry key", key))
 }
 
-/// Removes a key that has no others, and returns whether it is gone. Windows answers for one that has others as for one without the right
-/// to, so they are looked for first.
+/// Removes a key without subkeys, and returns whether it no longer exists. Checks for subkeys first, because Windows reports them as denied access.
 pub(super) fn remove(key: &str) -> Result<bool, HostError> {
     let done = has_keys(key).and_then(|has_keys| if has_keys { Ok(false) } else { delete(key).map(|()| true) });
     match done {
@@ -93,11 +92,11 @@ fn write(key: &str, values: &Values) -> io::Result<()> {
 
 fn delete(key: &str) -> io::Result<()> {
     let key = wide(key)?;
-    // SAFETY: the text ends with a zero. A key that has others is refused.
+    // SAFETY: the text ends with a zero. A key with subkeys is refused.
     check_code(unsafe { RegDeleteKeyExW(HKEY_LOCAL_MACHINE, key.as_ptr(), 0, 0) })
 }
 
-/// Owner and access list of a key, as Windows keeps them.
+/// Owner and access list of a key, as Windows stores them.
 pub(super) fn access(key: &str) -> Result<Vec<u8>, HostError> {
     let read = || -> io::Result<Vec<u8>> {
         let buffer = security(&open(key, READ_CONTROL)?)?;
@@ -108,21 +107,21 @@ pub(super) fn access(key: &str) -> Result<Vec<u8>, HostError> {
     read().map_err(HostError::system("read the access list of the registry key", key))
 }
 
-/// Gives a key to Administrators, who may then change it. What is below stays as it is.
+/// Makes Administrators the owner of a key, and lets them change it. Subkeys stay as they are.
 pub(super) fn open_up(key: &str) -> Result<(), HostError> {
     let open_up = || {
         enable()?;
         let writable = Descriptor::parse(WRITABLE)?;
-        // SAFETY: Windows has made the descriptor, which lives.
+        // SAFETY: Windows created the descriptor, which is still alive.
         unsafe { set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())? };
-        // Its owner may change the list, but only with a handle that was opened since.
+        // The owner may change the access list, but only with a new handle.
         // SAFETY: as above.
         unsafe { set_security(&open(key, WRITE_DAC)?, DACL_SECURITY_INFORMATION, writable.as_raw()) }
     };
     open_up().map_err(HostError::system("take the registry key", key))
 }
 
-/// Gives a key an owner and access list of [`access`]. A key that does not exist is success.
+/// Restores the owner and access list of a key, from [`access`]. A missing key is success.
 pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
     let restore = || {
         let mut buffer = vec![0_u64; access.len().div_ceil(size_of::<u64>())];
@@ -134,7 +133,7 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
         let raw: PSECURITY_DESCRIPTOR = buffer.as_mut_ptr().cast();
         let what = DACL_SECURITY_INFORMATION | OWNER_SECURITY_INFORMATION;
         let length = u32::try_from(access.len()).unwrap_or_default();
-        // SAFETY: the type is that of the library's documentation. The buffer is at least as long as said, and the call reads no
+        // SAFETY: the type is that of the library's documentation. The buffer has at least the passed length, and the call reads no
         // more than that.
         let is_whole = unsafe {
             let is_valid: IsValid = Library::load("ntdll.dll")?.function(c"RtlValidRelativeSecurityDescriptor")?;
@@ -144,11 +143,11 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the record of its access list is damaged"));
         }
         enable()?;
-        // First the owner that wicd has given it: only that one may change the list, also where an earlier attempt has put the owner back.
+        // Takes ownership first: only the owner may change the list, and an earlier attempt may have restored the owner already.
         let writable = Descriptor::parse(WRITABLE)?;
-        // SAFETY: Windows has made the descriptor, which lives.
+        // SAFETY: Windows created the descriptor, which is still alive.
         unsafe { set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())? };
-        // SAFETY: the descriptor was checked, and lies in the buffer, which lives.
+        // SAFETY: the descriptor was checked, and is in the buffer, which is still alive.
         unsafe { set_security(&open(key, WRITE_DAC | WRITE_OWNER)?, what, raw) }
     };
     match restore() {
@@ -157,7 +156,7 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
     }
 }
 
-/// Switches on the rights of administrators to take a key, and to give it to another owner.
+/// Enables the privileges of administrators to take ownership of a key, and to give it to another owner.
 fn enable() -> io::Result<()> {
     // SAFETY: the names are Windows' own constants.
     [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME].into_iter().try_for_each(|name| unsafe { privilege::enable(name) })
@@ -173,7 +172,7 @@ fn security(key: &Key) -> io::Result<Vec<u64>> {
     let mut buffer = vec![0_u64; 64];
     loop {
         let mut size = u32::try_from(size_of_val(buffer.as_slice())).unwrap_or(u32::MAX);
-        // SAFETY: the handle is open, and the buffer is as large as said.
+        // SAFETY: the handle is open, and the buffer has the passed size.
         let code = unsafe { RegGetKeySecurity(key.as_raw(), what, buffer.as_mut_ptr().cast(), &raw mut size) };
         if code != ERROR_INSUFFICIENT_BUFFER {
             return check_code(code).map(|()| buffer);
@@ -182,10 +181,10 @@ fn security(key: &Key) -> io::Result<Vec<u64>> {
     }
 }
 
-/// Sets owner or access list of a key, as `what` tells.
+/// Sets the parts of a key's security descriptor that `what` selects.
 ///
 /// # Safety
-/// `descriptor` is a valid one.
+/// `descriptor` is valid.
 unsafe fn set_security(key: &Key, what: u32, descriptor: PSECURITY_DESCRIPTOR) -> io::Result<()> {
     // SAFETY: the handle is open; the caller promises the descriptor.
     check_code(unsafe { RegSetKeySecurity(key.as_raw(), what, descriptor) })

@@ -1,4 +1,4 @@
-//! The table of IPv4 routes.
+//! Table of IPv4 routes.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -30,10 +30,10 @@ pub(super) fn list() -> io::Result<Vec<Route>> {
     }
 }
 
-/// Part of a route's metric that comes from its network card; 0 if Windows does not report it.
+/// Metric of a network adapter, which adds to that of its routes; 0 if Windows does not report it.
 fn of_interface(index: u32) -> u32 {
     let mut row = MIB_IPINTERFACE_ROW::default();
-    // SAFETY: the row is ours; the first call fills it with what is usual.
+    // SAFETY: the row is ours; the first call fills it with defaults.
     unsafe {
         InitializeIpInterfaceEntry(&raw mut row);
         row.Family = AF_INET;
@@ -42,7 +42,7 @@ fn of_interface(index: u32) -> u32 {
     }
 }
 
-/// Makes a route until the next restart of the host. One that is there already is success.
+/// Creates a route until the next restart of the host. An existing one is success.
 pub(super) fn add(route: &Route) -> io::Result<()> {
     let row = MIB_IPFORWARD_ROW2 { Metric: route.metric, Protocol: MIB_IPPROTO_NETMGMT, ..row(route) };
     // SAFETY: the row is whole.
@@ -52,21 +52,21 @@ pub(super) fn add(route: &Route) -> io::Result<()> {
     }
 }
 
-/// Removes a route. One that is not there is success.
+/// Removes a route. A missing one is success.
 pub(super) fn remove(route: &Route) -> io::Result<()> {
     let row = row(route);
     // SAFETY: the row is whole.
     match check_code(unsafe { DeleteIpForwardEntry2(&raw const row) }) {
-        // The second: its network card is gone.
+        // The second error: its network adapter no longer exists.
         Err(e) if is(&e, ERROR_NOT_FOUND) || is(&e, ERROR_FILE_NOT_FOUND) => Ok(()),
         result => result,
     }
 }
 
-/// Row of the table with the fields by which Windows identifies a route.
+/// Row of the route table with the fields by which Windows identifies a route.
 fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     let mut row = MIB_IPFORWARD_ROW2::default();
-    // SAFETY: the row is ours; the call fills it with what is usual.
+    // SAFETY: the row is ours; the call fills it with defaults.
     unsafe { InitializeIpForwardEntry(&raw mut row) };
     row.InterfaceIndex = route.interface;
     row.DestinationPrefix.Prefix = address(route.destination);
@@ -75,12 +75,12 @@ fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     row
 }
 
-/// Route of a row of the table.
+/// Converts a row of the route table.
 ///
 /// # Safety
 /// The row is one of IPv4.
 unsafe fn read(row: &MIB_IPFORWARD_ROW2) -> Route {
-    // SAFETY: the caller asked for routes of IPv4 alone.
+    // SAFETY: the caller promises an IPv4 row.
     let ip = |address: &SOCKADDR_INET| unsafe { Ipv4Addr::from(u32::from_be(address.Ipv4.sin_addr.S_un.S_addr)) };
     Route {
         destination: ip(&row.DestinationPrefix.Prefix),

@@ -1,4 +1,4 @@
-//! The service control manager.
+//! Service control manager.
 
 use std::io;
 use std::ptr::{null, null_mut};
@@ -16,15 +16,15 @@ use super::process::Process;
 use super::wide::{check, is, text, text_list, wide, wide_list};
 use crate::host::{HostError, Recovery, ServiceInfo, ServiceSpec, StartType};
 
-/// Time that a service has to stop before its process is ended.
+/// Maximum wait for a service to stop before its process is terminated.
 const STOP_LIMIT: Duration = Duration::from_mins(2);
-/// Time that the service manager has to notice that a process has ended, and to forget a deleted service.
+/// Maximum wait for the service manager to notice the end of a process, or to drop a deleted service.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(200);
-/// Size of the largest answer to the queries for a service's configuration (documented limit).
+/// Maximum size of an answer to the queries for a service's configuration, as documented.
 const QUERY_BYTES: usize = 8192;
 
-/// A handle of the service manager or of a service.
+/// Handle of the service manager or of a service.
 struct Handle(win::SC_HANDLE);
 
 impl Drop for Handle {
@@ -46,7 +46,7 @@ fn manager(access: u32) -> Result<Handle, HostError> {
     Handle::new(handle).map_err(HostError::system("open", "the service manager"))
 }
 
-/// Opens a service, `None` if there is none of that name.
+/// Opens a service, `None` if it does not exist.
 fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
     let manager = manager(win::SC_MANAGER_CONNECT)?;
     let opened = wide(name).and_then(|wide_name| {
@@ -60,7 +60,7 @@ fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
     }
 }
 
-/// Returns all Win32 services. Of those that may not be opened, only name and state are returned.
+/// Returns all Win32 services; only name and state of those that cannot be opened.
 pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let failed = || HostError::system("list", "the services");
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_ENUMERATE_SERVICE)?;
@@ -69,7 +69,7 @@ pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let mut listed = Vec::new();
     loop {
         let (mut needed, mut count) = (0, 0);
-        // SAFETY: the handle is open; the buffer is as long as we say and aligned for the structs that are put into it.
+        // SAFETY: the handle is open; the buffer has the passed length and is aligned for the structs in it.
         let done = check(unsafe {
             win::EnumServicesStatusExW(
                 manager.0,
@@ -89,7 +89,7 @@ pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
             Err(e) if is(&e, ERROR_MORE_DATA) => true,
             Err(e) => return Err(failed()(e)),
         };
-        // SAFETY: the call has put `count` structs at the beginning of the buffer; their texts lie in the buffer too.
+        // SAFETY: the call has put `count` structs at the beginning of the buffer; their texts are in the buffer, too.
         unsafe {
             let entries = buffer.as_ptr().cast::<win::ENUM_SERVICE_STATUS_PROCESSW>();
             for entry in std::slice::from_raw_parts(entries, count as usize) {
@@ -123,7 +123,7 @@ pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     let status = status(&service).map_err(failed())?;
     let mut config = config(&service).map_err(failed())?;
     if config.dependencies.is_empty() {
-        // Wine keeps them and does not report them; on Windows there is nothing more in the registry.
+        // Wine stores dependencies without reporting them; on Windows, the registry has none either.
         config.dependencies = super::registry::dependencies(name);
     }
     let description = description(&service).map_err(failed())?;
@@ -138,7 +138,7 @@ pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     }))
 }
 
-/// Exit code with which a service last ended: its own, if it has one.
+/// Last exit code of a service: its service-specific one, if it has one.
 pub(super) fn exit_code(name: &str) -> Result<Option<u32>, HostError> {
     let Some(service) = open(name, win::SERVICE_QUERY_STATUS)? else { return Ok(None) };
     let status = status(&service).map_err(HostError::system("query service", name))?;
@@ -156,7 +156,7 @@ struct Config {
 fn config(service: &Handle) -> io::Result<Config> {
     let mut buffer: Vec<u64> = vec![0; QUERY_BYTES / 8];
     let mut needed = 0;
-    // SAFETY: the handle is open; the buffer is as long as we say and aligned for the struct, whose texts lie in it too.
+    // SAFETY: the handle is open; the buffer has the passed length and is aligned for the struct, whose texts are in it, too.
     unsafe {
         let config = buffer.as_mut_ptr().cast::<win::QUERY_SERVICE_CONFIGW>();
         check(win::QueryServiceConfigW(service.0, config, byte_length(&buffer), &raw mut needed))?;
@@ -173,12 +173,12 @@ fn config(service: &Handle) -> io::Result<Config> {
     }
 }
 
-/// Asks for one kind of additional configuration; the struct is at the beginning of the answer.
+/// Queries one kind of additional configuration. The struct is at the beginning of the answer.
 fn config2(service: &Handle, kind: u32) -> io::Result<Vec<u64>> {
     let mut buffer: Vec<u64> = vec![0; QUERY_BYTES / 8];
     loop {
         let mut needed = 0;
-        // SAFETY: the handle is open and the buffer is as long as we say.
+        // SAFETY: the handle is open and the buffer has the passed length.
         let done = check(unsafe {
             win::QueryServiceConfig2W(
                 service.0,
@@ -199,17 +199,17 @@ fn config2(service: &Handle, kind: u32) -> io::Result<Vec<u64>> {
 
 fn description(service: &Handle) -> io::Result<String> {
     let buffer = config2(service, win::SERVICE_CONFIG_DESCRIPTION)?;
-    // SAFETY: the struct of this kind is at the beginning of the answer, its text is null or lies in the buffer.
+    // SAFETY: the struct of this kind is at the beginning of the answer, its text is null or is in the buffer.
     unsafe { Ok(text((*buffer.as_ptr().cast::<win::SERVICE_DESCRIPTIONW>()).lpDescription)) }
 }
 
-/// Delays of restarts in milliseconds (none if an action is no restart), reset period in seconds, as Windows counts them, and whether a stop with an
-/// error counts.
+/// Recovery settings as Windows stores them: delays of restarts in milliseconds (none if an action is no restart), reset period in seconds, and
+/// whether a stop with an error counts.
 fn recovery(service: &Handle) -> io::Result<(Vec<u32>, u32, bool)> {
     let actions = config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS)?;
     let flag = config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG)?;
-    // SAFETY: the structs of these kinds are at the beginning of the answers; the list is null or lies in the buffer and
-    // has as many entries as the struct says.
+    // SAFETY: the structs of these kinds are at the beginning of the answers; the list is null or is in the buffer and
+    // has the number of entries in the struct.
     unsafe {
         let actions = &*actions.as_ptr().cast::<win::SERVICE_FAILURE_ACTIONSW>();
         let flag = (*flag.as_ptr().cast::<win::SERVICE_FAILURE_ACTIONS_FLAG>()).fFailureActionsOnNonCrashFailures;
@@ -227,7 +227,7 @@ fn recovery(service: &Handle) -> io::Result<(Vec<u32>, u32, bool)> {
 /// Sets one kind of additional configuration of a service.
 ///
 /// # Safety
-/// `T` is the struct that belongs to the kind, and what it points to lives.
+/// `T` is the struct that belongs to the kind, and its pointers are valid.
 unsafe fn set_config2<T>(service: &Handle, kind: u32, info: &T) -> io::Result<()> {
     // SAFETY: the handle is open; the caller promises the struct.
     check(unsafe { win::ChangeServiceConfig2W(service.0, kind, std::ptr::from_ref(info).cast()) })
@@ -236,11 +236,11 @@ unsafe fn set_config2<T>(service: &Handle, kind: u32, info: &T) -> io::Result<()
 fn set_description(service: &Handle, description: &str) -> io::Result<()> {
     let mut wide = wide(description)?;
     let info = win::SERVICE_DESCRIPTIONW { lpDescription: wide.as_mut_ptr() };
-    // SAFETY: the struct is the one of the kind; its text ends with a zero and lives.
+    // SAFETY: the struct is the one of the kind; its text ends with a zero and is still alive.
     unsafe { set_config2(service, win::SERVICE_CONFIG_DESCRIPTION, &info) }
 }
 
-/// Delays of restarts in milliseconds and reset period in seconds, as Windows takes them.
+/// Delays of restarts in milliseconds and reset period in seconds, as Windows expects them.
 fn recovery_raw(recovery: &Recovery) -> (Vec<u32>, u32) {
     let delays = recovery.delays.iter().map(|d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX)).collect::<Vec<_>>();
     (delays, u32::try_from(recovery.reset.as_secs()).unwrap_or(u32::MAX))
@@ -256,13 +256,13 @@ fn set_recovery(service: &Handle, delays: &[u32], reset: u32) -> io::Result<()> 
         cActions: u32::try_from(actions.len()).unwrap_or(0),
         lpsaActions: actions.as_mut_ptr(),
     };
-    // SAFETY: the struct is the one of the kind; its list is as long as it says and lives.
+    // SAFETY: the struct is the one of the kind; its list has the length in the struct and is still alive.
     unsafe { set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS, &info)? };
-    // Without the flag a process that ends with an error of its own is not restarted, only one that crashes.
+    // Without the flag, a service is restarted only after a crash, not after it stops with an error.
     let flag = win::SERVICE_FAILURE_ACTIONS_FLAG { fFailureActionsOnNonCrashFailures: 1 };
     // SAFETY: the struct is the one of the kind.
     match unsafe { set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, &flag) } {
-        // Wine knows the actions (and never takes them), but not the flag.
+        // Wine stores the actions without performing them, and does not know the flag.
         Err(e) if is(&e, ERROR_INVALID_LEVEL) => Ok(()),
         other => other,
     }
@@ -276,9 +276,9 @@ fn start_raw(start: StartType) -> u32 {
     }
 }
 
-/// Makes a service as `spec` says, or changes it where it differs.
+/// Creates a service from `spec`, or changes it where it differs.
 pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
-    // Starting is needed for the right to restart it after a failure.
+    // Setting restarts as recovery actions needs the right to start the service.
     const ACCESS: u32 = win::SERVICE_QUERY_CONFIG | win::SERVICE_CHANGE_CONFIG | win::SERVICE_START;
     let end = Instant::now() + SETTLE_LIMIT;
     loop {
@@ -287,7 +287,7 @@ pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
             None => ("make service", create(spec, ACCESS).map(|()| true)),
         };
         match done {
-            // Its predecessor is deleted, and there as long as another process has a handle to it.
+            // A deleted service of this name exists until all handles to it are closed.
             Err(e) if is(&e, ERROR_SERVICE_MARKED_FOR_DELETE) && Instant::now() < end => std::thread::sleep(POLL),
             done => return done.map_err(HostError::system(action, &spec.name)),
         }
@@ -298,7 +298,7 @@ fn create(spec: &ServiceSpec, access: u32) -> io::Result<()> {
     let (name, command) = (wide(&spec.name)?, wide(&spec.command)?);
     let dependencies = wide_list(&spec.dependencies)?;
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_CREATE_SERVICE).map_err(io::Error::other)?;
-    // SAFETY: the handle is open and all texts end as they must. Null stands for: no group, no tag, LocalSystem.
+    // SAFETY: the handle is open and all texts are terminated. Null stands for: no group, no tag, LocalSystem.
     let service = Handle::new(unsafe {
         win::CreateServiceW(
             manager.0,
@@ -316,7 +316,7 @@ fn create(spec: &ServiceSpec, access: u32) -> io::Result<()> {
             null(),
         )
     })?;
-    // First: a service that is there without them would start without the cluster's proxy.
+    // First, because a service without its variables would start without the cluster's proxy.
     super::registry::set_service_environment(&spec.name, &spec.environment)?;
     set_description(&service, &spec.description)?;
     if let Some(recovery) = &spec.recovery {
@@ -332,7 +332,7 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
     if now.command != spec.command || now.dependencies != spec.dependencies || now.start != spec.start {
         let command = wide(&spec.command)?;
         let dependencies = wide_list(&spec.dependencies)?;
-        // SAFETY: the handle is open and all texts end as they must. Null stands for: leave as it is.
+        // SAFETY: the handle is open and all texts are terminated. Null stands for: leave as it is.
         check(unsafe {
             win::ChangeServiceConfigW(
                 service.0,
@@ -360,7 +360,7 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
     }
     if let Some(wanted) = &spec.recovery {
         let (delays, reset) = recovery_raw(wanted);
-        // Where it cannot be read it is written.
+        // Written if it cannot be read.
         if recovery(service).ok() != Some((delays.clone(), reset, true)) {
             set_recovery(service, &delays, reset)?;
             changed = true;
@@ -408,7 +408,7 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
             break;
         }
         if begin.elapsed() > STOP_LIMIT {
-            // Others may live in a shared process.
+            // A shared process may have other services.
             if config(&service).map_err(failed())?.own_process
                 && let Some(process) = &process
             {
@@ -421,17 +421,17 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
             // SAFETY: the handle is open and the struct is ours.
             match check(unsafe { win::ControlService(service.0, win::SERVICE_CONTROL_STOP, &raw mut ignored) }) {
                 Ok(()) => asked = true,
-                // It is on its way up or down: ask again, or find it stopped.
+                // The service is starting or stopping: retry, or find it stopped.
                 Err(e) if is(&e, ERROR_SERVICE_CANNOT_ACCEPT_CTRL) => {}
                 Err(e) if is(&e, ERROR_SERVICE_NOT_ACTIVE) => {}
-                // It does not answer: it may stop all the same, and is ended by force otherwise.
+                // The service does not answer: it may still stop, and is terminated otherwise.
                 Err(e) if is(&e, ERROR_SERVICE_REQUEST_TIMEOUT) => asked = true,
                 Err(e) => return Err(failed()(e)),
             }
         }
         std::thread::sleep(POLL);
     }
-    // A service may call itself stopped and continue: wait for its process, so that its files can be replaced.
+    // A service may report that it has stopped while its process still runs: wait for the process, so that its files can be replaced.
     if let Some(process) = &process
         && config(&service).map_err(failed())?.own_process
         && !process.wait(STOP_LIMIT.saturating_sub(begin.elapsed()).max(POLL)).map_err(failed())?
@@ -449,9 +449,9 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Deletes a stopped service and waits until the service manager has forgotten it.
+/// Deletes a stopped service and waits until the service manager no longer lists it.
 pub(super) fn delete_service(name: &str) -> Result<(), HostError> {
-    /// The right to delete, the same for every kind of object.
+    /// Right to delete, which is the same for all kinds of objects.
     const DELETE: u32 = 0x0001_0000;
     let Some(service) = open(name, DELETE)? else {
         return Ok(());
@@ -480,7 +480,7 @@ fn status(service: &Handle) -> io::Result<win::SERVICE_STATUS_PROCESS> {
     let mut status = win::SERVICE_STATUS_PROCESS::default();
     let size = u32::try_from(size_of_val(&status)).unwrap_or(0);
     let mut needed = 0;
-    // SAFETY: the handle is open and the struct is as long as we say.
+    // SAFETY: the handle is open and the struct has the passed size.
     check(unsafe {
         win::QueryServiceStatusEx(
             service.0,

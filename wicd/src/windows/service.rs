@@ -18,22 +18,23 @@ use super::WindowsHost;
 use crate::daemon::{self, cluster::Kube, log};
 use crate::files;
 
-/// Time for which a pass over the services may continue after the service received a stop. Unfinished work is done by the next pass.
+/// Time for which a pass over the services may continue after the service received a stop. The next start of wicd completes
+/// unfinished work.
 const LAST_PASS: Duration = Duration::from_secs(5);
-/// Exit code when the service could not even begin. The service manager starts it again.
+/// Exit code when the service could not start its runtime. The service manager restarts it.
 const CANNOT_BEGIN: u32 = 1;
 
 define_windows_service!(entry, service_main);
 
-/// Hands the process to the service manager; returns when the service has stopped.
+/// Runs the process as a service; returns when the service has stopped.
 ///
 /// # Errors
-/// Fails when it was not the service manager that started the process.
+/// Fails when the process was not started by the service manager.
 pub fn run() -> windows_service::Result<()> {
     service_dispatcher::start(WICD_SERVICE, entry)
 }
 
-/// Does the work of the service in a process that is started by hand, with the log on standard error; ends with Ctrl-C.
+/// Runs the service's tasks in the foreground, with the log on standard error, until Ctrl-C.
 ///
 /// # Errors
 /// Fails when the asynchronous runtime cannot start.
@@ -61,7 +62,7 @@ fn service_main(_arguments: Vec<OsString>) {
     start_log();
     let stop = CancellationToken::new();
     let on_control = stop.clone();
-    // Before the shutdown of the host we stop, so that services which the shutdown ends are not started again.
+    // wicd stops before a shutdown of the host, so that it does not restart services that the shutdown ends.
     let registered = service_control_handler::register(WICD_SERVICE, move |control| match control {
         ServiceControl::Stop | ServiceControl::Preshutdown | ServiceControl::Shutdown => {
             on_control.cancel();
@@ -82,7 +83,7 @@ fn service_main(_arguments: Vec<OsString>) {
             return service.set(ServiceState::Stopped, 0, CANNOT_BEGIN);
         }
     };
-    // An operation may wait for this while it holds the lock, so it is reported first.
+    // Reported first, because an operation may wait for this while it holds the lock.
     service.set(ServiceState::Running, 0, 0);
     info!(version = env!("CARGO_PKG_VERSION"), "started");
     runtime.block_on(keep_host(stop));
@@ -92,7 +93,7 @@ fn service_main(_arguments: Vec<OsString>) {
     service.set(ServiceState::Stopped, 0, 0);
 }
 
-/// Stops the runtime, and shows the service manager meanwhile that it continues.
+/// Stops the runtime, and reports progress to the service manager meanwhile.
 fn stop_runtime(runtime: tokio::runtime::Runtime, service: Status) {
     let done = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
     let theirs = done.clone();
@@ -112,7 +113,7 @@ fn stop_runtime(runtime: tokio::runtime::Runtime, service: Status) {
         *flag = true;
     }
     done.1.notify_all();
-    // Stopped must be the last word.
+    // No progress may be reported after the state Stopped.
     let _ = ticker.join();
 }
 
@@ -141,9 +142,9 @@ impl Status {
     }
 }
 
-/// Starts the log, which goes to a file. Without one the service still does its work.
+/// Starts the log to a file. If that fails, the service runs without a log.
 fn start_log() {
-    // The directory is made and guarded by `apply`; a link in its place leads to files of others.
+    // `apply` creates and protects the directory; a link in its place would lead to files of others.
     if files::parents(&WindowsHost, log::FILE).is_ok()
         && let Ok(subscriber) = log::subscriber(log::FILE.as_ref(), log::LIMIT, log::FILES)
         && subscriber.try_init().is_ok()

@@ -1,5 +1,5 @@
-//! Survey of what waits for a restart and what checks files on the host, by the registry.
-//! What cannot be read counts as not there: the survey is for warnings alone.
+//! Survey of pending restarts and antivirus programs of the host, from the registry. Values that cannot be read count as absent, because the
+//! survey is only for warnings.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use super::registry::{DEFENDER, DEFENDER_POLICY};
 use super::scm;
 use super::wide::plain;
 
-/// Key that is there from a change of features or packages until the next start.
+/// Registry key that exists from a change of features or packages until the next restart.
 const SERVICING: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\RebootPending";
-/// Key that is there from a change by Windows Update until the next start.
+/// Registry key that exists from a change by Windows Update until the next restart.
 const UPDATE: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
-/// Keys with the name that the computer has until the next start, and with the one from then on.
+/// Registry keys with the current name of the computer, and with its name after the next restart.
 const NAMES: [&str; 2] = [
     r"SYSTEM\CurrentControlSet\Control\ComputerName\ActiveComputerName",
     r"SYSTEM\CurrentControlSet\Control\ComputerName\ComputerName",
 ];
-/// Key with a value `JoinDomain` from joining a domain until the next start.
+/// Registry key with a value `JoinDomain` from joining a domain until the next restart.
 const NETLOGON: &str = r"SYSTEM\CurrentControlSet\Services\Netlogon";
-/// Key of services, of which drivers are a kind.
+/// Registry key of services, including drivers.
 const SERVICES: &str = r"SYSTEM\CurrentControlSet\Services";
 /// Group of the drivers that check files for malware.
 const ANTIVIRUS_GROUP: &str = "FSFilter Anti-Virus";
@@ -31,16 +31,16 @@ const DEFENDER_FILTER: &str = "WdFilter";
 const DISABLED: u32 = 4;
 /// Maximum number of drivers that are reported.
 const MOST: usize = 32;
-/// Keys of Defender's settings: by policy, and its own.
+/// Registry keys of Defender's settings: by policy, and its own.
 const DEFENDER_KEYS: [&str; 2] =
     [r"SOFTWARE\Policies\Microsoft\Windows Defender", r"SOFTWARE\Microsoft\Windows Defender"];
 
-/// Key of the packages of updates and features, each a key.
+/// Registry key with a subkey for each package of updates and features.
 const PACKAGES: &str = r"SOFTWARE\Microsoft\Windows\CurrentVersion\Component Based Servicing\Packages";
 /// Value of `CurrentState` for a package that is installed.
 const INSTALLED: u32 = 112;
 
-/// Names of the packages of updates that are installed. One is enough for each update: those of its parts are left out.
+/// Names of the packages of installed updates, without the packages of their parts.
 pub(super) fn updates() -> std::io::Result<Vec<String>> {
     let packages = LOCAL_MACHINE.open(PACKAGES).map_err(plain)?;
     let is_installed =
@@ -49,7 +49,7 @@ pub(super) fn updates() -> std::io::Result<Vec<String>> {
     Ok(names.filter(|name| name.starts_with("Package_for_")).filter(is_installed).collect())
 }
 
-/// Causes for which Windows waits for a restart. Files to be replaced at the next start (`PendingFileRenameOperations`) are no cause: almost every
+/// Causes for which Windows waits for a restart. Pending replacements of files (`PendingFileRenameOperations`) do not count, because almost every
 /// host has some.
 pub(super) fn restart_causes() -> BTreeSet<RestartCause> {
     let is_there = |key: &str| LOCAL_MACHINE.open(key).is_ok();
@@ -64,7 +64,7 @@ pub(super) fn restart_causes() -> BTreeSet<RestartCause> {
     causes.into_iter().filter_map(|(is_so, cause)| is_so.then_some(cause)).collect()
 }
 
-/// Programs that check files for malware, and whether Defender leaves this program alone.
+/// Antivirus programs of the host, and whether Defender excludes this program.
 pub(super) fn antivirus(program: &str) -> Antivirus {
     Antivirus { defender: defender(program), filters: filters() }
 }

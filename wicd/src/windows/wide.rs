@@ -1,4 +1,4 @@
-//! Text as Windows takes and gives it: UTF-16 with a zero at the end.
+//! Text for Windows' interfaces: UTF-16 with a zero at the end.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub(super) fn wide(text: &str) -> io::Result<Vec<u16>> {
     Ok(text.encode_utf16().chain([0]).collect())
 }
 
-/// A list as in `REG_MULTI_SZ`: each text with a zero at the end, and one more zero after the last.
+/// Converts a list to the format of `REG_MULTI_SZ`: each text with a zero at the end, and one more zero after the last.
 pub(super) fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
     let mut list = Vec::new();
     for text in texts {
@@ -23,7 +23,7 @@ pub(super) fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
     Ok(list)
 }
 
-/// The text at `pointer`, empty for null.
+/// Returns the text at `pointer`, empty for null.
 ///
 /// # Safety
 /// `pointer` is null or points to UTF-16 with a zero at the end, which no other thread changes meanwhile.
@@ -32,7 +32,7 @@ pub(super) unsafe fn text(pointer: *const u16) -> String {
         return String::new();
     }
     let mut length = 0;
-    // SAFETY: the caller promises a zero at the end; we do not go past it.
+    // SAFETY: the caller promises a zero at the end; no more is read.
     let units = unsafe {
         while *pointer.add(length) != 0 {
             length += 1;
@@ -42,7 +42,7 @@ pub(super) unsafe fn text(pointer: *const u16) -> String {
     String::from_utf16_lossy(units)
 }
 
-/// The texts of a list as in [`wide_list`].
+/// Returns the texts of a list in the format of [`wide_list`].
 ///
 /// # Safety
 /// `pointer` is null or points to such a list, which no other thread changes meanwhile.
@@ -51,7 +51,7 @@ pub(super) unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
     if pointer.is_null() {
         return list;
     }
-    // SAFETY: the caller promises that the list ends with an empty text; we do not go past it.
+    // SAFETY: the caller promises that the list ends with an empty text; no more is read.
     unsafe {
         while *pointer != 0 {
             let mut length = 0;
@@ -65,7 +65,7 @@ pub(super) unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
     list
 }
 
-/// The text in a buffer, up to the first zero.
+/// Returns the text in a buffer, up to the first zero.
 pub(super) fn text_in(buffer: &[u16]) -> String {
     let length = buffer.iter().position(|&u| u == 0).unwrap_or(buffer.len());
     String::from_utf16_lossy(&buffer[..length])
@@ -76,7 +76,7 @@ pub(super) fn check(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Checks the result of a call that returns the error itself.
+/// Checks the result of a call that returns the error code.
 pub(super) fn check_code(code: u32) -> io::Result<()> {
     match code {
         0 => Ok(()),
@@ -84,7 +84,7 @@ pub(super) fn check_code(code: u32) -> io::Result<()> {
     }
 }
 
-/// The error with this Windows code.
+/// Creates the error with this Windows code.
 pub(super) fn error(code: u32) -> io::Error {
     io::Error::from_raw_os_error(code.cast_signed())
 }
@@ -94,7 +94,7 @@ pub(super) fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
 
-/// The plain Windows error in one that is dressed up as an HRESULT, so that its kind is known.
+/// Converts an error in the form of an HRESULT to the plain Windows error, so that its kind is known.
 pub(super) fn plain<E: Into<io::Error>>(error: E) -> io::Error {
     let error = error.into();
     match error.raw_os_error().map(i32::cast_unsigned) {

@@ -1,4 +1,4 @@
-//! Table of certificate requests: which are right, which are wrong, and which are not the operator's.
+//! Test cases for certificate requests: valid ones, invalid ones, and those that the operator ignores.
 
 use k8s_openapi::{
     ByteString,
@@ -30,19 +30,19 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Returns the claim of a node: of hosts that have joined, one that has not, and one that is not proven. `win-1x` belongs to no host.
+/// Returns the claim of a test host. Most hosts have joined, one has not, and one is not proven. No host has the name `win-1x`.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {
         "win-1" => (vec![ip("10.0.0.1"), ip("fd00::1")], true, true),
         "win-2" => (vec![ip("10.0.0.2")], true, true),
-        // Taken over from the legacy operator, and as it was.
+        // Adopted from the legacy operator and not changed yet.
         "win-old" => (vec![ip("10.0.0.4")], true, true),
-        // Being cleaned.
+        // Being removed.
         "win-gone" => (vec![ip("10.0.0.5")], true, true),
         "win-new" => (vec![ip("10.0.0.3")], false, true),
         "win-dark" => (vec![], false, false),
-        // WMCO's: no pool has adopted it yet, or none can.
+        // Nodes of WMCO: the first has no instance, and the second is not proven.
         "wmco-1" | "wmco-2" => {
             return Some(Claim {
                 node_name: node.to_owned(),
@@ -98,7 +98,7 @@ fn node_client(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> Certific
     csr(user, groups, KUBELET_CLIENT, &["digital signature", "client auth"], pem)
 }
 
-/// Request of the kubelet of win-1 for its next client certificate.
+/// Renewal of a client certificate by the kubelet of win-1.
 fn renewal(pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
     node_client(W1, NODES, pem)
 }
@@ -111,7 +111,7 @@ fn wicd(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSign
     csr(user, groups, CLIENT, &["digital signature", "client auth", "key encipherment"], pem)
 }
 
-/// Request to the signer that also signs for others than hosts.
+/// Request to the signer that also serves other clients than hosts.
 fn client_of(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
     csr(user, groups, CLIENT, &["digital signature", "client auth"], pem)
 }
@@ -132,7 +132,7 @@ fn judge(csr: &CertificateSigningRequest) -> Verdict {
     verdict(csr, &read(csr), &claims, &Outstanding::default(), OPERATOR)
 }
 
-/// Parts of the messages of denials, each with the rule that denied. The first one counts.
+/// Parts of denial messages, each with the rule that denied. The first match counts.
 const RULES: &[(&str, &str)] = &[
     ("no pool has a host for", "UnknownHost"),
     ("is being removed", "HostLeaves"),
@@ -163,7 +163,7 @@ const RULES: &[(&str, &str)] = &[
     ("PKCS #10", "BadEncoding"),
 ];
 
-/// Verdict in a word; for a denial, the rule.
+/// Short form of a verdict; for a denial, the rule.
 fn reason(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NotOurs => "NotOurs".into(),
@@ -252,7 +252,7 @@ fn wrong_requests_of_ours_are_denied() {
     };
     let wide: Vec<u8> = W1.encode_utf16().flat_map(u16::to_be_bytes).collect();
     let table = vec![
-        // Whose it is.
+        // The requester.
         ("another node renews", node_client("system:node:win-2", NODES, one()), "WrongRequester"),
         ("a Linux node renews", node_client("system:node:linux-1", NODES, one()), "WrongRequester"),
         ("host asks for another host", renewal(node("win-2")), "WrongRequester"),
@@ -483,7 +483,7 @@ fn wrong_requests_of_ours_are_denied() {
         ("Ed25519", renewal(one().key(&rcgen::PKCS_ED25519)), "KeyNotAllowed"),
         ("SHA-1", renewal(include_str!("fixtures/rsa-2048-sha1.pem")), "BadSignature"),
         ("bad signature", renewal(armour(&spoilt)), "BadSignature"),
-        // The envelope.
+        // The encoding.
         ("empty", renewal(""), "BadEncoding"),
         ("no PEM", renewal(one().der()), "BadEncoding"),
         ("another type", renewal(one().pem().replace("CERTIFICATE REQUEST", "CERTIFICATE")), "BadEncoding"),
@@ -610,7 +610,7 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
     }
 }
 
-/// Leaves an address without a proof to a user or another approver, who may know that it is the host's: a denial is final.
+/// A user or another approver may know that the address is the host's, and a denial is final.
 #[test]
 fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denied() {
     for names in [
@@ -624,7 +624,7 @@ fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denie
     }
 }
 
-/// Puts one more part into the outermost sequence.
+/// Adds an element to the outermost sequence.
 fn with_part(request: &[u8], part: &[u8]) -> Vec<u8> {
     let header = request.len() - Forged::content_of(request).len();
     der(0x30, &[&request[header..], part])
@@ -671,7 +671,7 @@ fn of_several_for_one_host_and_kind_the_oldest_stands() {
     assert_eq!(judge(&second, &outstanding), "Approve kubelet-client");
 }
 
-/// A right request with any one bit changed is no longer right: the signature covers most of them, strict reading the rest.
+/// Flips each bit of a valid request. The signature covers most bits, and strict parsing the rest.
 #[test]
 fn a_changed_bit_is_never_approved() {
     let right = node("win-1").names(&[Name::Dns("win-1"), Name::Ip("10.0.0.1")]).der();

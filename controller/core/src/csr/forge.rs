@@ -1,6 +1,6 @@
-//! Certificate requests as an attacker makes them: any subject, any attribute, with a signature that is right unless spoilt on purpose.
+//! Certificate requests as an attacker would make them: with any subject and attribute, and with a valid signature unless a test breaks it.
 //!
-//! Libraries refuse to make most of these, so the DER is put together here. Shared with the integration tests.
+//! Libraries refuse to create most of these, so the DER is encoded here. Shared with the controller's unit and integration tests.
 
 use std::net::IpAddr;
 
@@ -23,7 +23,7 @@ const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
 const ECDSA_WITH_SHA384: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 
-/// One DER element.
+/// Encodes one DER element.
 pub(crate) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let mut out = vec![tag];
@@ -40,7 +40,7 @@ pub(crate) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// `AttributeTypeAndValue`.
+/// Encodes an `AttributeTypeAndValue`.
 pub(crate) fn attribute(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
     der(0x30, &[&der(6, &[oid]), &der(tag, &[value])])
 }
@@ -54,14 +54,14 @@ pub(crate) enum Name<'a> {
     RawIp(&'a [u8]),
 }
 
-/// A request in the making.
+/// Builder of a certificate request.
 pub(crate) struct Forged {
     /// Relative distinguished names of the subject, one in each inner list.
     pub subject: Vec<Vec<Vec<u8>>>,
     pub extensions: Vec<Vec<u8>>,
     /// Attributes besides the one that holds the extensions.
     pub attributes: Vec<Vec<u8>>,
-    /// Parts that are signed in addition to those of a request.
+    /// Additional elements of the signed part.
     pub more: Vec<u8>,
     /// True if the key is written as a compressed point.
     pub compressed: bool,
@@ -114,13 +114,13 @@ impl Forged {
         self.extension(SAN, &der(0x30, &[&entries.concat()]))
     }
 
-    /// Adds one more part to what is signed.
+    /// Adds an element to the signed part.
     pub(crate) fn part(mut self, part: &[u8]) -> Self {
         self.more.extend(part);
         self
     }
 
-    /// The content of one DER element.
+    /// Returns the content of a DER element.
     pub(crate) fn content_of(element: &[u8]) -> &[u8] {
         let long = usize::from(element[1]).saturating_sub(0x80);
         &element[2 + long..]

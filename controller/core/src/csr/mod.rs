@@ -1,31 +1,29 @@
 //! Certificates for Windows hosts: which requests the operator approves, which it denies, and which it leaves to others.
 //!
-//! [`verdict`] is a pure function over a `CertificateSigningRequest` and what SSH has proven about the hosts of the pools. Three
-//! kinds of certificate belong to the operator ([`Kind`]); each is bound to one host by its subject, its requester, and
-//! its names.
+//! [`verdict`] is a pure function over a `CertificateSigningRequest` and what SSH has proven about the hosts of the pools. The operator decides
+//! about three kinds of certificate ([`Kind`]). Subject, requester and names bind each request to one host.
 //!
 //! | | requester | subject | names |
 //! |---|---|---|---|
 //! | [`Kind::KubeletClient`] | the operator; `system:node:<node>` | `O=system:nodes, CN=system:node:<node>` | none |
-//! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | some, all of them proven |
-//! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>`; the legacy daemon's service account for a node that it still keeps | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
+//! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | at least one, all proven |
+//! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>`; a legacy daemon | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
 //!
-//! A verdict is given twice: on what the caches know, and, before it is written, on the Node that the API server
-//! returns (`Hosts` in the controller).
+//! Each request is judged twice: on the cached objects and, before the verdict is written, on the Node that the API server returns (`Hosts` in
+//! the controller).
 //!
-//! A request claims to come from a host if its subject names a host of a pool, or lies in wicd's name space, which
-//! belongs to this operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a
-//! request is approved or denied. All others are left alone, also those that a host's kubelet identity sends to other
-//! signers: network plug-ins obtain certificates of their own in that way, and have approvers of their own. Left alone,
-//! too, is what may be right and cannot be judged: a bootstrap identity that asks for a host which is not proven yet,
-//! and a serving certificate with an address that the Node has and nothing proves. A denial is final, and a user or
-//! another approver may know more.
+//! A request claims to come from a host if its subject names a host of a pool, if its subject or requester is a wicd user (which only this
+//! operator issues), or if a host's kubelet user sends it to one of kubelet's signers. The operator approves or denies such requests. It ignores
+//! all others, including those that a host's kubelet user sends to other signers: network plug-ins obtain their certificates in that way and have
+//! their own approvers. It also leaves requests undecided that may be valid but cannot be judged: a bootstrap user that asks for a host which is
+//! not proven yet, and a serving certificate with an address that the Node reports and nothing proves. A denial is final, and a user or another
+//! approver may know more.
 //!
-//! A Node that WMCO has made is left without an approver when WMCO is gone, until a pool has adopted it. Until then it renews its
-//! certificates with its own identity: for its own name, and in a serving certificate for addresses and names that it reports and that
-//! no other Node reports. Such a certificate gives the host nothing that it does not have. Everything else of such a Node is left alone.
+//! When WMCO is uninstalled, its Nodes have no approver until a pool adopts them. Until then, such a Node renews its certificates with its own
+//! user: for its own name and, in a serving certificate, for addresses and names that only this Node reports. This gives the host nothing new.
+//! All other requests of such a Node stay undecided.
 //!
-//! A denial is a statement in public, so the reason is a fixed word and the message quotes the request only in short and escaped.
+//! A denial is public: its reason is a fixed word, and its message quotes only a short, escaped part of the request.
 
 #[cfg(test)]
 mod cases;
@@ -42,7 +40,7 @@ use std::net::IpAddr;
 use api::{Reason, names::user};
 
 pub use policy::{hosts_of, is_decided};
-pub use queue::{Outstanding, Place, is_finished, place, verdict};
+pub use queue::{Outstanding, QueuePosition, is_finished, place, verdict};
 
 /// Facts about one host of a pool, for the verdict on its certificate requests.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
@@ -50,53 +48,53 @@ pub use queue::{Outstanding, Place, is_finished, place, verdict};
 pub struct Claim {
     /// Name of the host's Node, in lower case.
     pub node_name: String,
-    /// The IP addresses that are proven; a serving certificate may name these and no others.
+    /// Proven IP addresses. An approved serving certificate names only these.
     pub addresses: Vec<IpAddr>,
-    /// The DNS names that are proven.
+    /// Proven DNS names.
     pub dns_names: Vec<String>,
-    /// IP addresses that the Node reports, and that are neither proven nor known to be another's.
+    /// IP addresses that the Node reports and that are not proven. Another host may have them, too.
     pub reported_addresses: Vec<IpAddr>,
-    /// DNS names that the Node reports, and that are neither proven nor known to be another's.
+    /// DNS names that the Node reports and that are neither proven nor used by another host.
     pub reported_names: Vec<String>,
-    /// User of the legacy operator's daemon, while the host runs that daemon.
+    /// User of the legacy operator's daemon, as long as it may request certificates for the host.
     pub legacy_daemon: Option<String>,
     /// True if the Node exists.
     pub joined: bool,
-    /// True if SSH has proven the host. Until then its right requests wait, and its wrong ones are denied.
+    /// True if the host is proven over SSH. Until then, its valid requests wait, and its invalid ones are denied.
     pub proven: bool,
-    /// True if the host is being removed, and its pods are deleted: it no longer needs a certificate.
+    /// True if the host is being removed and its pods are deleted, so that it needs no certificate.
     pub ended: bool,
-    /// True if an operator has made the Node, and the host is not proven yet. With its own identity the Node renews its certificates, for its name
-    /// and for `addresses` and `dns_names`, which are what the Node alone reports.
+    /// True if an operator created the Node and the host is not proven yet. The Node then renews its certificates with its own user, for its name
+    /// and for `addresses` and `dns_names`, which only this Node reports.
     pub renews: bool,
-    /// True if no pool has an instance of the host: only the renewals of its Node are decided.
+    /// True if no pool has an instance of the host. Only renewals of its Node are decided then.
     pub unclaimed: bool,
 }
 
 /// Verdict on a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Request that is not of a host, or is already decided: it is ignored.
+    /// Request that concerns no host of a pool, or is already decided. The operator ignores it.
     NotOurs,
-    /// Request that is right in every point.
+    /// Request that meets all rules.
     Approve(Kind),
-    /// Request that claims to come from a host and is wrong.
+    /// Request that claims to come from a host and breaks a rule.
     Deny {
-        /// Reason in `PascalCase`, stable.
+        /// Stable reason in `PascalCase`.
         reason: Reason,
         /// Message for users that names the fault.
         message: String,
     },
-    /// Request that is valid as far as is known, but not to be approved now.
+    /// Request that cannot be decided yet.
     Wait {
         /// Message that names what the request waits for.
         message: String,
-        /// Node that asks, if a user may approve the request meanwhile.
+        /// Name of the requesting Node, if a user may approve the request meanwhile.
         node: Option<String>,
     },
-    /// Request that is right in every point, and not the first of its host.
+    /// Request that meets all rules and waits for an older one of the same host and kind.
     Queue {
-        /// Name of the request that must be issued before.
+        /// Name of the older request, which must be issued first.
         behind: String,
     },
 }
@@ -104,11 +102,11 @@ pub enum Verdict {
 /// Kind of a Windows host's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// kubelet's identity towards the API server.
+    /// Client certificate with which kubelet authenticates to the API server.
     KubeletClient,
-    /// kubelet's identity towards those who connect to it.
+    /// Serving certificate that kubelet presents to its clients.
     KubeletServing,
-    /// wicd's identity towards the API server.
+    /// Client certificate with which wicd authenticates to the API server.
     WicdClient,
 }
 
@@ -125,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a signer issues.
+    /// The kind of certificate that a signer issues for hosts.
     pub fn of_signer(signer_name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.signer_name() == signer_name)
     }
@@ -146,7 +144,7 @@ impl Kind {
         }
     }
 
-    /// The extended key usage, as `spec.usages` has it.
+    /// The extended key usage, in the spelling of `spec.usages`.
     pub fn purpose(self) -> &'static str {
         match self {
             Self::KubeletClient | Self::WicdClient => "client auth",
@@ -177,7 +175,7 @@ impl Fault {
     }
 }
 
-/// Hostile text made fit for a message: escaped, in quotes, and short.
+/// Returns untrusted text in a form that is safe for messages: escaped, quoted and truncated.
 fn quoted(text: &str) -> String {
     const LONGEST: usize = 80;
     let short: String = text.chars().take(LONGEST).collect();

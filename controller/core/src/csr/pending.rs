@@ -1,27 +1,27 @@
-//! Certificate requests that a user may approve, as the pool of the Node reports them. Pure.
+//! Undecided certificate requests that a user may approve, for the warning of the Node's pool. Pure.
 
 use crate::enumeration::first_names;
 use api::Reason;
 
-/// Certificate request that is neither approved nor denied because nothing proves that it is right.
+/// Certificate request that is neither approved nor denied because nothing proves that it is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// Name of the request.
     pub request: String,
-    /// Node that asks.
+    /// Name of the requesting Node.
     pub node: String,
     /// Message that says what is not proven.
     pub message: String,
 }
 
-/// Warning of a pool about the requests of its nodes, with the first of them.
+/// Returns a pool's warning about pending requests of its nodes, with a command for the first one.
 pub fn warning(pending: &[Pending], is_of_pool: &dyn Fn(&str) -> bool) -> Option<(Reason, String)> {
     let mut of_pool = pending.iter().filter(|p| is_of_pool(&p.node));
     let Pending { request, node, message } = of_pool.next()?;
     let others: Vec<String> = of_pool.map(|p| p.node.clone()).collect();
     let more = match others.as_slice() {
         [] => String::new(),
-        others => format!("; requests of other nodes wait, too: {}", first_names(others)),
+        others => format!("; requests of other nodes also wait: {}", first_names(others)),
     };
     let message = format!(
         "the certificate request {request} of Node {node} waits: {message}. Check it, and approve it if it is right: oc adm certificate \
@@ -41,7 +41,7 @@ mod tests {
         for (nodes, expected) in [
             (&[][..], None),
             (&["win-2"], Some("approve csr-win-2)")),
-            (&["win-1", "win-2"], Some("approve csr-win-1); requests of other nodes wait, too: win-2")),
+            (&["win-1", "win-2"], Some("approve csr-win-1); requests of other nodes also wait: win-2")),
         ] {
             let said = warning(&all, &|node| nodes.contains(&node));
             assert_eq!(said.is_some(), expected.is_some(), "{nodes:?}");

@@ -1,4 +1,4 @@
-//! Rules of a verdict on a certificate request.
+//! Rules for the verdict on a certificate request.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,24 +14,24 @@ use super::{
     request::{AlternativeName, ExtendedUsage, Request},
 };
 
-/// Maximum life that the legacy operator's daemon may ask for, which is what that daemon asks for.
+/// Maximum certificate lifetime for the legacy operator's daemon. The daemon requests exactly this lifetime.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
-/// User of the ignition of an OpenShift node.
+/// User with which a new OpenShift node bootstraps.
 const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 const AUTHENTICATED: &str = "system:authenticated";
 
-/// Assessment of a request, whatever its status and whatever other requests there are.
+/// Assessment of a request, independent of its status and of other requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Assessment {
     NotOurs,
     Wrong(Fault),
-    /// Request that cannot be judged now, or not here.
+    /// Request that cannot be judged yet, or only by a user.
     Open {
         message: String,
-        /// Node that asks, if a user may approve the request meanwhile.
+        /// Name of the requesting Node, if a user may approve the request meanwhile.
         node: Option<String>,
     },
     Right {
@@ -57,7 +57,7 @@ pub(super) fn assess(
     if let Some(assessment) = renewal(spec, request, claims, operator_user) {
         return assessment;
     }
-    // What concerns a Node without an instance is another's to decide: WMCO's, or a user's.
+    // Invalid requests that concern a Node without an instance are left to WMCO or a user.
     let of_unclaimed = Cell::new(false);
     let claimed = |node: &str| {
         let found = claims(node)?;
@@ -70,8 +70,8 @@ pub(super) fn assess(
     }
 }
 
-/// Assesses the renewal that a Node asks for with its own identity while its host is not proven. `None` if the request is no such renewal, or is to
-/// be assessed like any other.
+/// Assesses a renewal that a Node requests with its own user while its host is not proven. `None` if the request is not such a renewal, or
+/// follows the general rules.
 fn renewal(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -94,20 +94,22 @@ fn renewal(
     }
 }
 
-/// Assesses a request of hosts that have instances.
+/// Assesses a request for a host that has an instance.
 fn assess_claimed(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,
 ) -> Assessment {
-    if !is_ours(spec, request, claims) || bootstraps_the_unproven(spec, request, claims) {
+    if !is_ours(spec, request, claims) || is_bootstrap_of_unproven(spec, request, claims) {
         return Assessment::NotOurs;
     }
     match check(spec, request, claims, operator_user) {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
-            let message = format!("host {node} must be proven over SSH before it gets a certificate");
+            let message = format!(
+                "host {node} gets a certificate after its identity is verified over SSH: check that the operator can log in"
+            );
             Assessment::Open { message, node: None }
         }
         Ok((kind, claim)) => match unproven_name(request, &claim) {
@@ -124,7 +126,7 @@ fn assess_claimed(
     }
 }
 
-/// The names of the hosts that a verdict depends on. `request` is what `spec.request` says.
+/// Returns the names of the hosts that the verdict depends on. `request` is the parsed `spec.request`.
 pub fn hosts_of(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -143,7 +145,7 @@ pub fn hosts_of(
     asked.into_inner()
 }
 
-/// Reports whether a request claims to come from a host, right or wrong. Look-alikes (another case, something behind the name) count as claims.
+/// Reports whether a request claims to come from a host, rightly or not. Look-alikes (another case, text after the name) count as claims.
 fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn Fn(&str) -> Option<Claim>) -> bool {
     let kubelet = Kind::KubeletClient.user_prefix();
     let wicd = Kind::WicdClient.user_prefix();
@@ -166,9 +168,9 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
         })
 }
 
-/// Reports whether a bootstrap identity asks for a host that is known only from a list. The requester may be another machine of that name, which gets
-/// its identity in another way, and the issuer of the token has an approver for it.
-fn bootstraps_the_unproven(
+/// Reports whether a bootstrap user asks for a host that is neither proven nor joined. The requester may be another machine with that name, for
+/// which the issuer of the bootstrap token has an approver.
+fn is_bootstrap_of_unproven(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
     claims: &dyn Fn(&str) -> Option<Claim>,
@@ -184,7 +186,7 @@ fn is_bootstrap(spec: &CertificateSigningRequestSpec) -> bool {
     (user.starts_with(BOOTSTRAP_USER_PREFIX) && in_group) || user == OPENSHIFT_BOOTSTRAPPER
 }
 
-/// Checks every rule in turn, those first that do not depend on the host.
+/// Checks all rules, first those that do not depend on the host.
 fn check(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -218,7 +220,7 @@ fn check(
     Ok((kind, claim))
 }
 
-/// The node that the subject names, if the subject is exactly that of `kind`.
+/// Returns the node that the subject names, if the subject has exactly the form of `kind`.
 fn check_subject(kind: Kind, request: &Request) -> Result<&str, Fault> {
     let prefix = kind.user_prefix();
     let [common_name] = request.common_names.as_slice() else {
@@ -272,8 +274,8 @@ fn check_requester(
     ))
 }
 
-/// Checks that the usages are `digital signature` and the kind's purpose, with or without `key encipherment`, and that the extensions do not say
-/// otherwise.
+/// Checks that the usages are `digital signature` and the kind's purpose, with or without `key encipherment`, and that the extensions agree with
+/// them.
 fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Request) -> Result<(), Fault> {
     let purpose = kind.purpose();
     let wrong = |message: String| Err(Fault::new(Reason::RequestDenied, message));
@@ -326,7 +328,7 @@ fn is_one_of<T: PartialEq>(name: &T, lists: [&Vec<T>; 2]) -> bool {
     lists.iter().any(|list| list.contains(name))
 }
 
-/// A name of the request that its Node has and nothing proves.
+/// Returns the first name in the request that is not proven to belong to the host.
 fn unproven_name(request: &Request, claim: &Claim) -> Option<String> {
     request.alternative_names.iter().flatten().find_map(|name| match name {
         AlternativeName::Dns(dns) if !claim.dns_names.contains(dns) => Some(format!("DNS name {}", quoted(dns))),
@@ -339,7 +341,7 @@ fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec, claim: &Clai
     let seconds = spec.expiration_seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
     let is_legacy = claim.legacy_daemon.is_some() && claim.legacy_daemon == spec.username;
     let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_CERTIFICATE_LIFE }.as_secs();
-    // wicd's must ask for one: the signer's own default is a year.
+    // A request for a wicd certificate must set a lifetime, because the signer's default is one year.
     if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > most) {
         return Err(Fault::new(Reason::RequestDenied, format!("expirationSeconds must be given and at most {most}")));
     }

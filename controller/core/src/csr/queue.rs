@@ -1,4 +1,4 @@
-//! Queue of certificate requests that are right but not issued yet.
+//! Queues of valid certificate requests that are not issued yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use super::{
 
 /// Returns the verdict on `csr`.
 ///
-/// `request` is the parsed `spec.request` of `csr`, which never changes; to read it costs the check of a signature. `claims` gives what is known
-/// about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for one host and kind the oldest counts and
-/// the others wait. `operator_user` is the operator's own user name.
+/// `request` is the parsed `spec.request` of `csr`, which never changes; parsing it again would verify its signature again. `claims` returns the
+/// claim of a node name. `outstanding` holds the requests that are not issued yet: of each host and kind, only the oldest is approved, and the
+/// others wait. `operator_user` is the operator's own user name.
 pub fn verdict(
     csr: &CertificateSigningRequest,
     request: &Request,
@@ -37,20 +37,20 @@ pub fn verdict(
 }
 
 /// Creation time and name of a request. The name orders requests of the same second.
-pub type Place = (Option<Time>, String);
+pub type QueuePosition = (Option<Time>, String);
 
-/// The right requests without a certificate, in a queue for each host and kind, oldest first.
+/// Valid requests without a certificate, in one queue for each host and kind, oldest first.
 ///
-/// Only right ones are in it: a wrong request must not be able to hold up the host that it names.
+/// Invalid requests are not queued, so that they cannot hold up the host that they name.
 #[derive(Debug, Default)]
 pub struct Outstanding {
-    queues: BTreeMap<(Kind, String), BTreeSet<Place>>,
-    places: BTreeMap<String, (Kind, String, Place)>,
+    queues: BTreeMap<(Kind, String), BTreeSet<QueuePosition>>,
+    places: BTreeMap<String, (Kind, String, QueuePosition)>,
 }
 
 impl Outstanding {
-    /// Records the current state of `csr`, of which `request` is the parsed `spec.request`. Returns the name of the request that this lets move up,
-    /// if there is one.
+    /// Records the current state of `csr`; `request` is its parsed `spec.request`. If that removes `csr` from its queue, returns the name of the
+    /// request that is now first in the queue.
     pub fn observe(
         &mut self,
         csr: &CertificateSigningRequest,
@@ -70,7 +70,7 @@ impl Outstanding {
         }
     }
 
-    /// Removes the request of that name. Returns the name of the request that this lets move up, if there is one.
+    /// Removes the request with this name. Returns the name of the request that is now first in its queue, if there is one.
     pub fn forget(&mut self, name: &str) -> Option<String> {
         let (kind, node, place) = self.places.remove(name)?;
         let key = (kind, node);
@@ -83,22 +83,22 @@ impl Outstanding {
         next
     }
 
-    /// Reports whether the request of that name is the first in its queue.
+    /// Reports whether the request with this name is the first in its queue.
     pub fn is_first(&self, name: &str) -> bool {
         self.places.get(name).is_some_and(|(kind, node, place)| {
             self.queues.get(&(*kind, node.clone())).and_then(BTreeSet::first) == Some(place)
         })
     }
 
-    /// The oldest request for that host and kind, if it is older than `csr`.
+    /// Returns the name of the oldest request for this host and kind, if it is older than `csr`.
     pub fn ahead_of(&self, kind: Kind, node: &str, csr: &CertificateSigningRequest) -> Option<&str> {
         let first = self.queues.get(&(kind, node.to_owned()))?.first()?;
         (*first < place(csr)).then_some(first.1.as_str())
     }
 }
 
-/// Place of a request among others.
-pub fn place(csr: &CertificateSigningRequest) -> Place {
+/// Returns the place of a request in the order of requests.
+pub fn place(csr: &CertificateSigningRequest) -> QueuePosition {
     (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
 }
 

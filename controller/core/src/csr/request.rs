@@ -19,10 +19,10 @@ use x509_parser::{
 
 use super::{Fault, quoted};
 
-/// Maximum size of `spec.request`, in bytes. A longer one is not read at all; a real one has well under 2 KiB.
+/// Maximum size of `spec.request`, in bytes. A larger request is not parsed; real ones have well under 2 KiB.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Maximum number of names in a request. A host has a few, and what is read is kept, in which a short name takes more than in the request.
+/// Maximum number of names in a request. A host has a few. Parsed names stay in memory, where a short name takes more space than in the request.
 const MAX_NAMES: usize = 100;
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
@@ -40,9 +40,9 @@ const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
     b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0d\x05\x00",
 ];
 
-/// A certificate request: its names as far as they can be read, and all faults that do not depend on its purpose.
+/// Parsed certificate request: its names as far as they can be read, and its first fault that does not depend on its purpose.
 ///
-/// Reading never fails, because a broken request must still be recognised as one that names a host of ours.
+/// Parsing never fails: a malformed request that names a host of a pool must still be recognised.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Every common name of the subject, in order.
@@ -53,7 +53,7 @@ pub struct Request {
     pub(super) alternative_names: Option<Vec<AlternativeName>>,
     /// True if the key usage extension asks for more than digital signature and key encipherment.
     pub(super) excess_key_usage: bool,
-    /// The extended key usage extension, reduced to what matters here.
+    /// Purpose in the extended key usage extension; `None` without that extension.
     pub(super) extended_key_usage: Option<ExtendedUsage>,
     /// `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
@@ -79,7 +79,7 @@ pub(super) enum ExtendedUsage {
 }
 
 impl Request {
-    /// Reads the PEM of `spec.request`. A fault of a parser is one of this request: it must not stop the approval of all others.
+    /// Reads the PEM of `spec.request`. A panic of the parser becomes a fault of this request, so that it does not stop the approval of others.
     pub fn read(pem: &[u8]) -> Self {
         std::panic::catch_unwind(|| Self::parse(pem)).unwrap_or_else(|_| {
             let mut request = Self::default();
@@ -94,17 +94,17 @@ impl Request {
             request.fault(Reason::RequestDenied, format!("has more than {MAX_BYTES} bytes"));
             return request;
         }
-        let Some((der, clean)) = unarmour(pem) else {
+        let Some((der, clean)) = decode_pem(pem) else {
             request.fault(Reason::RequestDenied, "is not a PEM block of type CERTIFICATE REQUEST");
             return request;
         };
         if !clean {
             request.fault(Reason::RequestDenied, "must be exactly one PEM block with nothing around it");
         }
-        // The parser below overlooks some of what the signer's parser refuses, and the two must never see different requests.
+        // The parser below accepts encodings that the signer's parser rejects, and the two must never read different requests.
         if !is_strict_der(&der) {
             request.fault(Reason::RequestDenied, "is not in DER");
-        } else if !has_exactly_its_parts(&der) {
+        } else if !has_pkcs10_structure(&der) {
             request.fault(Reason::RequestDenied, "has other parts than a PKCS #10 certificate request");
         }
         match X509CertificationRequest::from_der(&der) {
@@ -126,7 +126,7 @@ impl Request {
         self.check_key(&info.subject_pki);
         let wrapper = Header::from_der(parsed.as_raw()).map(|(content, _)| content).unwrap_or_default();
         let algorithm = wrapper.strip_prefix(info.raw).unwrap_or_default();
-        // Only the signature follows.
+        // Only the signature may follow the algorithm.
         let signature = |known: &&[u8]| algorithm.strip_prefix(*known).and_then(elements);
         let is_alone = |signature: Vec<Element<'_>>| matches!(signature.as_slice(), [only] if only.tag == BIT_STRING);
         let modern = SIGNATURE_ALGORITHMS.iter().filter_map(signature).any(is_alone);
@@ -136,7 +136,7 @@ impl Request {
         let mut extension_requests = 0;
         for attribute in info.iter_attributes() {
             match attribute.parsed_attribute() {
-                ParsedCriAttribute::ExtensionRequest(wanted) if fills_its_set(attribute.value, &wanted.extensions) => {
+                ParsedCriAttribute::ExtensionRequest(wanted) if is_only_value(attribute.value, &wanted.extensions) => {
                     extension_requests += 1;
                     self.read_extensions(&wanted.extensions);
                 }
@@ -154,7 +154,7 @@ impl Request {
                 self.fault(Reason::RequestDenied, "has a subject with several values in one part");
             }
             for attribute in rdn.iter() {
-                // Other string types are read differently by different programs, so they could show each reader another name.
+                // Programs decode other string types differently, so each could read another name.
                 if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
                     self.fault(Reason::RequestDenied, "has a subject that is not plain text");
                 }
@@ -177,12 +177,12 @@ impl Request {
         }
     }
 
-    /// Checks that the key is of ECDSA P-256 or P-384, or of RSA with 2048 to 8192 bits: what kubelet, `wicd` and their libraries make. Ed25519 is
-    /// made by none of them and P-521 cannot be verified here, so both are refused rather than trusted unseen.
+    /// Checks that the key is ECDSA P-256 or P-384, or RSA with 2048 to 8192 bits, as kubelet, `wicd` and their libraries create. None of them
+    /// creates Ed25519 keys, and P-521 cannot be verified here, so both are refused.
     fn check_key(&mut self, key: &SubjectPublicKeyInfo<'_>) {
         let algorithm = &key.algorithm.algorithm;
         let curve = || key.algorithm.parameters.as_ref().and_then(|p| Oid::try_from(p.clone()).ok());
-        // Of an uncompressed point, both coordinates follow the 4: the one form that all programs read alike.
+        // An uncompressed point is a 4 and both coordinates: the only form that all programs read in the same way.
         let point = |length: usize| {
             key.subject_public_key.data.first() == Some(&4) && key.subject_public_key.data.len() == length
         };
@@ -263,10 +263,10 @@ impl AlternativeName {
     }
 }
 
-/// The bytes of the first request in `pem`, and whether the text is that one block alone.
+/// Returns the bytes of the first request in `pem`, and whether the text is that block alone.
 ///
-/// `None` if there is no block of this type that can be decoded.
-fn unarmour(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
+/// `None` if there is no block of this type, or its content cannot be decoded.
+fn decode_pem(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
     let text = String::from_utf8_lossy(pem);
     let (before, rest) = text.split_once(BEGIN)?;
     let (body, after) = rest.split_once(END)?;
@@ -278,14 +278,13 @@ fn unarmour(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
 const SEQUENCE: u8 = 0x30;
 const BIT_STRING: u8 = 0x03;
 
-/// One element of DER.
+/// One DER element.
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
 }
 
-/// The elements that `bytes` consist of, with definite and shortest lengths below 64 KiB; `None` if they have another
-/// structure.
+/// Splits `bytes` into DER elements with definite, shortest-form lengths below 64 KiB; `None` if they have another structure.
 fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     let mut found = Vec::new();
     while let [tag, first, rest @ ..] = bytes {
@@ -302,8 +301,8 @@ fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     bytes.is_empty().then_some(found)
 }
 
-/// Reports whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones and
-/// `[0]`, constructed where DER requires it. The content of an OCTET STRING or BIT STRING is not checked.
+/// Reports whether `bytes` are valid DER in tags and lengths: definite, shortest-form lengths, only universal tags and `[0]`, and constructed
+/// encoding where DER requires it. The content of an OCTET STRING or BIT STRING is not checked.
 fn is_strict_der(bytes: &[u8]) -> bool {
     elements(bytes).is_some_and(|all| {
         all.iter().all(|element| match element.tag {
@@ -314,8 +313,8 @@ fn is_strict_der(bytes: &[u8]) -> bool {
     })
 }
 
-/// Reports whether a request, what it signs and its key have as many parts as RFC 2986 gives them: some readers overlook one more.
-fn has_exactly_its_parts(request: &[u8]) -> bool {
+/// Reports whether a request, its signed part and its key have exactly the parts that RFC 2986 defines. Some parsers ignore additional parts.
+fn has_pkcs10_structure(request: &[u8]) -> bool {
     fn parts<'a>(element: &Element<'a>, tags: &[u8]) -> Option<Vec<Element<'a>>> {
         let found = elements(element.content).filter(|_| element.tag == SEQUENCE)?;
         found.iter().map(|part| part.tag).eq(tags.iter().copied()).then_some(found)
@@ -330,14 +329,14 @@ fn has_exactly_its_parts(request: &[u8]) -> bool {
     check().is_some()
 }
 
-/// Reports whether the extensions are the only value in the attribute's SET: a second value would be invisible here, and perhaps not to the signer.
-fn fills_its_set(set: &[u8], extensions: &[X509Extension<'_>]) -> bool {
+/// Reports whether the extensions are the only value in the attribute's SET. This parser would not see a second value, but the signer might.
+fn is_only_value(set: &[u8], extensions: &[X509Extension<'_>]) -> bool {
     let Ok((content, header)) = Header::from_der(set) else { return false };
-    // The parser leaves out of `set` what it has not consumed, so a second value makes the header promise more than is there.
+    // The parser drops unconsumed bytes from `set`, so with a second value, the length in the header exceeds the content.
     header.length().definite() == Ok(content.len()) && !extensions.is_empty()
 }
 
-/// Bits of an unsigned big-endian integer, without leading zeros.
+/// Returns the number of bits of an unsigned big-endian integer, without leading zeros.
 fn bits(integer: &[u8]) -> usize {
     let digits = integer.iter().skip_while(|byte| **byte == 0).count();
     let first = integer.iter().find(|byte| **byte != 0).copied().unwrap_or(0);

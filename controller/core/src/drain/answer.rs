@@ -1,19 +1,19 @@
-//! Meaning of the API server's answer to an eviction.
+//! Meaning of the API server's response to an eviction.
 //!
-//! Source of the answers: `pkg/registry/core/pod/storage/eviction.go` of Kubernetes 1.36.
+//! Source of the responses: `pkg/registry/core/pod/storage/eviction.go` of Kubernetes 1.36.
 
 use std::time::Duration;
 
 use kube::core::Status;
 
-/// Interval of attempts when a budget has an error that only its controller or a user can correct.
+/// Retry interval for an error of a budget that only its controller or a user can correct.
 const SLOW_RETRY: Duration = Duration::from_secs(20);
-/// Maximum wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
+/// Maximum delay that a response may request: a wrong value must not stop a drain for an hour.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
-/// Characters of the API server's text that are kept: webhooks may answer with pages.
+/// Maximum length of the API server's text, in characters: webhooks may return whole pages.
 const LONGEST_TEXT: usize = 240;
 
-/// Meaning of one answer to one eviction.
+/// Meaning of the response to one eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The eviction was accepted: the pod is being deleted. It still counts until it is deleted.
@@ -24,36 +24,36 @@ pub enum Answer {
     Terminating,
     /// The eviction is refused for now.
     RetryAfter {
-        /// Delay after which the server wants to be asked again; `None` = at the next pass.
+        /// Delay before the next attempt that the server requests; `None` = at the next pass.
         after: Option<Duration>,
         /// Obstacle, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,
         /// Origin of a refusal.
         by: Refusal,
     },
-    /// Evictions alone will not help: a user must act.
-    NeverWithoutHelp {
+    /// Retries do not help: a user must act.
+    NeedsUser {
         /// Obstacle and remedy, without the pod's name.
         blocker: String,
     },
     /// Permission to evict is missing.
     Forbidden(String),
-    /// The eviction request itself is not taken.
+    /// The API server rejected the eviction for another reason.
     Error(String),
 }
 
 /// Origin of the refusal of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may override, with [`Answer::NeverWithoutHelp`].
+    /// A PodDisruptionBudget. `onTimeout: Force` may override only this refusal and [`Answer::NeedsUser`].
     Budget,
-    /// The API server, which failed for a passing reason.
+    /// Temporary failure of the API server.
     Server,
-    /// The API server is busy (priority and fairness) and wants fewer requests of any kind.
+    /// Overload of the API server (priority and fairness), which wants fewer requests of any kind.
     Overload,
 }
 
-/// Reads a refusal. An eviction that was taken has no such status: it is [`Answer::Evicting`].
+/// Interprets the error status of an eviction. An accepted eviction has no such status: it is [`Answer::Evicting`].
 pub fn read(status: &Status) -> Answer {
     let cause = |reason: &str| status.details.iter().flat_map(|d| &d.causes).find(|c| c.reason == reason);
     let retry_after = status
@@ -78,7 +78,7 @@ pub fn read(status: &Status) -> Answer {
             retry(Some(retry_after.unwrap_or(SLOW_RETRY)), message, Refusal::Budget)
         }
         403 => Answer::Forbidden(message),
-        500 if status.message.contains("more than one PodDisruptionBudget") => Answer::NeverWithoutHelp {
+        500 if status.message.contains("more than one PodDisruptionBudget") => Answer::NeedsUser {
             blocker: "more than one budget selects it, which eviction does not support; \
                       change the selectors so that one budget does"
                 .into(),
@@ -207,7 +207,7 @@ mod tests {
                     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
                     Value::Null,
                 ),
-                Answer::NeverWithoutHelp {
+                Answer::NeedsUser {
                     blocker: "more than one budget selects it, which eviction does not support; \
                               change the selectors so that one budget does"
                         .into(),
@@ -239,7 +239,7 @@ mod tests {
         fn any_text_becomes_one_bounded_line(code in 300u16..600, message in any::<String>(), cause in any::<String>()) {
             let status = status(code, &message, json!({ "causes": [{ "reason": "DisruptionBudget", "message": cause }] }));
             let text = match read(&status) {
-                Answer::RetryAfter { blocker, .. } | Answer::NeverWithoutHelp { blocker } => blocker,
+                Answer::RetryAfter { blocker, .. } | Answer::NeedsUser { blocker } => blocker,
                 Answer::Forbidden(text) | Answer::Error(text) => text,
                 Answer::Evicting | Answer::Gone | Answer::Terminating => return Ok(()),
             };

@@ -1,4 +1,4 @@
-//! Pods that have to leave a node, and in which order. Pure.
+//! Decision which pods leave a node, and in which order. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
-/// Facts that a verdict needs besides the pod.
+/// Inputs of a verdict besides the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// Current time.
@@ -24,11 +24,11 @@ pub struct Facts {
     pub daemon_set_exists: bool,
     /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
-    /// Time past its deletion time after which a pod is no longer waited for.
+    /// Time after a pod's deletion time from which the drain no longer waits for the pod.
     pub skip_deleted_after: Option<Duration>,
 }
 
-/// Treatment that the rules want for one pod.
+/// Treatment of one pod by the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Treatment {
     /// Action on the pod.
@@ -45,7 +45,7 @@ impl Default for Treatment {
 
 /// Verdict on one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EvictionDecision {
     /// The pod stays, and the drain does not wait for it.
     Skip(Skip),
     /// The pod must be evicted. The warnings name what is lost.
@@ -60,19 +60,19 @@ pub enum Verdict {
         /// Order of the pod: lower orders leave first.
         order: i32,
     },
-    /// The pod is left to run to its end, which is waited for.
+    /// The pod runs to completion, and the drain waits for it.
     WaitCompleted {
         /// Order of the pod: lower orders leave first.
         order: i32,
     },
-    /// The pod may not be evicted without more permission from the pool's owner; then no pod at all is.
+    /// The pool's settings forbid the eviction of the pod; then no pod is evicted.
     Refuse(&'static str),
 }
 
-/// Reason why a pod is left alone.
+/// Reason why the drain skips a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
-    /// The pod's deletion is overdue by more than the owner wants to wait.
+    /// The pod's deletion is overdue for longer than the drain waits.
     DeletedLongAgo,
     /// The pod's DaemonSet would only put it back.
     DaemonSet,
@@ -82,44 +82,44 @@ pub enum Skip {
     Rule,
 }
 
-/// The DaemonSet (in the pod's namespace) whose existence decides about this pod; `None` when none does.
+/// Returns the DaemonSet (in the pod's namespace) that the verdict on this pod depends on; `None` if there is none.
 pub fn daemon_set(pod: &Pod) -> Option<&str> {
     let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     let is_daemon_set = controller.kind == "DaemonSet" && controller.api_version == "apps/v1";
     (is_daemon_set && !is_finished(pod)).then_some(&controller.name)
 }
 
-/// Decides about one pod. The order of the questions is that of `kubectl drain`; the first "no" wins.
+/// Classifies a pod. The checks run in the order of `kubectl drain`, and the first one that applies decides.
 ///
-/// One difference: a pod that is being deleted already is only waited for, even when this drain may not have evicted it.
-pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
+/// One difference: a pod that is already being deleted is only waited for, even if the settings forbid its eviction.
+pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision {
     let deletion = pod.meta().deletion_timestamp.as_ref().map(|time| time.0);
     if let (Some(deletion), Some(limit)) = (deletion, facts.skip_deleted_after)
         && super::elapsed(deletion, facts.now) > limit
     {
-        return Verdict::Skip(Skip::DeletedLongAgo);
+        return EvictionDecision::Skip(Skip::DeletedLongAgo);
     }
 
     let mut warnings = Vec::new();
     let must_ask = deletion.is_none() && !is_finished(pod);
     let orphan = daemon_set(pod).is_some() && !facts.daemon_set_exists;
     if daemon_set(pod).is_some() && !orphan {
-        return Verdict::Skip(Skip::DaemonSet);
+        return EvictionDecision::Skip(Skip::DaemonSet);
     }
     if orphan && must_ask {
         if !options.evict_unmanaged {
-            return Verdict::Refuse(
+            return EvictionDecision::Refuse(
                 "its DaemonSet does not exist and no controller recreates it; delete it, or allow drain.evictUnmanaged",
             );
         }
         warnings.push("its DaemonSet does not exist; no controller recreates it");
     }
     if pod.annotations().contains_key(MIRROR_POD) {
-        return Verdict::Skip(Skip::Mirror);
+        return EvictionDecision::Skip(Skip::Mirror);
     }
     if must_ask && has_empty_dir(pod) {
         if !options.delete_empty_dir_data {
-            return Verdict::Refuse(
+            return EvictionDecision::Refuse(
                 "it keeps data in an emptyDir volume, which eviction deletes; move it by hand, or allow drain.deleteEmptyDirData",
             );
         }
@@ -127,7 +127,9 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
     }
     if must_ask && !has_controller(pod) {
         if !options.evict_unmanaged {
-            return Verdict::Refuse("no controller will recreate it; delete it, or allow drain.evictUnmanaged");
+            return EvictionDecision::Refuse(
+                "no controller will recreate it; delete it, or allow drain.evictUnmanaged",
+            );
         }
         warnings.push("no controller recreates it");
     }
@@ -135,10 +137,10 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
     let treatment = label_treatment(pod).unwrap_or(facts.rule);
     let order = treatment.order;
     match treatment.behavior {
-        Behavior::Skip => Verdict::Skip(Skip::Rule),
-        _ if deletion.is_some() => Verdict::Terminating { order },
-        Behavior::WaitCompleted if !is_finished(pod) => Verdict::WaitCompleted { order },
-        Behavior::Drain | Behavior::WaitCompleted => Verdict::Evict { order, warnings },
+        Behavior::Skip => EvictionDecision::Skip(Skip::Rule),
+        _ if deletion.is_some() => EvictionDecision::Terminating { order },
+        Behavior::WaitCompleted if !is_finished(pod) => EvictionDecision::WaitCompleted { order },
+        Behavior::Drain | Behavior::WaitCompleted => EvictionDecision::Evict { order, warnings },
     }
 }
 
@@ -167,11 +169,11 @@ fn has_empty_dir(pod: &Pod) -> bool {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| volume.empty_dir.is_some())
 }
 
-/// Properties of a pod. Two pods that are alike in these get the same answer from the server: the same budgets select them, and they count the same.
-pub type Likeness = (String, BTreeMap<String, String>, String, bool);
+/// Properties that decide how the API server responds to an eviction: the same budgets select pods with equal properties, and count them alike.
+pub type EvictionKey = (String, BTreeMap<String, String>, String, bool);
 
-/// The [`Likeness`] of a pod.
-pub fn likeness(pod: &Pod) -> Likeness {
+/// Returns the [`EvictionKey`] of a pod.
+pub fn likeness(pod: &Pod) -> EvictionKey {
     let ready = pod
         .status
         .iter()
@@ -180,7 +182,7 @@ pub fn likeness(pod: &Pod) -> Likeness {
     (pod.namespace().unwrap_or_default(), pod.labels().clone(), phase(pod).to_owned(), ready)
 }
 
-/// [`Options::rules`](super::Options::rules), ready for use.
+/// Compiled [`Options::rules`](super::Options::rules).
 #[derive(Debug)]
 pub struct Rules(Vec<Compiled>);
 
@@ -192,10 +194,10 @@ struct Compiled {
 }
 
 impl Rules {
-    /// Reads the selectors. An empty selector selects everything.
+    /// Compiles the selectors. An empty selector selects everything.
     ///
     /// # Errors
-    /// [`InvalidRule`] for the first rule with a selector that cannot be read.
+    /// [`InvalidRule`] for the first rule with an invalid selector.
     pub fn compile(rules: &[Rule]) -> Result<Self, InvalidRule> {
         let compile = |(index, rule): (usize, &Rule)| {
             let selector = |selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
@@ -210,12 +212,12 @@ impl Rules {
         rules.iter().enumerate().map(compile).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Reports whether the labels of the pod's namespace are needed to decide about it.
+    /// Reports whether the verdict on the pod depends on the labels of its namespace.
     pub fn need_namespace(&self, pod: &Pod) -> bool {
         self.0.iter().any(|rule| !rule.namespaces.selects_all() && rule.pods.matches(pod.labels()))
     }
 
-    /// The first rule that selects the pod; without any, the pod is drained at order 0.
+    /// Returns the treatment by the first rule that selects the pod; without one, the pod is drained at order 0.
     pub fn find(&self, pod: &Pod, namespace_labels: &BTreeMap<String, String>) -> Treatment {
         self.0
             .iter()
@@ -233,7 +235,7 @@ mod tests {
     const NOW: &str = "2026-11-21T12:00:00Z";
     const REPLICA_SET: &str = "ReplicaSet";
 
-    /// A running pod of the ReplicaSet, with `changes` merged in.
+    /// A running pod of a ReplicaSet, with `changes` merged in.
     fn pod(changes: Value) -> Pod {
         let mut pod = json!({
             "metadata": { "name": "cart", "namespace": "shop", "ownerReferences": [owner(REPLICA_SET, "apps/v1")] },
@@ -298,9 +300,9 @@ mod tests {
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn the_filter() {
-        const LEAVES: Verdict = Verdict::Terminating { order: 0 };
+        const LEAVES: EvictionDecision = EvictionDecision::Terminating { order: 0 };
         use Skip::{DaemonSet, DeletedLongAgo, Mirror, Rule as ByRule};
-        let evict = |warnings: &[&'static str]| Verdict::Evict { order: 0, warnings: warnings.to_vec() };
+        let evict = |warnings: &[&'static str]| EvictionDecision::Evict { order: 0, warnings: warnings.to_vec() };
         let facts = Facts {
             now: NOW.parse().unwrap(),
             daemon_set_exists: true,
@@ -312,12 +314,12 @@ mod tests {
         let rule = |behavior, order| Facts { rule: Treatment { behavior, order }, ..facts };
         let free = Options::default();
         let strict = Options { delete_empty_dir_data: false, evict_unmanaged: false, ..Options::default() };
-        let refused = Verdict::Refuse("");
+        let refused = EvictionDecision::Refuse("");
         let data = "the data in its emptyDir volumes is deleted";
         let unmanaged = "no controller recreates it";
         let cases = vec![
             ("plain", pod(json!({})), facts, &strict, evict(&[])),
-            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, Verdict::Skip(DaemonSet)),
+            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, EvictionDecision::Skip(DaemonSet)),
             ("of a DaemonSet, finished", with(&[of_daemon_set(), finished()]), facts, &strict, evict(&[])),
             (
                 "of another API's DaemonSet",
@@ -335,8 +337,8 @@ mod tests {
                 evict(&["its DaemonSet does not exist; no controller recreates it"]),
             ),
             ("orphan of a DaemonSet, leaving", with(&[of_daemon_set(), deleted(NOW)]), orphan, &strict, LEAVES),
-            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, Verdict::Skip(Mirror)),
-            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, Verdict::Skip(Mirror)),
+            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, EvictionDecision::Skip(Mirror)),
+            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, EvictionDecision::Skip(Mirror)),
             ("emptyDir", pod(empty_dir()), facts, &strict, refused.clone()),
             ("emptyDir, allowed", pod(empty_dir()), facts, &free, evict(&[data])),
             ("emptyDir, finished", with(&[empty_dir(), finished()]), facts, &strict, evict(&[])),
@@ -360,25 +362,31 @@ mod tests {
                 pod(deleted("2026-11-21T11:58:59Z")),
                 impatient,
                 &free,
-                Verdict::Skip(DeletedLongAgo),
+                EvictionDecision::Skip(DeletedLongAgo),
             ),
             ("leaving for not too long", pod(deleted("2026-11-21T11:59:00Z")), impatient, &free, LEAVES),
             ("leaving, grace still runs", pod(deleted("2026-11-21T12:30:00Z")), impatient, &free, LEAVES),
-            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, Verdict::Skip(ByRule)),
-            ("rule skips one that leaves", pod(deleted(NOW)), rule(Behavior::Skip, 3), &free, Verdict::Skip(ByRule)),
+            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, EvictionDecision::Skip(ByRule)),
+            (
+                "rule skips one that leaves",
+                pod(deleted(NOW)),
+                rule(Behavior::Skip, 3),
+                &free,
+                EvictionDecision::Skip(ByRule),
+            ),
             (
                 "rule orders",
                 pod(json!({})),
                 rule(Behavior::Drain, -3),
                 &free,
-                Verdict::Evict { order: -3, warnings: vec![] },
+                EvictionDecision::Evict { order: -3, warnings: vec![] },
             ),
             (
                 "rule lets run",
                 pod(json!({})),
                 rule(Behavior::WaitCompleted, 1),
                 &free,
-                Verdict::WaitCompleted { order: 1 },
+                EvictionDecision::WaitCompleted { order: 1 },
             ),
             ("rule lets run, has run", pod(finished()), rule(Behavior::WaitCompleted, 0), &free, evict(&[])),
             ("the filter goes before a rule", pod(bare()), rule(Behavior::Skip, 0), &strict, refused),
@@ -387,15 +395,21 @@ mod tests {
                 pod(of_daemon_set()),
                 rule(Behavior::Drain, 0),
                 &free,
-                Verdict::Skip(DaemonSet),
+                EvictionDecision::Skip(DaemonSet),
             ),
-            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, Verdict::Skip(ByRule)),
-            ("label lets run", pod(label("wait-completed")), facts, &free, Verdict::WaitCompleted { order: 0 }),
+            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, EvictionDecision::Skip(ByRule)),
+            (
+                "label lets run",
+                pod(label("wait-completed")),
+                facts,
+                &free,
+                EvictionDecision::WaitCompleted { order: 0 },
+            ),
             ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
         ];
         for (name, pod, facts, options, expected) in cases {
             let verdict = match classify(&pod, &facts, options) {
-                Verdict::Refuse(_) => Verdict::Refuse(""),
+                EvictionDecision::Refuse(_) => EvictionDecision::Refuse(""),
                 verdict => verdict,
             };
             assert_eq!(verdict, expected, "{name}");

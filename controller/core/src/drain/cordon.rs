@@ -1,17 +1,17 @@
 //! Ownership of a cordon.
 //!
-//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that this operator set it, and for which
-//! operation; both are written in one patch under `resourceVersion`, so that neither is ever there without the other. A
-//! cordon without the annotation belongs to another client and is never lifted. One case cannot be detected: a user who cordons a node that is
-//! already cordoned changes nothing on it. [`KEEP_CORDONED`] is for that user.
+//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that this operator set it, and for which operation; one patch under
+//! `resourceVersion` writes both, so that neither exists without the other. A cordon without the annotation belongs to another client and is
+//! never lifted. One case cannot be detected: a user who cordons a node that is already cordoned changes nothing on it. [`KEEP_CORDONED`] is for
+//! that user.
 
 use api::names::key::{CORDONED_BY, KEEP_CORDONED, UPGRADING};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// The cordon of one operation on one Node. The caller stores it before it applies the first [`Cordon::take_patch`], so that its owner
-/// is known after a crash.
+/// Cordon of one operation on one Node. The caller stores it before it applies the first [`Cordon::take_patch`], so that its owner is known after
+/// a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cordon {
     /// The operation that holds the cordon.
@@ -25,8 +25,8 @@ pub fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
-/// Reports whether a Node looks as the legacy operator leaves it when it ends in the middle of an upgrade: cordoned, and called upgrading. Any client
-/// may write that label, so it counts only on a node that this operator has not changed yet.
+/// Reports whether a Node is cordoned and labelled as upgrading, as the legacy operator leaves it if it stops during an upgrade. Any client may
+/// set that label, so it counts only on a node that this operator has not changed yet.
 pub fn is_of_the_legacy_operator(node: &Node) -> bool {
     is_cordoned(node) && cordoned_by(node).is_none() && node.labels().get(UPGRADING).is_some_and(|v| v == "true")
 }
@@ -34,7 +34,7 @@ pub fn is_of_the_legacy_operator(node: &Node) -> bool {
 impl Cordon {
     /// Decides, from the Node as it is before the operation, whether another client has cordoned it. Pure.
     ///
-    /// A cordon with the annotation of another operation is one that an earlier operation of this operator left behind; it is taken over.
+    /// A cordon with the annotation of another operation was left behind by an earlier operation of this operator; it is taken over.
     pub fn plan(node: &Node, operation_id: impl Into<String>) -> Self {
         Self { operation_id: operation_id.into(), pre_cordoned: is_cordoned(node) && cordoned_by(node).is_none() }
     }
@@ -65,8 +65,8 @@ impl Cordon {
         })
     }
 
-    /// The merge patch that lifts the cordon of `node`, unless an annotation or another client keeps it; `None` if it
-    /// belongs to another owner.
+    /// Returns the merge patch that gives up this operation's cordon; `None` if another owner holds it. The Node stays cordoned if another client
+    /// had cordoned it before, or if [`KEEP_CORDONED`] is set.
     pub fn release_patch(&self, node: &Node) -> Option<Value> {
         if cordoned_by(node) != Some(&self.operation_id) {
             return None;
@@ -80,7 +80,7 @@ impl Cordon {
     }
 }
 
-/// The operation that has cordoned a Node.
+/// Returns the id of the operation that has cordoned a Node.
 pub fn cordoned_by(node: &Node) -> Option<&str> {
     node.annotations().get(CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Drain of a node: which pods leave it, in which order, and what the answer to an eviction means.
+//! Drain of a node: which pods leave it, in which order, and what the response to an eviction means.
 
 pub mod answer;
 pub mod classify;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// A pod rule has an invalid selector.
+/// Error of a pod rule with an invalid selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; correct or remove it")]
 pub struct InvalidRule {
@@ -28,17 +28,17 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Action at the deadline.
     pub on_timeout: OnTimeout,
-    /// Grace period in place of each pod's own. 0 is taken as 1: 0 kills. Negative is taken as `None`.
+    /// Grace period that replaces each pod's own. 0, which would kill the pod at once, is treated as 1; a negative value as `None`.
     pub grace_period_seconds: Option<i64>,
-    /// True if pods with emptyDir volumes are evicted, whose data is lost.
+    /// True if pods with emptyDir volumes are evicted. Their data is lost.
     pub delete_empty_dir_data: bool,
-    /// True if pods that no controller recreates are evicted, and those of a deleted DaemonSet.
+    /// True if pods without a controller and pods of a deleted DaemonSet are evicted.
     pub evict_unmanaged: bool,
     /// Rules for pods. The first that selects a pod applies.
     pub rules: Vec<Rule>,
 }
 
-/// Returns the defaults of the pool's API: an hour, then continue to wait and report it.
+/// Defaults of the pool's API: a timeout of one hour, after which the drain continues and is reported as overdue.
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -63,7 +63,7 @@ pub enum OnTimeout {
     Force,
 }
 
-/// An exception for some pods.
+/// Rule for some pods.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Selector of the pods; empty = all.
@@ -83,7 +83,7 @@ pub enum Behavior {
     Drain,
     /// The pods stay, and the drain does not wait for them.
     Skip,
-    /// The pods run to their end, which is waited for.
+    /// The pods run to completion, and the drain waits for them.
     WaitCompleted,
 }
 

@@ -1,5 +1,5 @@
-//! Pods that come to a node after it was cordoned: a controller that names the node, or that tolerates its taint, puts them back as often as they are
-//! evicted. Pure.
+//! Pods that a controller recreates on a cordoned node as often as they are evicted, because their template names the node or tolerates its
+//! taint. Pure.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// Time after the cordon within which a new pod may have been on its way.
+/// Time after the cordon within which a new pod may have been scheduled before it.
 const SETTLES: SignedDuration = SignedDuration::from_secs(15);
-/// Shortest time for which a pod that was put back is left alone.
+/// Minimum age at which a recreated pod is evicted.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
-/// A pod that was put on a cordoned node.
+/// Pod that was created on a cordoned node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// Controller that puts the pod there, with the remedy. The text does not change with the pod.
+    /// Message that names the controller and the remedy. It is the same for all pods of a controller.
     pub why: String,
-    /// Time for which the pod is still left alone. Each eviction waits for twice as long as the previous one.
+    /// Remaining time before the pod may be evicted. The delay doubles with each eviction.
     pub wait: Duration,
 }
 
-/// Decides whether a pod was put on a node that was cordoned at `cordoned_at`.
+/// Returns the cause and the delay if a pod was created on a node after the cordon at `cordoned_at`.
 pub fn put_back(pod: &Pod, cordoned_at: Timestamp, now: Timestamp) -> Option<PutBack> {
     let created = pod.creation_timestamp()?.0;
     let after = created.duration_since(cordoned_at);
@@ -60,7 +60,7 @@ mod tests {
         };
         assert_eq!(put_back(&pod(-500), at(0), at(20)), None, "it was there before");
         assert_eq!(put_back(&pod(15), at(0), at(20)), None, "it may have been on its way");
-        // Each is evicted as soon as it may be, and its successor is there a second later.
+        // Each pod is evicted as soon as possible, and its successor is created one second later.
         let (mut now, mut evictions) = (16, Vec::new());
         let why = put_back(&pod(16), at(0), at(16)).unwrap().why;
         while now < 24 * 60 * 60 {

@@ -1,4 +1,4 @@
-//! The pool's drain settings, as the drain takes them.
+//! Conversion of a pool's drain settings.
 
 use api::{OnTimeout, PodBehavior, PodRule};
 

@@ -1,16 +1,16 @@
-//! Addresses: which of them may be dialled, and when two are the same. Pure.
+//! Validation and canonical form of addresses. Pure.
 
 use std::net::IpAddr;
 
-/// Returns the one form of an address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
+/// Returns the canonical form of an address: `::0:1` and `::1` become the same, and so do names that differ only in case.
 pub fn canonical(address: &str) -> String {
     address
         .parse::<IpAddr>()
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-/// Reports whether a text can be dialled. Text of digits and dots alone must be an IPv4 address. Names in DNS may have underscores, which names of
-/// hosts must not, and a dot at the end, which keeps the resolver from trying other domains.
+/// Reports whether a text can be dialled. Text of only digits and dots must be an IPv4 address. DNS names may have underscores, which host names
+/// must not, and a trailing dot, which keeps the resolver from trying other domains.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
         return true;

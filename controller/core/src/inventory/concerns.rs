@@ -1,4 +1,4 @@
-//! Reach of a change: which pools one of an instance concerns, and whether one of a pool concerns its hosts. Pure.
+//! Effects of changes: which pools a change of an instance concerns, and whether a change of a pool concerns its hosts. Pure.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use api::{
 };
 use kube::ResourceExt;
 
-/// Names of the pools that are reconciled for a change of an instance: its own, and once it is gone, has another entry or belongs to another pool,
-/// those that may have waited for its name or its address.
+/// Returns the names of the pools to reconcile after a change of an instance: its own and, if the instance is gone, has another entry or belongs
+/// to another pool (`is_freed`), those that may have waited for its name or address.
 pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<WindowsNodePool>]) -> Vec<String> {
     let own = instance.spec.pool_ref.name.clone();
-    // A pool that refuses an entry from now on, because it has not seen yet that the host is gone, is reconciled for its own new status.
+    // A pool that refuses an entry later, because it has not seen yet that the host is gone, is reconciled for its own new status.
     let waiting = pools.iter().filter(|pool| is_freed && may_await_hosts(pool)).map(|pool| pool.name_any());
     let others: Vec<String> = waiting.filter(|pool| *pool != own).collect();
     [own].into_iter().chain(others).collect()
 }
 
-/// Reports whether an entry of a pool is refused because a host of another has its name or its address. The status shows the first entries only:
-/// those that it does not show may be.
+/// Reports whether a pool may refuse an entry because a host of another pool has its name or address. The status shows only the first refused
+/// entries; the others may be such.
 fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|status| {
         let shown = i32::try_from(status.refused.len()).unwrap_or(i32::MAX);
@@ -27,10 +27,10 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     })
 }
 
-/// Reports whether the hosts of a pool must see `after`, where `before` is what they have seen last. Hosts read of a pool all that a user writes,
-/// whether it is being deleted, the version that it wants, the acts that are recorded, and which hosts are noted as unclean. By three conditions they
-/// hear of what is no object of the cluster: that a pause begins or ends, that there is another operator or no right to work, and that this is over.
-/// The rest of the status, which changes with the progress of each host, is for users.
+/// Reports whether the hosts of a pool must see `after`, if they have last seen `before`. Hosts read everything that users write to their pool,
+/// its deletion, its desired version, its recorded acts and its unclean hosts. Three conditions tell them what no other object shows: the start
+/// and end of a pause, of another operator's presence, and of missing permissions. The rest of the status changes with the progress of each host
+/// and is for users.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
     let (was, is) = (&before.metadata, &after.metadata);
     let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Case: what changes, how, and whether hosts must see it.
+    /// Name of a case, change of the pool, and whether hosts must see it.
     type Case = (&'static str, fn(&mut Value), bool);
 
     #[test]

@@ -1,4 +1,4 @@
-//! Hosts that are no longer listed: which of them leave, and which stay until a user confirms that they leave.
+//! Hosts that are no longer listed: which of them leave, and which stay until a user confirms their removal.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{
     EntryError,
     list::{List, ObservedList},
     ownership::Unread,
-    removals::{self, Change, Others, Presence, Verdict},
+    removals::{self, Change, Others, Presence, RemovalDecision},
 };
 use crate::{
     acts,
@@ -29,8 +29,8 @@ impl List {
         }
     }
 
-    /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list. `unread` returns
-    /// which lists of other pools have not been read since these hosts were missed.
+    /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list. `unread`
+    /// returns which lists of other pools have not been read since these hosts were first missing.
     pub fn depart(
         &mut self,
         pool: &WindowsNodePool,
@@ -43,7 +43,7 @@ impl List {
         let is_unlisted = |n: &String| !self.hosts.contains_key(n) && !self.moves.contains_key(n);
         let says_so =
             |n: &String| seen.departures.as_ref().is_some_and(|d| d.vanishing.contains(n) || d.dismissed.contains(n));
-        // What has to be confirmed at each look, and what is settled once it is marked.
+        // Some removals need confirmation at each reconcile; others are settled once the host is marked as leaving.
         let asks_again = !nameless.is_empty() || seen.presence == Presence::Machines;
         let is_settled = |i: &WindowsInstance| i.spec.leaving.as_ref().is_some_and(|l| l.confirmed || !asks_again);
         let staying = mine.iter().filter(|i| !i.is_deleting());
@@ -56,7 +56,7 @@ impl List {
 
         let unread = unread(&names);
         let limit = pool.spec.inventory.max_removals();
-        // The pool's own list is as old as the pool's spec.
+        // The pool's own list changes with the pool's generation.
         let own = || pool.metadata.generation.map(|g| format!("generation-{g}"));
         let revision = self.status.as_ref().map_or_else(own, |s| s.revision.clone());
         let change = Change {
@@ -72,20 +72,20 @@ impl List {
         self.spent = change.approved.filter(|_| removals::is_spent(&change)).map(str::to_owned);
         let verdict = if seen.deleting { of_deleted_pool(change) } else { removals::decide(change) };
         let hold = match verdict {
-            Verdict::Go => return,
-            Verdict::Confirmed => {
+            RemovalDecision::Go => return,
+            RemovalDecision::Confirmed => {
                 self.confirmed = names;
                 return;
             }
-            Verdict::Held(hold) => hold,
+            RemovalDecision::Held(hold) => hold,
         };
-        self.mends_itself = match hold {
+        self.is_transient = match hold {
             Hold::Pending | Hold::Unreadable => true,
             Hold::Nameless => seen.nameless.broken.is_empty(),
             Hold::Missing | Hold::Empty | Hold::TooMany | Hold::Machines => false,
         };
         let mut names: Vec<String> = names.into_iter().collect();
-        // What is about to be read may name them.
+        // The lists that are about to be read may name these hosts.
         self.to_confirm = if hold == Hold::Pending { 0 } else { names.len() };
         let source = self.status.as_ref().map_or("the list", |s| s.source.as_str());
         let held = Held {
@@ -116,14 +116,14 @@ impl List {
     }
 }
 
-/// Decides for a pool that is being deleted, whose hosts are meant to leave. They wait only until it is known which of them another pool lists.
-fn of_deleted_pool(change: Change<'_>) -> Verdict {
+/// Decides for a pool that is being deleted, whose hosts must leave. They wait only until it is known which of them another pool lists.
+fn of_deleted_pool(change: Change<'_>) -> RemovalDecision {
     let others = if change.others == Others::Pending { Others::Pending } else { Others::Read };
     let limit = Some(IntOrPercent::Percent(100));
     removals::decide(Change { gone: change.gone, of: change.of, others, limit, ..Change::default() })
 }
 
-/// Facts that a user has to know of hosts that stay.
+/// Facts for the message about hosts that stay.
 struct Held<'a> {
     /// Name of the pool.
     pool: &'a str,

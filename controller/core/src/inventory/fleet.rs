@@ -1,5 +1,4 @@
-//! The instances of all pools, found by name, by place and by pool: what is decided about a pool costs as much in a large fleet as it does
-//! alone. Pure.
+//! Index of the instances of all pools by name, place and pool, so that a decision about a pool does not cost more in a large fleet. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,20 +11,20 @@ use kube::ResourceExt;
 use super::{
     address::canonical,
     hosts::{Known, KnownHosts},
-    naming::Place,
+    naming::Endpoint,
 };
 use crate::rollout::shared_limit::Sharer;
 
-/// The instances of all pools.
+/// Index of the instances of all pools.
 #[derive(Debug, Default)]
 pub struct Fleet {
     hosts: HashMap<String, Arc<WindowsInstance>>,
-    /// Names of instances, by the place at which their entries say that they answer.
-    places: HashMap<Place, BTreeSet<String>>,
+    /// Names of instances, by the place in their entries.
+    places: HashMap<Endpoint, BTreeSet<String>>,
     pools: HashMap<String, OfPool>,
 }
 
-/// The instances of one pool.
+/// Instances of one pool.
 #[derive(Debug, Default)]
 struct OfPool {
     instances: BTreeMap<String, Arc<WindowsInstance>>,
@@ -34,7 +33,7 @@ struct OfPool {
 }
 
 impl Fleet {
-    /// Records the current state of an instance, which may be new, or have another pool or place than before.
+    /// Adds or replaces an instance. Its pool and place may differ from before.
     pub fn put(&mut self, instance: Arc<WindowsInstance>) {
         let name = instance.name_any();
         self.remove(&name);
@@ -46,7 +45,7 @@ impl Fleet {
         self.hosts.insert(name, instance);
     }
 
-    /// Forgets an instance that is gone.
+    /// Removes an instance.
     pub fn remove(&mut self, name: &str) {
         let Some(before) = self.hosts.remove(name) else { return };
         let place = place(&before);
@@ -67,17 +66,18 @@ impl Fleet {
         }
     }
 
-    /// The instances of a pool, by name.
+    /// Returns the instances of a pool, sorted by name.
     pub fn of_pool(&self, pool: &str) -> Vec<Arc<WindowsInstance>> {
         self.pools.get(pool).map(|p| p.instances.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// Number of nodes that a pool disrupts with the grants of its instances.
+    /// Returns the number of a pool's nodes that open grants may disrupt.
     pub fn disrupting(&self, pool: &str) -> u32 {
         self.pools.get(pool).map_or(0, |of_pool| of_pool.disrupting)
     }
 
-    /// Pools that have instances, for the limits that they share. `has_own_limit` returns whether a pool sets `rollout.maxUnavailable`.
+    /// Returns the pools that have instances, for the limits that all pools share. `has_own_limit` returns whether a pool sets
+    /// `rollout.maxUnavailable`.
     pub fn sharers(&self, has_own_limit: &dyn Fn(&str) -> bool) -> BTreeMap<String, Sharer> {
         let sharer = |pool: &String, of_pool: &OfPool| Sharer {
             disrupting: of_pool.disrupting,
@@ -101,24 +101,24 @@ impl KnownHosts for Fleet {
         self.hosts.get(name).map(|i| Known::of(i))
     }
 
-    fn at(&self, place: &Place) -> Vec<Known> {
+    fn at(&self, place: &Endpoint) -> Vec<Known> {
         self.places.get(place).into_iter().flatten().filter_map(|name| self.named(name)).collect()
     }
 }
 
-/// Returns the place at which the entry of a host says that it answers.
-fn place(instance: &WindowsInstance) -> Place {
+/// Returns the place in the entry of an instance.
+fn place(instance: &WindowsInstance) -> Endpoint {
     let host = &instance.spec.host;
     (canonical(&host.address), host.port)
 }
 
-/// Version of a node that was taken over from another operator and has not been changed since.
+/// Returns the version of a node that was adopted from another operator and has not been changed since.
 pub fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
     let status = instance.status.as_ref().filter(|s| s.wicd.is_none())?;
     status.current_version.as_ref()
 }
 
-/// Reports whether the node of an instance may be disrupted by what was granted.
+/// Reports whether the open grant of an instance may disrupt its node.
 fn disrupts(instance: &WindowsInstance) -> bool {
     instance.open_grant().is_some_and(|g| match g.type_ {
         GrantType::Update => g.disruption > Some(Disruption::None),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     proptest! {
-        /// Index after changes: it is that of what is there, whatever comes, changes and goes in whatever order.
+        /// Compares the index after random changes with an index that is built anew.
         #[test]
         fn the_index_is_that_of_what_is_there(
             events in proptest::collection::vec((0..4_usize, 0..3_usize, 0..3_usize, 0..3_u8), 0..40)
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Returns all that an index has, in a fixed order.
+    /// Returns the content of an index in a fixed order.
     fn sorted(fleet: &Fleet) -> impl std::fmt::Debug + use<> {
         let places: BTreeMap<_, _> = fleet.places.clone().into_iter().collect();
         let pools: BTreeMap<_, _> = fleet.pools.keys().map(|p| (p.clone(), names(&fleet.of_pool(p)))).collect();

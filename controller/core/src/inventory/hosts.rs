@@ -1,4 +1,4 @@
-//! Result of a list: hosts with the pool's settings filled in, and the entries that cannot be used. Pure.
+//! Hosts of a list with the pool's settings filled in, and the entries that cannot be used. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use kube::ResourceExt;
 use super::{
     Entry, EntryError,
     address::{canonical, is_address},
-    naming::Place,
+    naming::Endpoint,
 };
 use crate::{node::permitted, operation::host_key_problem::HostKeyProblem};
 
-/// Host that is there already.
+/// Existing host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Name of the host.
@@ -23,8 +23,8 @@ pub struct Known {
     pub port: i32,
     /// Pool of the host.
     pub pool: String,
-    /// True if the host was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
-    /// entries in two pools were exchanged would keep each other from being corrected.
+    /// True if the host was last reached at another place than its entry says, so the entry may be wrong and does not block hosts of other pools.
+    /// Otherwise two hosts whose entries were swapped between two pools would block each other's correction.
     pub is_elsewhere: bool,
 }
 
@@ -43,25 +43,25 @@ impl Known {
     }
 }
 
-/// Finds hosts that are there already, of all pools. An entry is compared only with those that are asked for, so that a pool costs the others
-/// nothing.
+/// Lookup of the existing hosts of all pools. Only the hosts with a given name or place are searched, so that a pool does not slow down the
+/// others.
 pub trait KnownHosts {
-    /// The host of this name.
+    /// Returns the host with this name.
     fn named(&self, name: &str) -> Option<Known>;
 
-    /// The hosts whose entries say that they answer at this place.
-    fn at(&self, place: &Place) -> Vec<Known>;
+    /// Returns the hosts whose entries have this place.
+    fn at(&self, place: &Endpoint) -> Vec<Known>;
 }
 
-/// Hosts that have no instance yet, as those of pools that are only planned.
+/// Hosts that have no instance yet, such as those of pools in mode Plan.
 #[derive(Debug, Default)]
 pub struct PlannedHosts {
     by_name: BTreeMap<String, Known>,
-    by_place: BTreeMap<Place, BTreeSet<String>>,
+    by_place: BTreeMap<Endpoint, BTreeSet<String>>,
 }
 
 impl Extend<Known> for PlannedHosts {
-    /// Adds hosts. The first of a name stays.
+    /// Adds hosts. Of several hosts with one name, the first stays.
     fn extend<I: IntoIterator<Item = Known>>(&mut self, hosts: I) {
         for known in hosts {
             if !self.by_name.contains_key(&known.name) {
@@ -78,14 +78,14 @@ impl KnownHosts for PlannedHosts {
         self.by_name.get(name).cloned()
     }
 
-    fn at(&self, place: &Place) -> Vec<Known> {
+    fn at(&self, place: &Endpoint) -> Vec<Known> {
         self.by_place.get(place).into_iter().flatten().filter_map(|name| self.named(name)).collect()
     }
 }
 
-/// Hosts that are there, and planned ones. A planned host that is there already is nothing new.
+/// Existing and planned hosts. A planned host that exists already is left out.
 pub struct WithPlanned<'a> {
-    /// Hosts that are there.
+    /// Existing hosts.
     pub there: &'a (dyn KnownHosts + Sync),
     /// Planned hosts.
     pub planned: &'a PlannedHosts,
@@ -96,17 +96,17 @@ impl KnownHosts for WithPlanned<'_> {
         self.there.named(name).or_else(|| self.planned.named(name))
     }
 
-    fn at(&self, place: &Place) -> Vec<Known> {
+    fn at(&self, place: &Endpoint) -> Vec<Known> {
         let planned = self.planned.at(place).into_iter().filter(|k| self.there.named(&k.name).is_none());
         self.there.at(place).into_iter().chain(planned).collect()
     }
 }
 
-/// Known host keys.
+/// Lookups of host keys.
 pub struct HostKeys<'a> {
-    /// Reports whether a key of the host of this name is known that no entry declares.
+    /// Reports whether a key of the host with this name is known other than from its entry.
     pub is_known: &'a dyn Fn(&str) -> bool,
-    /// Reads a key that an entry declares; an error if it is none.
+    /// Parses a key that an entry declares; an error if it is invalid.
     pub read: &'a dyn Fn(&str) -> Result<(), String>,
 }
 
@@ -119,9 +119,9 @@ pub struct Resolved {
     pub origins: BTreeMap<String, Origin>,
     /// Entries that are not used.
     pub problems: Vec<EntryError>,
-    /// Pools that have the hosts of refused entries, by the names of these entries.
+    /// Pools that have the hosts of refused entries, by the names of the entries.
     pub owners: BTreeMap<String, String>,
-    /// Names of the refused entries that have the name of a host of the other pool.
+    /// Names of refused entries whose name, not only their address, belongs to a host of another pool.
     pub taken_names: BTreeSet<String>,
 }
 
@@ -132,14 +132,14 @@ pub enum OwnerState {
     Listed,
     /// The pool no longer lists the host.
     Released,
-    /// The pool does not exist: someone has removed its finalizer.
+    /// The pool does not exist, because a client has removed its finalizer.
     WithoutPool,
 }
 
 impl Resolved {
-    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them, and has
-    /// the problems of refused entries say what they wait for. `state` returns how the pool has the host.
-    pub fn going_over(&mut self, state: impl Fn(&str, &str) -> OwnerState) -> BTreeSet<String> {
+    /// Returns the entries that are refused only until their hosts move to this pool, because the pools that have them no longer list them.
+    /// Updates the messages of such problems. `state` returns the state of a host in its pool.
+    pub fn pending_moves(&mut self, state: impl Fn(&str, &str) -> OwnerState) -> BTreeSet<String> {
         let mut going = BTreeSet::new();
         for problem in self.problems.iter_mut().filter(|p| self.taken_names.contains(&p.host)) {
             let host = &problem.host;
@@ -161,7 +161,7 @@ impl Resolved {
     }
 }
 
-/// Resolves the hosts of a pool, with the pool's settings filled in, and the entries that are not used. A faulty entry affects no other. `known`
+/// Resolves the entries of a pool to hosts with the pool's settings filled in, and to problems. A faulty entry does not affect others. `known`
 /// finds the instances of all pools: the first owner keeps name and address.
 pub fn resolve(
     pool: &str,
@@ -173,14 +173,14 @@ pub fn resolve(
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
     let (mut origins, mut owners, mut taken_names) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     let mut entries: Vec<(&Entry, Option<Known>)> = entries.iter().map(|e| (e, known.named(&e.host.name))).collect();
-    // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
+    // Hosts that have an instance come first, so that a new entry with the same address cannot displace them.
     entries.sort_by_key(|(_, owner)| owner.as_ref().is_none_or(|k| k.pool != pool));
 
     let ssh = spec.ssh();
-    // For hosts that are listed in the pool, the API server has checked it.
+    // For hosts in the pool's own list, the API server has already checked this.
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
-    let mut taken: BTreeMap<Place, &str> = BTreeMap::new();
-    let other_at = |place: &Place| known.at(place).into_iter().find(|k| k.pool != pool && !k.is_elsewhere);
+    let mut taken: BTreeMap<Endpoint, &str> = BTreeMap::new();
+    let other_at = |place: &Endpoint| known.at(place).into_iter().find(|k| k.pool != pool && !k.is_elsewhere);
     let mut names = BTreeSet::new();
     for (Entry { host: entry, origin }, owner) in entries {
         let mut refuse = |reason, message| problems.push(EntryError { host: entry.name.clone(), reason, message });
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Known hosts that count what is asked for.
+    /// Lookup of known hosts that records its queries.
     struct Counting<'a> {
         fleet: &'a Fleet,
         asked: RefCell<Vec<String>>,
@@ -373,7 +373,7 @@ mod tests {
             self.asked.borrow_mut().push(name.to_owned());
             self.fleet.named(name)
         }
-        fn at(&self, place: &Place) -> Vec<Known> {
+        fn at(&self, place: &Endpoint) -> Vec<Known> {
             self.asked.borrow_mut().push(format!("{}:{}", place.0, place.1));
             self.fleet.at(place)
         }
@@ -389,7 +389,7 @@ mod tests {
             Arc::new(WindowsInstance::new(&format!("w{n}"), spec))
         };
         let fleet: Fleet = (0..5000).map(|n| instance(n, if n < 10 { "p" } else { "q" })).collect();
-        // The last two want an address and a name of the other pool.
+        // The last two have an address and a name of the other pool.
         let hosts: Vec<Host> = (0..10)
             .map(|n| host(&format!("w{n}"), &format!("10.0.0.{n}")))
             .chain([host("new", "10.0.0.10"), host("w11", "10.9.9.9")])
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(asked, expected);
     }
 
-    /// Conflict as after one `kubectl apply` of both pools: the other one has not let the host go yet.
+    /// State after one `kubectl apply` of both pools: the other pool has not released the host yet.
     #[test]
     fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
         let known = [("a", 1, "q"), ("b", 2, "q"), ("other", 3, "q"), ("d", 4, "gone")]
@@ -424,13 +424,13 @@ mod tests {
         let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
         let mut resolved = super::resolve("p", &spec(hosts.to_vec()), &entries, &there, &keys);
-        // The pool q lists b, and no longer host a. The address of c is that of one of its other hosts.
+        // Pool q lists b and no longer a. The address of c belongs to another of its hosts.
         let state = |pool: &str, host: &str| match (pool, host) {
             ("q", "b") => OwnerState::Listed,
             ("q", _) => OwnerState::Released,
             _ => OwnerState::WithoutPool,
         };
-        let going = resolved.going_over(state);
+        let going = resolved.pending_moves(state);
         assert_eq!(going, ["a".to_owned()].into());
         let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
         assert!(messages[0].contains("which no longer lists it"), "{messages:?}");

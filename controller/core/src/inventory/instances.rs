@@ -1,4 +1,4 @@
-//! Writes that make the instances of a pool those of its list, with the grants that the plan gives. Pure.
+//! Writes that align a pool's instances with its list and with the decided grants. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +16,10 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{letting_go::is_owned_by, list::List};
+use super::{list::List, orphaning::is_owned_by};
 use crate::rollout::grants::{Decision, Granting};
 
-/// Writes that make the instances those of the inventory.
+/// Changes that align the instances with the list.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Instances to create.
@@ -30,7 +30,7 @@ pub struct Changes {
     pub leave: Vec<String>,
 }
 
-/// A change of an instance.
+/// Change of an instance.
 #[derive(Clone, Debug)]
 pub struct Update {
     /// Name of the instance.
@@ -41,12 +41,12 @@ pub struct Update {
     pub changed: bool,
     /// Pool that the instance moves to.
     pub moved_to: Option<String>,
-    /// True if the host was to leave, and stays.
+    /// True if the host was marked as leaving, and now stays.
     pub returns: bool,
 }
 
-/// Returns the required writes. A host that has not joined yet follows `version`; a node gets another one with its grant. `pools` returns the pool of
-/// a name.
+/// Returns the required changes. A host that has not joined yet follows `version`; a node gets another version only with a grant. `pools` returns
+/// the pool with a name.
 pub fn changes(
     list: &List,
     mine: &[Arc<WindowsInstance>],
@@ -86,7 +86,7 @@ pub fn changes(
                     spec.extend(returned(instance));
                 }
                 let mut patch = json!({"spec": spec});
-                // Of a pool that is being deleted, the garbage collector has taken it off: that its hosts stay is read from it.
+                // For a pool that is being deleted, a missing owner reference means that the hosts stay (`--cascade=orphan`).
                 let is_owned = is_owned_by(instance, pool) || pool.metadata.deletion_timestamp.is_some();
                 if !is_owned {
                     patch["metadata"] = json!({"ownerReferences": pool.controller_owner_ref(&()).map(|o| vec![o])});
@@ -114,29 +114,29 @@ pub fn changes(
             }
             None if instance.spec.leaving.is_some() => {}
             None => changes.leave.push(name),
-            // Operations in progress are revoked first.
+            // A removal in progress is revoked first.
             Some(_) if instance.spec.leaving.is_some() => {
                 changes.update.push(update(json!({"spec": returned(instance)}), None, true));
             }
             Some((to, Some(other))) if takes_over(&other, instance) => {
                 changes.update.push(update(moved(instance, &other), Some(to), false));
             }
-            // It goes over as soon as it can.
+            // The instance moves as soon as the other pool can take it.
             Some(_) => {}
         }
     }
     changes
 }
 
-/// Returns the part of the spec that takes it back that a host is to leave.
+/// Returns the part of a merge patch for the spec that revokes a removal.
 fn returned(instance: &WindowsInstance) -> serde_json::Map<String, serde_json::Value> {
     let leaves = |g: &Grant| matches!(g.type_, GrantType::Remove | GrantType::Orphan);
     let grant = instance.spec.grant.as_ref().filter(|g| leaves(g)).map(|_| "grant");
     ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), serde_json::Value::Null)).collect()
 }
 
-/// Reports whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does not: thousands
-/// of instances would have to be written for one more line.
+/// Reports whether an entry has another origin than before. A new line number or revision does not count: otherwise one inserted line would cause
+/// a write to thousands of instances.
 fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
     let place = |o: &Origin| (o.source.clone(), o.file.clone(), o.machine.clone(), o.provider_id.clone());
     before.is_none_or(|before| place(before) != place(now))
@@ -154,12 +154,12 @@ fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
     can_have_instances(pool) && !pool.spec.is_plan() && !busy
 }
 
-/// Reports whether a pool can have instances: without the finalizer, a deletion would leave them behind without a pool.
+/// Reports whether a pool can have instances: without the finalizer, a deletion of the pool would leave them behind.
 pub fn can_have_instances(pool: &WindowsNodePool) -> bool {
     pool.metadata.deletion_timestamp.is_none() && pool.finalizers().iter().any(|f| f == FINALIZER_POOL)
 }
 
-/// Returns the merge patch that gives an instance to another pool. The instance loses its grant.
+/// Returns the merge patch that moves an instance to another pool. The instance loses its grant.
 fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value {
     json!({
         "metadata": {
@@ -171,7 +171,7 @@ fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value 
     })
 }
 
-/// The merge patch value that turns one host into another: what is no longer set is set to null.
+/// Returns the merge patch value that replaces one host by another: fields that are no longer set become null.
 fn replaced(old: &InstanceHost, new: &InstanceHost) -> serde_json::Value {
     let mut value = json!(new);
     if new.host_key.is_none() {
@@ -217,27 +217,27 @@ fn new_instance(
     }
 }
 
-/// One write of an instance. The writes of a reconcile are independent of one another.
+/// Write to an instance. The writes of a reconcile are independent of one another.
 #[derive(Debug)]
 pub enum Write {
-    /// A new instance.
+    /// New instance.
     Create(Box<WindowsInstance>),
-    /// A changed entry, or another pool.
+    /// Changed entry, or move to another pool.
     Update(Update),
-    /// A grant that is given or taken back.
+    /// Grant that is given or revoked.
     Grant {
         /// Name of the instance.
         name: String,
         /// Merge patch.
         patch: serde_json::Value,
     },
-    /// The mark of a host that is to leave.
+    /// Mark of a leaving host.
     Leave {
         /// Name of the instance.
         name: String,
         /// Merge patch.
         patch: serde_json::Value,
-        /// Part of the patch that holds whatever else has changed of the instance meanwhile.
+        /// Part of the patch that applies even if the instance has changed meanwhile.
         mark: Option<serde_json::Value>,
         /// Reason why the host leaves.
         why: String,
@@ -271,12 +271,12 @@ pub fn writes(
         if let Some(leaving) = &leaving {
             spec["leaving"] = json!(leaving);
         }
-        // The resource version makes sure that the grant is given on what was seen.
+        // The resource version rejects a grant that was decided on an outdated instance.
         let patch = json!({"metadata": {"resourceVersion": instance.resource_version()}, "spec": spec});
         match (leaving, granting) {
             (Some(leaving), _) => {
                 let revision = list.status.as_ref().and_then(|s| s.revision.clone());
-                // The confirmation is used up: it must not be lost to a status that is written at the same moment.
+                // The confirmation is used up, so a concurrent write of the status must not prevent its mark.
                 let mark = leaving
                     .confirmed
                     .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));
@@ -290,7 +290,7 @@ pub fn writes(
     writes
 }
 
-/// An instance to create, with its grant if it has one.
+/// Returns an instance to create, with its grant if it has one.
 fn created(instance: &WindowsInstance, decision: &Decision, now: Timestamp) -> WindowsInstance {
     let mut instance = instance.clone();
     let granting = decision.changes.get(&instance.name_any()).and_then(Option::as_ref);
@@ -298,18 +298,18 @@ fn created(instance: &WindowsInstance, decision: &Decision, now: Timestamp) -> W
     instance
 }
 
-/// The mark of a host that is to leave.
+/// Returns the mark of a leaving host.
 fn leaving(list: &List, instance: &WindowsInstance, now: Timestamp) -> Leaving {
     let name = instance.name_any();
     Leaving { since: now.into(), why: list.why_leaving(&name), confirmed: list.confirmed.contains(&name) }
 }
 
-/// The part of an instance's spec that gives a grant, or takes it back.
+/// Returns the part of an instance's spec that gives or revokes a grant.
 fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timestamp) -> serde_json::Value {
     let grant = granting.map(|granting| new_grant(instance, granting, now));
     let mut spec = json!({"grant": null});
     if let Some(grant) = &grant {
-        // What the last grant had and this one has not must go.
+        // Fields of the last grant that this one lacks must be removed.
         let empty = json!({"version": null, "disruption": null, "services": null, "withoutPlace": null});
         spec["grant"] = merged(empty, json!(grant));
         if let Some(version) = &grant.version {
@@ -327,7 +327,7 @@ fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::V
 }
 
 fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) -> Grant {
-    // An instance that is to be created has a name alone.
+    // An instance that is not created yet has only a name.
     let (uid, version) = (instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default());
     let seed = format!("{} {uid} {version} {now}", instance.name_any());
     let hash = hex::encode(Sha256::digest(seed));
@@ -447,7 +447,7 @@ mod tests {
         }
     }
 
-    /// A pool that is deleted before it has the finalizer is gone at once, and an instance that was given to it would have no pool.
+    /// A pool without the finalizer is gone at once when it is deleted, and its instances would have no pool.
     #[test]
     fn a_host_goes_over_only_to_a_pool_that_can_have_it() {
         let since = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
@@ -469,7 +469,8 @@ mod tests {
         }
     }
 
-    /// The garbage collector takes the owner off the instances of a pool that is deleted with `--cascade=orphan`: that is how the wish is known.
+    /// The garbage collector removes the owner references from the instances of a pool that is deleted with `--cascade=orphan`: the pool must not
+    /// add them again.
     #[test]
     fn nothing_makes_a_deleted_pool_an_owner_again() {
         for (deleted, expected) in [(false, 1), (true, 0)] {
@@ -484,7 +485,7 @@ mod tests {
         }
     }
 
-    /// A host that its pool lists would be considered gone with its Machine.
+    /// A host in the pool's own list must not count as gone with its Machine.
     #[test]
     fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
         let first = pool(&[("a", "10.0.0.1")]);

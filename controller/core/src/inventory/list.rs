@@ -1,5 +1,4 @@
-//! The desired hosts of a pool: the entries of its source, with names, without unusable ones, and with hosts that must
-//! not leave yet.
+//! Desired hosts of a pool: the named, usable entries of its source, and hosts that must not leave yet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,15 +12,15 @@ use kube::ResourceExt;
 use super::{
     Departures, Entry, EntryError, SourceError,
     address::canonical,
-    naming::{self, Place},
+    naming::{self, Endpoint},
     ownership::HostOwners,
     removals::Presence,
 };
 
-/// Maximum number of hosts of one list that are asked for their names. Others wait until these are nodes.
+/// Maximum number of hosts of one list that are asked for their names at a time. Others wait until these are nodes.
 pub const MAX_ASKED: usize = 1000;
 
-/// Observations of a list.
+/// Observed state of a list.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedList {
     /// Presence of the list.
@@ -36,10 +35,10 @@ pub struct ObservedList {
     pub deleting: bool,
 }
 
-/// Entries without a known name, by their addresses.
+/// Addresses of entries without a known name.
 #[derive(Clone, Debug, Default)]
 pub struct Nameless {
-    /// Hosts that have not reported their names, and are asked.
+    /// Hosts that have not reported their names yet.
     pub unnamed: Vec<String>,
     /// Entries that cannot be read.
     pub broken: Vec<String>,
@@ -61,14 +60,14 @@ pub struct List {
     pub hosts: BTreeMap<String, InstanceHost>,
     /// Origins of the hosts' entries, by name.
     pub origins: BTreeMap<String, Origin>,
-    /// Faults: that of the source, which comes first, and those of entries.
+    /// Faults of the source, which come first, and of entries.
     pub problems: Vec<EntryError>,
     /// Entries that are refused until their hosts move from another pool, which no longer lists them.
-    pub going_over: BTreeSet<String>,
-    /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
-    pub unnamed: Vec<(Place, Entry)>,
+    pub pending_moves: BTreeSet<String>,
+    /// Hosts without a known name. Each may be any host of the pool that no other entry is matched with.
+    pub unnamed: Vec<(Endpoint, Entry)>,
     /// Hosts without a known name that are asked for it.
-    pub to_ask: Vec<(Place, Entry)>,
+    pub to_ask: Vec<(Endpoint, Entry)>,
     /// First contacts with hosts that have no instance yet.
     pub contacts: Vec<FirstContact>,
     /// Fingerprints of the keys that hosts showed at their first contact, by name.
@@ -77,23 +76,23 @@ pub struct List {
     pub moves: BTreeMap<String, String>,
     /// Number of hosts that are no longer listed, and stay until a user confirms it.
     pub to_confirm: usize,
-    /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
+    /// Hosts that leave together with their Machines. They are neither changed nor counted.
     pub vanishing: BTreeSet<String>,
     /// True if all hosts leave because the pool is being deleted.
     pub deleting: bool,
     /// Hosts whose removal a user has just confirmed.
     pub confirmed: BTreeSet<String>,
-    /// Approval of a user that is used up, or fits nothing.
+    /// Approval of a user that is used up or matches no removal.
     pub spent: Option<String>,
     /// Source of the list, as the pool's status shows it.
     pub status: Option<InventoryStatus>,
-    /// Time when the source is to be asked again, if it does not report before.
+    /// Time of the next read of the source, if it reports no change before.
     pub next: Option<Timestamp>,
     /// True if the fault of the source, or the cause for which hosts stay, is transient.
-    pub mends_itself: bool,
+    pub is_transient: bool,
 }
 
-/// Reports whether the list is not faulty but only unread: it was in force before, and an operator that has just started has not read it yet.
+/// Reports whether the source is not faulty but only not read yet, as after a start of the operator.
 pub(super) fn is_no_news(trouble: &SourceError) -> bool {
     trouble.reason == Reason::Fetching
 }
@@ -103,7 +102,7 @@ fn pool_has_list(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| s.inventory.is_some())
 }
 
-/// Entries of a list without names that cannot be read, and are not those of hosts that are there: each may be any host.
+/// Returns the unreadable entries of a ConfigMap that match no existing host: they have no names, so each may be any host.
 pub fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[EntryError]) -> Vec<String> {
     if pool.spec.inventory.config_map_ref.is_none() {
         return Vec::new();
@@ -113,26 +112,26 @@ pub fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &
 }
 
 impl List {
-    /// Returns the list while it is not known what is listed: everything stays as it is. Hosts of Machines that were to leave stay, too: whether they
-    /// still leave is known only once the Machines can be read.
+    /// Returns the list while the source is unknown: everything stays unchanged. Leaving hosts of Machines stay, too, unless their removal is
+    /// granted: whether they still leave is known only once the Machines can be read.
     pub fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError) -> Self {
         let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
         let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
         let stays = |i: &&Arc<WindowsInstance>| !i.is_leaving() || (is_of_machines && !i.is_deleting() && !removes(i));
         Self {
             hosts: mine.iter().filter(stays).map(|i| (i.name_any(), i.spec.host.clone())).collect(),
-            mends_itself: !trouble.stalls,
+            is_transient: !trouble.stalls,
             problems: if is_no_news(trouble) && pool_has_list(pool) { Vec::new() } else { vec![trouble.into()] },
             ..Self::as_before(pool)
         }
     }
 
-    /// Returns the list while there is none: that does not mean that anything must be removed.
+    /// Returns the list for a missing source, which alone does not mean that any host must be removed.
     pub fn missing(pool: &WindowsNodePool, trouble: &SourceError) -> Self {
         Self { problems: vec![trouble.into()], ..Self::as_before(pool) }
     }
 
-    /// Returns the list with what the pool's status says of the one that was in force.
+    /// Returns a list without hosts, with the contacts and the source in the pool's status.
     fn as_before(pool: &WindowsNodePool) -> Self {
         Self {
             contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
@@ -141,7 +140,7 @@ impl List {
         }
     }
 
-    /// Keeps what is known of hosts from their first contact, until they have an instance, which gets the key.
+    /// Keeps the first contacts with hosts until these have instances, which take over the host keys.
     pub fn keep_contacts(
         &mut self,
         contacts: Vec<FirstContact>,
@@ -149,7 +148,7 @@ impl List {
         port: i32,
         mine: &[Arc<WindowsInstance>],
     ) {
-        let names: BTreeMap<Place, &str> =
+        let names: BTreeMap<Endpoint, &str> =
             named.iter().map(|e| (naming::place(&e.host, port), e.host.name.as_str())).collect();
         for contact in contacts {
             let name = names.get(&(contact.address.clone(), contact.port));
@@ -162,8 +161,8 @@ impl List {
         }
     }
 
-    /// Limits the number of hosts that are asked, and reports it.
-    pub fn say_if_too_long(&mut self) {
+    /// Limits the number of hosts to ask to [`MAX_ASKED`], and reports it.
+    pub fn limit_queries(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(
             "the names of {} hosts of the list are unknown, and the operator asks {MAX_ASKED} of them; it asks {} and the following ones as others become nodes: remove hosts that do not answer, or use several pools",
@@ -174,8 +173,8 @@ impl List {
         self.to_ask.truncate(MAX_ASKED);
     }
 
-    /// Keeps each host as it is whose entry is there and can no longer be used: only a user who removes the entry wants the host to go.
-    pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
+    /// Keeps each host unchanged whose entry is still listed but unusable: a host leaves only if a user removes its entry.
+    pub fn keep_hosts_of_faulty_entries(&mut self, mine: &[Arc<WindowsInstance>]) {
         let names: BTreeSet<String> = self.problems.iter().map(|p| p.host.clone()).collect();
         let addresses: BTreeSet<String> = names.iter().map(|host| canonical(host)).collect();
         for instance in mine.iter().filter(|i| !i.is_deleting()) {
@@ -186,7 +185,7 @@ impl List {
         }
     }
 
-    /// Hands over each host that another pool lists now, which stays the node that it is.
+    /// Hands over each host that another pool lists now. The host remains a node.
     pub fn hand_over(
         &mut self,
         pool: &WindowsNodePool,

@@ -1,7 +1,7 @@
-//! Hosts of a pool, by the list that names them: names, conflicts, removals, and whether a newer list is used.
+//! Hosts of a pool, from the list of its source: names, conflicts, removals, and whether a newer list is used.
 //!
-//! Every source gives the same: a list of entries, each with its location, and a list of problems, each with one entry. All are treated in the same
-//! way ([`hosts`]).
+//! Every source provides the same: a list of entries, each with its origin, and a list of problems, each of one entry. [`hosts`] treats all
+//! entries in the same way.
 
 pub mod address;
 pub mod concerns;
@@ -9,9 +9,9 @@ mod departing;
 pub mod fleet;
 pub mod hosts;
 pub mod instances;
-pub mod letting_go;
 pub mod list;
 pub mod naming;
+pub mod orphaning;
 pub mod ownership;
 pub mod removals;
 pub mod revision_policy;
@@ -25,46 +25,46 @@ use std::collections::BTreeSet;
 use api::{Host, InventoryStatus, Origin, Reason};
 use jiff::Timestamp;
 
-/// An entry of a list.
+/// Entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// The entry of the host. The name is empty where the source has no names: the host reports it.
+    /// Host of the entry. Its name is empty if the source has no names; then the host reports it.
     pub host: Host,
-    /// Place of the entry. `None` for the pool's own list.
+    /// Origin of the entry in its source. `None` for the pool's own list.
     pub origin: Option<Origin>,
 }
 
-/// A whole list, read and checked without the lists of other pools.
+/// Complete list of a source, checked without the lists of other pools.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostList {
     /// Entries that can be used.
     pub entries: Vec<Entry>,
-    /// Entries that cannot be used. One bad entry stops only itself.
+    /// Entries that cannot be used. A bad entry does not affect the others.
     pub problems: Vec<EntryError>,
     /// Source of the list. `None` for the pool's own list.
     pub status: Option<InventoryStatus>,
-    /// Reason why something newer is not used, or is not known.
+    /// Reason why a newer list is not used, or not known.
     pub trouble: Option<SourceError>,
-    /// Read of the source that the list is from, if that was before this one: a repository is not fetched each time.
-    pub as_of: Option<ownership::Begun>,
-    /// Time when the source was last read. `None` for the pool's own list, and of a list that was kept from before.
+    /// Earlier read of the source from which the list comes: a repository is not fetched each time.
+    pub as_of: Option<ownership::ReadStart>,
+    /// Time when the source was last read. `None` for the pool's own list, and for a list that was kept from an earlier read.
     pub read_at: Option<Timestamp>,
-    /// Time of the next read of the source. `None`: when it reports a change.
+    /// Time of the next read of the source. `None` if the source reports its changes.
     pub next: Option<Timestamp>,
-    /// Hosts that leave with their Machines, for a list of Machines. `None`: the removal of an entry is the sign.
+    /// Hosts that leave with their Machines. `None` for other sources, where a removed entry means that its host leaves.
     pub departures: Option<Departures>,
 }
 
 /// Hosts that leave because of their Machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Departures {
-    /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
+    /// Instances whose Machine is being deleted or gone, and their host with it. The operator does not touch these hosts.
     pub vanishing: BTreeSet<String>,
     /// Instances whose Machine a user has excluded from the operator.
     pub dismissed: BTreeSet<String>,
 }
 
-/// Reason why a source cannot be read, or not followed.
+/// Reason why a source cannot be read, or its list cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceError {
     /// Reason for conditions and events.
@@ -76,25 +76,25 @@ pub struct SourceError {
 }
 
 impl From<&SourceError> for EntryError {
-    /// Converts the fault of the source, which is that of no entry.
+    /// Converts a fault of the source, which belongs to no entry.
     fn from(trouble: &SourceError) -> Self {
         Self { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
     }
 }
 
-/// Outcome of asking a source.
+/// Outcome of reading a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceOutcome {
     /// A list that is in force.
     Listed(Box<HostList>),
-    /// No list is there: existing hosts stay unchanged until a user confirms their removal.
+    /// The list does not exist: existing hosts stay unchanged until a user confirms their removal.
     Missing(SourceError),
-    /// No list is known: hosts that are there stay as they are, and nothing is removed.
+    /// The list is not known: existing hosts stay unchanged, and none is removed. Holds the time of the next read.
     Unknown(SourceError, Option<Timestamp>),
 }
 
 impl SourceOutcome {
-    /// Returns the time when the source last gave what is in force. `None` while it does not, or if there is no source to read.
+    /// Returns the time of the last successful read. `None` if the last read failed, or if there is no source to read.
     pub fn success(&self) -> Option<Timestamp> {
         match self {
             Self::Listed(list) if list.trouble.is_none() => list.read_at,
@@ -102,7 +102,7 @@ impl SourceOutcome {
         }
     }
 
-    /// Reports whether the source cannot be read, or what it has cannot be used. A source that is being read for the first time fails in nothing.
+    /// Reports whether the source cannot be read, or its content cannot be used. A first read that is in progress is no failure.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Listed(list) => list.trouble.is_some(),
@@ -112,7 +112,7 @@ impl SourceOutcome {
     }
 }
 
-/// An entry that is not used, and why.
+/// Entry that is not used, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryError {
     /// Name of the host.

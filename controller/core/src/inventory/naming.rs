@@ -1,8 +1,8 @@
-//! Names for hosts of lists that have none. Pure.
+//! Names for hosts that are listed without one. Pure.
 //!
-//! A host that is there already keeps the name that it has, however its entry is written and whatever it says later: it is found by where
-//! it answers, by its addresses, and by what it has proven. Only a host that is found nowhere gets the name that it calls itself, not the
-//! one that DNS has for it. That name is a claim of the host and wins against nothing.
+//! A host with an instance or a Node keeps its name, however its entry is written and whatever it reports later: it is found by its place, its
+//! addresses, or its proven identity. A host that is not found gets the name that it reports, not its name in DNS. A reported name is only a
+//! claim and never replaces another host.
 
 use std::{
     cell::OnceCell,
@@ -13,27 +13,26 @@ use api::{FirstContact, Host, Reason};
 
 use super::{Entry, EntryError, address::canonical};
 
-/// Place where a host answers: its address in one form for all ways to write it, and its port.
-pub type Place = (String, i32);
+/// Canonical address and port of a host.
+pub type Endpoint = (String, i32);
 
 /// Reason and message of a fault.
 pub type Why = (Reason, String);
 
-/// A host that has an instance.
+/// Host that has an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Existing {
     /// Name of the host.
     pub name: String,
-    /// Place where the host answers.
-    pub place: Place,
-    /// True if the host is of another pool.
+    /// Canonical address and port of the host.
+    pub place: Endpoint,
+    /// True if the host belongs to another pool.
     pub is_foreign: bool,
-    /// Identity that the host has proven, if it was ever logged in to.
+    /// Identity that the host proved at a login. `None` before the first login.
     pub identity: Option<Identity>,
 }
 
-/// Identity of a host, which distinguishes it even from its clones: they have the same key, name and machine id, but
-/// not the same run.
+/// Identity of a host, which distinguishes it even from its clones: they have the same key, name and machine id, but another boot id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Host key fingerprint.
@@ -47,7 +46,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a host that has answered.
+    /// Returns the identity that a first contact has shown. `None` if a part of it is missing.
     pub fn of(contact: &FirstContact) -> Option<Self> {
         let identity = Self {
             host_key: contact.host_key.clone(),
@@ -63,21 +62,21 @@ impl Identity {
     }
 }
 
-/// Known facts about names.
+/// Known facts from which [`name`] finds the names of hosts.
 pub struct Names<'a> {
-    /// Hosts that have an instance, of all pools.
+    /// Hosts of all pools that have an instance.
     pub existing: &'a [Existing],
-    /// Names of the Nodes at an address that were made by the legacy operator, or by this one.
+    /// Names of the Nodes at an address that this operator or the legacy one created.
     pub nodes_at: &'a dyn Fn(&str) -> Vec<String>,
     /// Addresses of a DNS name. `None` if they are not known yet.
     pub resolved: &'a dyn Fn(&str) -> Option<Vec<String>>,
-    /// Reason why a host must not be asked.
+    /// Reason why a host must not be asked for its name.
     pub forbidden: &'a dyn Fn(&Entry) -> Option<Why>,
     /// The first contact with the host at a place.
-    pub contact: &'a dyn Fn(&Place) -> Option<FirstContact>,
-    /// Reason why the host at a place could not be asked.
-    pub failure: &'a dyn Fn(&Place) -> Option<Why>,
-    /// Owner of a name, in words; an error if that cannot be found out.
+    pub contact: &'a dyn Fn(&Endpoint) -> Option<FirstContact>,
+    /// Reason why the host at a place could not be asked for its name.
+    pub failure: &'a dyn Fn(&Endpoint) -> Option<Why>,
+    /// Description of a name's owner; an error if the owner cannot be determined.
     pub owner: &'a dyn Fn(&str) -> Result<Option<String>, String>,
 }
 
@@ -86,24 +85,24 @@ pub struct Names<'a> {
 pub struct Named {
     /// Entries, each with a name.
     pub entries: Vec<Entry>,
-    /// Entries of hosts without a known name. Each may be a host that is there already.
+    /// Entries of hosts without a known name. Each may be an existing host.
     pub unnamed: Vec<Entry>,
-    /// Entries of unnamed hosts that are to be asked.
+    /// Entries of unnamed hosts to ask for their names.
     pub to_ask: Vec<Entry>,
     /// Faults of unnamed hosts that could not be asked, or have no usable name.
     pub problems: Vec<EntryError>,
-    /// True if an address is being looked up on which the name of an unnamed host depends.
+    /// True if the name of an unnamed host depends on a pending DNS lookup.
     pub is_pending: bool,
 }
 
-/// Returns the place where a host answers. `port` holds if its entry has none.
-pub fn place(host: &Host, port: i32) -> Place {
+/// Returns the place of a host. `port` is the default for entries without a port.
+pub fn place(host: &Host, port: i32) -> Endpoint {
     (canonical(&host.address), host.port.unwrap_or(port))
 }
 
-/// Gives a name to each entry that has none, as far as it is known. `port` is that of entries without one.
+/// Names each entry that has no name, as far as its name is known. `port` is the default for entries without a port.
 pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
-    let places: Vec<Place> = entries.iter().map(|e| place(&e.host, port)).collect();
+    let places: Vec<Endpoint> = entries.iter().map(|e| place(&e.host, port)).collect();
     let mut search = Search::new(&entries, &places, names);
     for find in [Search::by_place, Search::by_address, Search::by_resolved_address, Search::by_node] {
         for n in 0..entries.len() {
@@ -134,7 +133,7 @@ pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
             continue;
         }
         let is_forbidden = match reported.remove(&n) {
-            // Its name is being looked up.
+            // The entry waits for a DNS lookup.
             None => {
                 named.is_pending = true;
                 true
@@ -155,27 +154,27 @@ pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
 
 struct Search<'a> {
     entries: &'a [Entry],
-    places: &'a [Place],
+    places: &'a [Endpoint],
     names: &'a Names<'a>,
-    at: BTreeMap<&'a Place, Vec<&'a Existing>>,
+    at: BTreeMap<&'a Endpoint, Vec<&'a Existing>>,
     found: Vec<Option<String>>,
-    /// Entries that nothing can be said of before their addresses, or those of hosts that they may be, are known.
+    /// True for each entry that waits for the DNS lookup of its own address, or of a host that it may be.
     is_pending: Vec<bool>,
-    /// Names of hosts of this pool that no entry has been found to mean.
+    /// Names of this pool's hosts that no entry is matched with yet.
     free: BTreeSet<&'a str>,
     given: BTreeSet<String>,
-    /// Number of entries without a name that have an address of a Node, by the name of the Node.
+    /// Number of unnamed entries with an address of a Node, by the Node's name.
     rivals: OnceCell<BTreeMap<String, usize>>,
 }
 
 impl<'a> Search<'a> {
-    fn new(entries: &'a [Entry], places: &'a [Place], names: &'a Names<'a>) -> Self {
+    fn new(entries: &'a [Entry], places: &'a [Endpoint], names: &'a Names<'a>) -> Self {
         let found: Vec<Option<String>> =
             entries.iter().map(|e| (!e.host.name.is_empty()).then(|| e.host.name.clone())).collect();
         let given: BTreeSet<String> = found.iter().flatten().cloned().collect();
         let mine = names.existing.iter().filter(|e| !e.is_foreign).map(|e| e.name.as_str());
         let free = mine.filter(|name| !given.contains(*name)).collect();
-        let mut at: BTreeMap<&Place, Vec<&Existing>> = BTreeMap::new();
+        let mut at: BTreeMap<&Endpoint, Vec<&Existing>> = BTreeMap::new();
         for host in names.existing {
             at.entry(&host.place).or_default().push(host);
         }
@@ -198,7 +197,7 @@ impl<'a> Search<'a> {
         self.found[n] = Some(name);
     }
 
-    /// Hosts of this pool that no entry means, and hosts of other pools.
+    /// Returns this pool's hosts that no entry is matched with yet, and all hosts of other pools.
     fn candidates(&self) -> impl Iterator<Item = &'a Existing> {
         let existing: &'a [Existing] = self.names.existing;
         existing.iter().filter(|e| e.is_foreign || self.free.contains(e.name.as_str()))
@@ -210,7 +209,7 @@ impl<'a> Search<'a> {
         at.min_by_key(|e| e.is_foreign).map(|e| e.name.clone())
     }
 
-    /// Finds the host of this pool at the address of an entry, if there is only one: another port of the pool does not make another host of it.
+    /// Finds the host of this pool at the address of an entry, if there is only one: another port of the pool does not make it another host.
     fn by_address(&mut self, n: usize) -> Option<String> {
         let address = &self.places[n].0;
         let entries =
@@ -242,8 +241,8 @@ impl<'a> Search<'a> {
         only(same.into_iter()).or_else(|| only(foreign.into_iter().filter(is_same).map(|e| e.name.clone())))
     }
 
-    /// Finds the Node at the addresses of an entry. A kubelet writes the addresses of its Node: they name no entry beside another that the Node may
-    /// mean just as well.
+    /// Finds the Node with the addresses of an entry. Kubelets report these addresses, so a Node names an entry only if it matches no other
+    /// unnamed entry.
     fn by_node(&mut self, n: usize) -> Option<String> {
         let name = self.node_of(n).filter(|name| !self.given.contains(name))?;
         let rivals = self.rivals.get_or_init(|| {
@@ -267,7 +266,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the name that the host itself reports, as far as it was asked.
+    /// Returns the Node name from the hostname that the host reports; `None` if the host was not asked yet.
     fn reported(&self, n: usize) -> Result<Option<String>, Why> {
         let (entry, names) = (&self.entries[n], self.names);
         if let Some(why) = (names.forbidden)(entry) {
@@ -280,7 +279,7 @@ impl<'a> Search<'a> {
         let address = &entry.host.address;
         let mut nodes: BTreeSet<String> = (names.nodes_at)(&contact.dialed).into_iter().collect();
         nodes.retain(|node| !self.given.contains(node));
-        // Each Node reports its own addresses, so that any may name those of another. The one that has the name of the host, too, is meant.
+        // Each Node reports its own addresses and may claim those of another. The Node with the name of the host takes precedence.
         if let Some(node) = nodes.get(&hostname.to_ascii_lowercase()) {
             return Ok(Some(node.clone()));
         }
@@ -324,7 +323,7 @@ fn only(names: impl Iterator<Item = String>) -> Option<String> {
     if names.len() == 1 { names.into_iter().next() } else { None }
 }
 
-/// Returns the name of a Node for the hostname that a host reports. Windows likes capitals, Kubernetes takes none.
+/// Returns the Node name for a reported hostname. Windows prefers upper case, and Kubernetes requires lower case.
 fn usable(host: &Host, said: &str) -> Result<String, Why> {
     let name = said.to_ascii_lowercase();
     let label = |l: &str| {
@@ -333,7 +332,7 @@ fn usable(host: &Host, said: &str) -> Result<String, Why> {
             && !l.starts_with('-')
             && !l.ends_with('-')
     };
-    // A name with a domain would be one of DNS, which nothing proves to be the host's, and its certificates would have it.
+    // A name with a domain would be a DNS name in the host's certificates, and nothing proves that it is the host's.
     if name.len() <= 63 && label(&name) {
         return Ok(name);
     }

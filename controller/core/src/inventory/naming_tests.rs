@@ -1,4 +1,4 @@
-//! Tests of the names of hosts that are listed without one.
+//! Tests for the names of hosts that are listed without one.
 
 use super::*;
 use proptest::prelude::*;
@@ -67,7 +67,7 @@ impl World {
         name(addresses.iter().map(|a| entry(a)).collect(), port, &names)
     }
 
-    /// The names, in the order of the entries that have one; the reasons; how many are not known, and how many are asked.
+    /// Returns the names in the order of their entries, the reasons of problems, the number of unnamed hosts, and the number of hosts to ask.
     fn seen(&self, addresses: &[&str], port: i32) -> (String, String, usize, usize) {
         let named = self.name(addresses, port);
         let names: Vec<&str> = named.entries.iter().map(|e| e.host.name.as_str()).collect();
@@ -164,7 +164,7 @@ fn a_host_is_found_by_what_it_has_proven_and_a_clone_is_not_taken_for_it() {
     let mut never_proven = nat("WIN-1", "1");
     never_proven.existing[0].identity = None;
     assert_eq!(never_proven.seen(&["nat.example.com"], 22), refused);
-    // The host is listed itself: what is the same is a clone.
+    // The host itself is listed, so another host with the same identity is a clone.
     let both = nat("WIN-1", "1").seen(&["10.0.0.1", "nat.example.com"], 22);
     assert_eq!(both, ("win-1".into(), "HostConflict".into(), 1, 1));
 }
@@ -219,7 +219,7 @@ fn a_host_that_must_not_be_asked_is_not() {
     assert_eq!(strict.seen(&["10.0.0.2"], 22), ("old".into(), String::new(), 0, 0));
 }
 
-/// Certificates of a host would have a DNS name that it gives itself.
+/// A host must not choose a DNS name for its own certificates.
 #[test]
 fn no_host_gives_itself_a_name_of_dns() {
     for (said, expected) in
@@ -250,7 +250,7 @@ proptest! {
         unique.sort_unstable();
         unique.dedup();
         let existing: Vec<Existing> = unique.iter().map(|n| existing(&format!("h{n}"), &address(*n))).collect();
-        let contact = |(at, _): &Place| {
+        let contact = |(at, _): &Endpoint| {
             let n: usize = at.rsplit('.').next()?.parse().ok()?;
             Some(calls_itself(reported.get(n)?, at))
         };

@@ -1,7 +1,7 @@
 //! Owners of hosts: which pool lists which hosts, so that a host that changes pools is handed over and not removed.
 //!
-//! The list in a pool's own spec is always current. Any other list is known as it was last read, together with the time of the last attempt: before a
-//! host leaves, every other list must have been read since the host was missed first.
+//! The list in a pool's own spec is always current. Any other list is known as it was last read, together with the time of the last attempt:
+//! before a host leaves, every other list must have been read since the host was first missing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,21 +13,21 @@ use kube::ResourceExt;
 
 use super::{address::canonical, instances::can_have_instances, removals::Others};
 
-/// The lists of the pools, as each was last read.
+/// Lists of the pools, as each was last read.
 #[derive(Debug, Default)]
 pub struct HostOwners {
-    /// Logical clock: orders reads and misses.
+    /// Logical clock, which orders reads and the times when hosts were first missing.
     clock: u64,
     pools: BTreeMap<String, Claim>,
-    /// Time on the counter when each host of a pool was missed first, by pool.
+    /// Logical time when each host was first missing from its pool's list, by pool.
     missed: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Pools that wait until others have been read, and since when.
+    /// Pools that wait for reads of other lists, with the logical time since which they wait.
     waiting: BTreeMap<String, u64>,
     /// Entries that are refused because another pool has the host, by pool.
     refused: BTreeMap<String, Refused>,
 }
 
-/// Refused entries of a pool, as it was then.
+/// Refused entries of a pool, with the pool's state at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Refused {
     generation: Option<i64>,
@@ -43,16 +43,16 @@ struct Claim {
     hosts: BTreeSet<String>,
     /// Addresses of entries without a known name.
     addresses: BTreeSet<String>,
-    /// Generation of the pool that was read.
+    /// Generation of the pool whose list was read.
     generation: Option<i64>,
-    /// Time on the counter when the last attempt to read the list began.
+    /// Logical time when the last attempt to read the list began.
     tried: u64,
-    /// Time on the counter when the last attempt that gave a list began.
+    /// Logical time when the last successful read of the list began.
     read: u64,
 }
 
 impl Claim {
-    /// Reports whether a read of the pool in this generation has been attempted since then, and whether one has succeeded.
+    /// Reports whether a read of the pool in this generation has been attempted since `since`, and whether one has succeeded.
     fn standing(&self, since: u64, generation: Option<i64>) -> (bool, bool) {
         let is_new = |at: u64| at >= since && self.generation == generation;
         (is_new(self.tried), is_new(self.read))
@@ -62,37 +62,37 @@ impl Claim {
 /// Result of a read of a pool's list.
 #[derive(Clone, Debug)]
 pub enum Reading {
-    /// A list with these hosts, and entries without a name at these addresses.
+    /// List with the names of hosts, and the addresses of entries without a name.
     List(BTreeSet<String>, BTreeSet<String>),
-    /// An older list with these hosts and addresses, while a newer one is there that cannot be used.
+    /// Older list (hosts and addresses as in [`Reading::List`]): a newer one exists and cannot be used.
     Old(BTreeSet<String>, BTreeSet<String>),
-    /// A list with these hosts and addresses, of which the DNS name of an entry is being looked up: it may be of any host.
+    /// List (hosts and addresses as in [`Reading::List`]) with a pending DNS lookup for an entry, which may be any host.
     Pending(BTreeSet<String>, BTreeSet<String>),
-    /// No list: its owner, or its absence, says that it lists no others than the pool has.
+    /// No list: the pool lists no hosts other than those that it already has.
     Nothing,
-    /// A list that is not known yet, or cannot be known now.
+    /// List that is not known yet, or cannot be read now.
     Unknown,
 }
 
 /// Returns the reading of a source without a list, by its reason.
 pub fn unknown(reason: Reason) -> Reading {
-    // What does not exist lists no host.
+    // A source that does not exist lists no host.
     match reason {
         Reason::SourceNotFound => Reading::Nothing,
         _ => Reading::Unknown,
     }
 }
 
-/// A read of a list that has begun.
+/// Read of a list that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct ReadStart {
     at: u64,
-    /// Time on the counter since which other pools wait for a read.
+    /// Logical time since which another pool waits for a read.
     awaited: Option<u64>,
 }
 
-impl Begun {
-    /// Reports whether other pools wait for a read that begins after `last`, the last attempt: that one began too early for them.
+impl ReadStart {
+    /// Reports whether another pool waits for a read that is newer than `last`, the last attempt.
     pub fn is_awaited(&self, last: Option<Self>) -> bool {
         self.awaited.is_some_and(|since| last.is_none_or(|last| last.at < since))
     }
@@ -101,14 +101,14 @@ impl Begun {
 /// Lists of other pools that have not been read since a host was missed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// Pools whose lists have not been read since the host was missed: they are about to be.
+    /// Pools whose read is still pending.
     pub pending: Vec<String>,
-    /// Pools whose lists have been read since the host was missed, and are not known.
+    /// Pools whose lists are not known although a read was attempted.
     pub unknown: Vec<String>,
 }
 
 impl Unread {
-    /// Returns the state of the other lists, for the verdict on removals.
+    /// Returns the state of the other lists, for the decision about removals.
     pub fn others(&self) -> Others {
         match (self.pending.is_empty(), self.unknown.is_empty()) {
             (false, _) => Others::Pending,
@@ -125,15 +125,15 @@ impl Unread {
 
 impl HostOwners {
     /// Begins a read of a pool's list.
-    pub fn begin(&mut self, pool: &str) -> Begun {
+    pub fn begin(&mut self, pool: &str) -> ReadStart {
         self.clock += 1;
         let awaited = self.waiting.iter().filter(|(waiting, _)| *waiting != pool).map(|(_, since)| *since).max();
-        Begun { at: self.clock, awaited }
+        ReadStart { at: self.clock, awaited }
     }
 
-    /// Ends a read of a pool's list, which began at `begun`: the read of the source itself, if that was earlier. Returns the pools that wait for it,
-    /// if it says anything new to them.
-    pub fn end(&mut self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
+    /// Ends a read of a pool's list. `begun` is the start of the read of the source itself, which may be earlier. Returns the pools that wait for
+    /// this list, if it has anything new for them.
+    pub fn end(&mut self, pool: &WindowsNodePool, begun: ReadStart, reading: Reading) -> Vec<String> {
         let name = pool.name_any();
         let claim = self.pools.entry(name.clone()).or_default();
         let before = claim.clone();
@@ -162,9 +162,9 @@ impl HostOwners {
         waiting.map(|(w, _)| w.clone()).collect()
     }
 
-    /// Releases the hosts of a pool that no longer lists any, because it is being deleted. The times since which its hosts are missed are kept:
-    /// otherwise every reconcile would find all other lists outdated, and the pool would wait forever. Returns the pools to reconcile: those that wait
-    /// for its list, and those that have hosts which it listed.
+    /// Releases the hosts of a pool that is being deleted and lists none any more. The times since which its hosts are missing are kept:
+    /// otherwise every reconcile would find all other lists outdated, and the pool would wait forever. Returns the pools to reconcile: those that
+    /// wait for its list, and those that have hosts which it listed.
     pub fn release(&mut self, pool: &str) -> BTreeSet<String> {
         let listed = self.pools.remove(pool).is_some();
         let waiting = self.waiting.keys().filter(|waiting| listed && *waiting != pool).cloned();
@@ -172,15 +172,15 @@ impl HostOwners {
         waiting.chain(owners).collect()
     }
 
-    /// Forgets a pool that is gone. Returns the pools to reconcile, as [`HostOwners::release`] does.
+    /// Removes a deleted pool. Returns the pools to reconcile, as [`HostOwners::release`] does.
     pub fn forget(&mut self, pool: &str) -> BTreeSet<String> {
         self.missed.remove(pool);
         self.waiting.remove(pool);
         self.release(pool)
     }
 
-    /// Records the entries of a pool that are refused because they belong to other pools, each with its owner. Returns the owners that have not
-    /// heard of it yet: a host that they are about to remove, or keep until another pool takes it, may be handed over now, or no longer be.
+    /// Records the entries of a pool that are refused because other pools have the hosts, each with its owner. Returns the owners for which this
+    /// is new: they may now hand over a host that they are about to remove or keep, or no longer hand it over.
     pub fn refuse(&mut self, pool: &WindowsNodePool, entries: BTreeMap<String, String>) -> BTreeSet<String> {
         let now = Refused {
             generation: pool.metadata.generation,
@@ -189,7 +189,7 @@ impl HostOwners {
         };
         let known = |then: &Refused| (then.generation, then.is_able) == (now.generation, now.is_able);
         let before = self.refused.insert(pool.name_any(), now.clone());
-        // It no longer lists them, or has them.
+        // The pool no longer lists these entries, or has got their hosts.
         let gone =
             before.iter().flat_map(|before| &before.owners).filter(|(entry, _)| !now.owners.contains_key(*entry));
         let gone: Vec<String> = gone.map(|(_, owner)| owner.clone()).collect();
@@ -200,7 +200,7 @@ impl HostOwners {
         new.chain(gone).collect()
     }
 
-    /// The first other pool that lists a host.
+    /// Returns the first other pool that lists a host.
     pub fn other(&self, pool: &str, host: &str, address: &str, pools: &[Arc<WindowsNodePool>]) -> Option<String> {
         let address = canonical(address);
         let lists = |other: &&WindowsNodePool| self.lists(other, host, &address);
@@ -218,7 +218,7 @@ impl HostOwners {
         claim.is_some_and(|c| c.hosts.contains(host) || c.addresses.contains(address))
     }
 
-    /// Returns which other pools have not been read since each of these hosts of a pool was missed, and notes that the pool waits for them.
+    /// Returns the other pools that have not been read since each of these hosts was first missing, and records that the pool waits for them.
     pub fn unread(&mut self, pool: &str, missed: &BTreeSet<String>, pools: &[Arc<WindowsNodePool>]) -> Unread {
         let now = self.clock + 1;
         let known = self.missed.entry(pool.to_owned()).or_default();
@@ -229,7 +229,7 @@ impl HostOwners {
         let since = known.values().max().copied();
         let mut unread = Unread::default();
         if let Some(since) = since {
-            // What begins from now on is newer.
+            // Reads that begin from now on are newer.
             self.clock = now;
             for other in live(pool, pools).filter(|p| p.spec.inventory.hosts.is_none()) {
                 let name = other.name_any();
@@ -252,7 +252,7 @@ impl HostOwners {
     }
 }
 
-/// The other pools that are not being deleted.
+/// Returns the other pools that are not being deleted.
 fn live<'a>(pool: &'a str, pools: &'a [Arc<WindowsNodePool>]) -> impl Iterator<Item = &'a WindowsNodePool> {
     pools.iter().map(|p| &**p).filter(move |p| p.name_any() != pool && p.metadata.deletion_timestamp.is_none())
 }
@@ -270,7 +270,7 @@ mod tests {
         names.iter().map(ToString::to_string).collect()
     }
 
-    /// A pool with a list elsewhere, or with hosts of its own.
+    /// Pool with a list in a ConfigMap, or with hosts of its own.
     fn pool(name: &str, hosts: Option<&[&str]>) -> WindowsNodePool {
         let host = |name: &&str| Host { name: (*name).into(), ..Host::default() };
         let hosts: Option<Vec<Host>> = hosts.map(|hosts| hosts.iter().map(host).collect());
@@ -331,7 +331,7 @@ mod tests {
         assert!(late.is_awaited(Some(early)) && late.is_awaited(None), "an earlier read is no answer");
         assert!(!begin("far").is_awaited(Some(late)) && !begin("p").is_awaited(None));
         assert_eq!(news(begin("far"), Reading::Unknown), ["p"]);
-        // Two pools that wait for a third one would otherwise wake each other for as long as it cannot be read.
+        // Otherwise two pools that wait for an unreadable third list would trigger each other's reconciles endlessly.
         assert_eq!(news(begin("far"), Reading::Unknown), [""; 0], "that is known");
         end(&far, begin("far"), Reading::Old(set(&["b"]), BTreeSet::new()));
         assert_eq!(unread(&["a"]), Unread { unknown: vec!["far".into()], ..Unread::default() });

@@ -1,16 +1,16 @@
 //! Decision whether hosts that are no longer listed may leave. Pure.
 //!
-//! A removal needs intent. A list with one entry less says so; a list that is not there, that has become empty, or that has an entry which
-//! may be any host does not: then all stay until a user confirms exactly this removal.
+//! A removal needs intent. A list with one entry less shows it. A list that is missing, has become empty, or has an entry which may be any host
+//! does not: then all hosts stay until a user confirms exactly this removal.
 
 use api::{IntOrPercent, WindowsNodePool, names::key};
 
 use crate::wait::Hold;
 
-/// Number of hosts from which on a change that takes out half of them or more is confirmed first, where the pool sets no limit.
+/// Minimum number of removed hosts for which a removal of half of the hosts or more needs confirmation, if the pool sets no limit.
 const MASS: usize = 3;
 
-/// A change of the list that takes hosts out.
+/// Change of the list that removes hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
     /// Hosts that are no longer listed, and are not confirmed to leave.
@@ -21,9 +21,9 @@ pub struct Change<'a> {
     pub list: Presence,
     /// True if an entry has no known name: it may be one of the hosts.
     pub nameless: bool,
-    /// State of the lists of the other pools: a host may have gone over to one of them.
+    /// State of the lists of the other pools: a host may have moved to one of them.
     pub others: Others,
-    /// Maximum number of hosts that one change may take out; `None`: fewer than three, or fewer than half.
+    /// Maximum number of hosts that one change may remove; `None`: fewer than three, or fewer than half.
     pub limit: Option<IntOrPercent>,
     /// The revision of the list.
     pub revision: Option<&'a str>,
@@ -39,9 +39,9 @@ pub enum Presence {
     Filled,
     /// The list names no hosts.
     Empty,
-    /// There is no list.
+    /// The list does not exist.
     Missing,
-    /// The entries are Machines, which say themselves when they go. Of those that are gone here, none has said so.
+    /// The entries are Machines, and those of the missing hosts are neither deleted nor excluded.
     Machines,
 }
 
@@ -57,9 +57,9 @@ pub enum Others {
     Unreadable,
 }
 
-/// Verdict on hosts that are no longer listed.
+/// Decision about hosts that are no longer listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RemovalDecision {
     /// The hosts may leave.
     Go,
     /// The hosts may leave, because a user has confirmed their number, or the revision.
@@ -69,48 +69,48 @@ pub enum Verdict {
 }
 
 /// Decides whether the hosts may leave.
-pub fn decide(change: Change<'_>) -> Verdict {
+pub fn decide(change: Change<'_>) -> RemovalDecision {
     let Change { gone, of, list, nameless, others, limit, revision, approved } = change;
     if gone == 0 {
-        return Verdict::Go;
+        return RemovalDecision::Go;
     }
     if others == Others::Pending {
-        return Verdict::Held(Hold::Pending);
+        return RemovalDecision::Held(Hold::Pending);
     }
     let number = approved.filter(|a| is_number(a)).and_then(|a| a.parse::<usize>().ok());
     if number == Some(gone) {
-        return Verdict::Confirmed;
+        return RemovalDecision::Confirmed;
     }
-    // Digits alone are a number of hosts, never a revision: those of ConfigMaps are digits, too.
-    // Which hosts a revision removes is known when it names all of its own.
+    // Digits alone are a number of hosts, never a revision, because revisions of ConfigMaps are digits, too. A revision confirms its removals
+    // only if the names of all its hosts are known.
     if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing && !nameless {
-        return Verdict::Confirmed;
+        return RemovalDecision::Confirmed;
     }
     let too_many = || match limit {
         Some(limit) => gone > usize::try_from(limit.of(count(of))).unwrap_or(usize::MAX),
         None => gone >= MASS && gone.saturating_mul(2) >= of,
     };
     match list {
-        Presence::Missing => Verdict::Held(Hold::Missing),
-        Presence::Machines => Verdict::Held(Hold::Machines),
-        _ if nameless => Verdict::Held(Hold::Nameless),
-        Presence::Empty => Verdict::Held(Hold::Empty),
-        Presence::Filled if too_many() => Verdict::Held(Hold::TooMany),
-        Presence::Filled if others == Others::Unreadable => Verdict::Held(Hold::Unreadable),
-        Presence::Filled => Verdict::Go,
+        Presence::Missing => RemovalDecision::Held(Hold::Missing),
+        Presence::Machines => RemovalDecision::Held(Hold::Machines),
+        _ if nameless => RemovalDecision::Held(Hold::Nameless),
+        Presence::Empty => RemovalDecision::Held(Hold::Empty),
+        Presence::Filled if too_many() => RemovalDecision::Held(Hold::TooMany),
+        Presence::Filled if others == Others::Unreadable => RemovalDecision::Held(Hold::Unreadable),
+        Presence::Filled => RemovalDecision::Go,
     }
 }
 
-/// Reports whether the approval of a user is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
-/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a revision with hosts
-/// of unknown names until these are known.
+/// Reports whether a user's approval is used up: by this decision, or because it does not match the removal. Otherwise it would confirm a later
+/// removal of as many hosts. An approval of another revision waits for that revision, and one of a revision with unnamed hosts waits for their
+/// names.
 pub(crate) fn is_spent(change: &Change<'_>) -> bool {
     let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }
 
-/// Reports whether the removal that a user has announced to the guard of removals has been made or given up: the spec was changed since the pool was
-/// reconciled last. Otherwise the announcement would let another removal pass, of as many hosts, at another time.
+/// Reports whether a removal that a user announced to the removal guard was made or given up: the spec has changed since the last reconcile.
+/// Otherwise the announcement would allow a later removal of as many hosts.
 pub fn is_announcement_spent(pool: &WindowsNodePool) -> bool {
     let seen = pool.status.as_ref().and_then(|status| status.observed_generation);
     pool.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(key::ANNOUNCE_REMOVAL))
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn hosts_leave_only_when_it_is_wanted() {
-        use Verdict::{Confirmed, Go, Held};
+        use RemovalDecision::{Confirmed, Go, Held};
         let (int, percent) = (IntOrPercent::Int, IntOrPercent::Percent);
         let ten = |gone| Change { gone, of: 10, revision: Some("r2"), ..Change::default() };
         let limited = |gone, limit| Change { limit: Some(limit), ..ten(gone) };
@@ -229,7 +229,7 @@ mod tests {
         fn what_a_person_writes_confirms_its_own_number_alone(approved in ".{0,6}|[0-9]{1,30}", gone in 1..2000usize) {
             let change = Change { gone, of: gone, list: Presence::Empty, approved: Some(&approved), ..Change::default() };
             let is_it = approved.bytes().all(|b| b.is_ascii_digit()) && approved.parse() == Ok(gone);
-            prop_assert_eq!(decide(change) == Verdict::Confirmed, is_it);
+            prop_assert_eq!(decide(change) == RemovalDecision::Confirmed, is_it);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Choice between the revision that a server has now and the one that was used before. Pure.
+//! Choice between the newest revision of a source and the one in use. Pure.
 
 use api::Reason;
 use std::cmp::Ordering;
@@ -16,7 +16,7 @@ pub struct Newest<'a> {
     pub follows: Option<bool>,
     /// Comparison of the newest version with the one in force, where the pool asks for a range of versions.
     pub version: Option<Ordering>,
-    /// True if the pool takes a revision that does not follow, or is lower.
+    /// True if the pool accepts a revision that does not descend from the one in force, or has a lower version.
     pub may_jump: bool,
     /// Reason why the signature is not trusted, if the pool requires one.
     pub distrust: Option<String>,
@@ -36,7 +36,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
         );
         return Some(SourceError { reason: Reason::HistoryRewritten, message, stalls: true });
     }
-    // The same version under another name is no newer one.
+    // The same version under another tag is not newer.
     if !same_reference(before, revision) && *version != Some(Ordering::Equal) {
         return None;
     }
@@ -55,19 +55,19 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     })
 }
 
-/// The branch or tag of a revision.
+/// Returns the branch or tag of a revision.
 pub fn name(revision: &str) -> Option<&str> {
     revision.rsplit_once('@').map(|(name, _)| name)
 }
 
-/// The commit of a revision.
+/// Returns the commit of a revision.
 pub fn commit(revision: &str) -> Option<&str> {
     revision.rsplit_once(':').map(|(_, commit)| commit)
 }
 
 /// Reports whether two revisions are of the same branch or tag: a pool that names another one intends the change.
 fn same_reference(a: &str, b: &str) -> bool {
-    // A commit that the pool names itself is meant, too.
+    // A revision without a name is a commit that the pool sets itself, which is intended, too.
     name(a).is_some() && name(a) == name(b)
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     impl Newest<'_> {
-        /// Returns the case as if one of the two versions were not in the range.
+        /// Returns the case without a comparison of versions, as if one of the two were not in the range.
         fn unranged(self) -> Self {
             Self { version: None, ..self }
         }

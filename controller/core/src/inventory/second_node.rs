@@ -1,4 +1,4 @@
-//! Check whether a new host is a Node of another name already. Pure.
+//! Check whether a new host is already a Node with another name. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,10 @@ use kube::ResourceExt;
 
 use super::address::canonical;
 
-/// Verdict whether a new host would be a second Node of the same machine.
+/// Result of the check whether a new host would be a second Node of the same machine.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Second {
-    /// No Node has an address of the host, or its own Node has one. A Node that has an instance is left to that.
+    /// The host's own Node has one of its addresses, or no Node without an instance has one.
     No,
     /// The addresses of the host are not known yet.
     Unknown,
@@ -22,7 +22,7 @@ pub enum Second {
     Of(String),
 }
 
-/// Decides whether a new host of this name and these addresses would be a second Node. `has_instance` returns whether a Node of a name has one.
+/// Decides whether a new host with this name and these addresses would be a second Node. `has_instance` returns whether a Node has an instance.
 pub fn second_node(
     name: &str,
     addresses: Option<&[String]>,
@@ -37,12 +37,12 @@ pub fn second_node(
     at.into_iter().find(|node| !has_instance(node)).map_or(Second::No, |node| Second::Of(node.to_owned()))
 }
 
-/// Names of the Nodes that an operator has made of hosts, by canonical address.
+/// Names of the Nodes that an operator has created for hosts, by canonical address.
 pub struct NodesByAddress(BTreeMap<String, Vec<String>>);
 
 impl NodesByAddress {
-    /// Indexes the Nodes of hosts. Kubelets write the addresses of their Nodes: of a Node with an instance, only the address that was proven and that
-    /// of its entry count.
+    /// Indexes the Nodes of hosts. Kubelets report the addresses of their Nodes. For a Node with an instance, only the proven address and the
+    /// address of its entry count.
     pub fn of(nodes: &[Arc<Node>], instance: &dyn Fn(&str) -> Option<Arc<WindowsInstance>>) -> Self {
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in nodes.iter().filter(|n| is_made_by_an_operator(n)) {
@@ -71,7 +71,7 @@ fn reported(node: &Node) -> Vec<String> {
     addresses.iter().map(|a| a.address.clone()).collect()
 }
 
-/// Reports whether an operator, this one or the legacy one, has made this Node of a host.
+/// Reports whether this operator or the legacy one has created the Node.
 fn is_made_by_an_operator(node: &Node) -> bool {
     [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
         || node.annotations().contains_key(key::VERSION)
@@ -117,7 +117,7 @@ mod tests {
             ("new", None, Second::Unknown),
             ("new", Some(vec!["10.0.0.8", "10.0.0.1"]), Second::Of("byoh".into())),
             ("byoh", Some(vec!["10.0.0.1"]), Second::No),
-            // It has an instance, which is about to go, or is the same machine: the log-in distinguishes them.
+            // The Node has an instance, which is about to leave or is the same machine: the login distinguishes them.
             ("new", Some(vec!["fd00::1"]), Second::No),
         ] {
             let addresses = addresses.map(|a| a.into_iter().map(str::to_owned).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Change of the pool that the operator makes for a source of the legacy operator. Pure.
+//! Changes to the pool that the operator creates for a source of the legacy operator. Pure.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
-/// Change of the pool of a source.
+/// Change to the pool of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolChange {
-    /// No change: the pool is in its desired state, or a present change triggers another reconcile.
+    /// No change: the pool is in its desired state, or a deletion in progress triggers another reconcile.
     Nothing,
-    /// The pool has to be made.
+    /// The pool must be created.
     Make,
-    /// A user has given the pool of that name another source.
+    /// A user has given the pool with this name another source.
     Taken,
     /// The pool is no longer needed.
     Drop,
 }
 
-/// A source, and the pool that has its name.
+/// Observed source, and the pool that has its name.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
-pub struct Seen<'a> {
-    /// True if the source is there.
+pub struct ObservedSource<'a> {
+    /// True if the source exists.
     pub source: bool,
     /// Pool that has the name of the source.
     pub pool: Option<&'a WindowsNodePool>,
@@ -37,12 +37,12 @@ pub struct Seen<'a> {
     pub has_instances: bool,
 }
 
-/// Decides what to do about the pool of a source.
-pub fn decide(seen: &Seen<'_>) -> PoolChange {
-    let Seen { source, reads, other_reads, .. } = *seen;
+/// Decides the change to the pool of a source.
+pub fn decide(seen: &ObservedSource<'_>) -> PoolChange {
+    let ObservedSource { source, reads, other_reads, .. } = *seen;
     match seen.pool {
         Some(pool) if pool.metadata.deletion_timestamp.is_some() => PoolChange::Nothing,
-        // Two pools would quarrel about each host.
+        // Two pools with the same source would conflict about each host.
         None if source && !other_reads => PoolChange::Make,
         Some(_) if source && !reads && !other_reads => PoolChange::Taken,
         Some(pool) if !source && reads && !seen.has_instances && !has_unclean_hosts(pool) => PoolChange::Drop,
@@ -50,12 +50,12 @@ pub fn decide(seen: &Seen<'_>) -> PoolChange {
     }
 }
 
-/// Reports whether the status of a pool lists hosts on which files of the operator remain: there is no other list of them.
+/// Reports whether a pool's status lists hosts on which files of the operator remain. No other object lists them.
 fn has_unclean_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| !s.unclean_hosts.is_empty())
 }
 
-/// Reports whether only the operator has ever written to a pool, and it made the pool for a source.
+/// Reports whether the operator created a pool for a source, and no other client has ever written to it.
 pub fn is_only_ours(fields: &[ManagedFieldsEntry]) -> bool {
     let by = |names: &[&str], f: &ManagedFieldsEntry| f.manager.as_deref().is_some_and(|m| names.contains(&m));
     fields.iter().any(|f| by(&[MANAGER_ADAPTER], f))
@@ -96,7 +96,7 @@ mod tests {
             ("it is being deleted", true, Some(&going), true, false, false, PoolChange::Nothing),
             ("it is being deleted, too", false, Some(&going), true, false, false, PoolChange::Nothing),
         ] {
-            let seen = Seen { source, pool, reads, other_reads, has_instances };
+            let seen = ObservedSource { source, pool, reads, other_reads, has_instances };
             assert_eq!(decide(&seen), expected, "{about}");
         }
     }

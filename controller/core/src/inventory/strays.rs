@@ -1,4 +1,4 @@
-//! Nodes that the legacy operator calls hosts of its list, and that no list names now. Pure.
+//! Nodes with the legacy operator's label for listed hosts that no list names now. Pure.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use kube::ResourceExt;
 
 use super::address::canonical;
 
-/// Names of Nodes with the label `byoh` that are no host of any pool, sorted. `hosts` are the names of all instances and of all
-/// hosts that are listed; `unnamed` are addresses of entries whose hosts have not reported their names yet. As long as
-/// one of these is a DNS name, any Node may be its host, and none is called a stray.
+/// Returns the sorted names of Nodes with the label `byoh` that are no host of any pool. `hosts` are the names of all instances and all listed
+/// hosts; `unnamed` are addresses of entries whose hosts have not reported their names yet. If one of these is a DNS name, any Node may be its
+/// host, so the result is empty.
 pub fn strays<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     hosts: &BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! Nodes of WMCO that no pool of this operator has taken over. Pure.
+//! Nodes of WMCO that no pool has adopted. Pure.
 
 use api::names::key;
 use k8s_openapi::api::core::v1::Node;
@@ -6,11 +6,11 @@ use kube::ResourceExt;
 
 use crate::enumeration::first_names;
 
-/// Annotations that WMCO writes, and this operator keeps.
+/// Annotations that WMCO writes and this operator keeps.
 const ANNOTATIONS: &[&str] = &[key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME];
 
-/// Names of Nodes that WMCO has made, sorted. A Node with an instance is this operator's, and so is one that it has released: `is_ours`
-/// returns whether it has rendered a version.
+/// Returns the sorted names of Nodes that WMCO created. Nodes with an instance belong to this operator, and so do Nodes that it has released:
+/// `is_ours` returns whether this operator has rendered a version.
 pub fn wmco_nodes<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     has_instance: &dyn Fn(&str) -> bool,
@@ -30,12 +30,12 @@ pub fn wmco_nodes<'a>(
     names
 }
 
-/// Returns how a user leaves mode Plan, as a command.
+/// Returns the instruction for a user to end mode Plan, with its command.
 pub fn how_to_begin(pool: &str) -> String {
     format!(r#"set its mode to Apply: kubectl patch wnp {pool} --type merge -p '{{"spec":{{"mode":"Apply"}}}}'"#)
 }
 
-/// Explains why a pool was made in mode Plan, and how its takeover begins.
+/// Explains why a pool was created in mode Plan, and how its takeover begins.
 pub fn takeover_waits(pool: &str, nodes: &[String]) -> String {
     format!(
         "nodes of the Windows Machine Config Operator are in this cluster ({}), so that the pool is made in mode Plan: read its \

@@ -1,5 +1,5 @@
-//! Machines that a MachineHealthCheck replaces: the operator leaves their hosts to it. Two that repair one node at the same time would each undo what
-//! the other does. Pure.
+//! MachineHealthChecks, which replace unhealthy Machines. The operator does not repair the hosts of these Machines: two controllers that repair
+//! one node at the same time would undo each other's work. Pure.
 
 use api::MachineGroup;
 use k8s_openapi::{
@@ -15,21 +15,21 @@ use serde_json::Value;
 
 use super::read::{Condition, Machine};
 
-/// Annotation of a MachineHealthCheck that replaces nothing for now, in both APIs, and of a Machine of Cluster API.
+/// Annotation that pauses a MachineHealthCheck in both APIs, and excludes a Machine of Cluster API from replacement.
 const PAUSED: &str = "cluster.x-k8s.io/paused";
-/// Annotation of a Machine of Cluster API that no MachineHealthCheck replaces.
+/// Annotation that excludes a Machine of Cluster API from replacement.
 const SKIPPED: &str = "cluster.x-k8s.io/skip-remediation";
 /// Label of a Machine of Cluster API with the name of its cluster.
 const CLUSTER: &str = "cluster.x-k8s.io/cluster-name";
 
-/// Condition of a Node that a repair changes from one status to another.
+/// Condition of a Node whose status changes during a repair.
 const READY: &str = "Ready";
-/// Phase of a Machine that every MachineHealthCheck replaces, whatever its Node is like.
+/// Phase of a Machine that every MachineHealthCheck replaces, whatever the state of its Node.
 const FAILED: &str = "Failed";
-/// Condition that says whether a MachineHealthCheck replaces anything while so many Machines are unhealthy.
+/// Condition of a MachineHealthCheck that is False while too many Machines are unhealthy for a replacement.
 const ALLOWED: &str = "RemediationAllowed";
 
-/// A MachineHealthCheck that is in force.
+/// Active MachineHealthCheck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     group: MachineGroup,
@@ -37,23 +37,22 @@ pub struct HealthCheck {
     name: String,
     cluster: Option<String>,
     selector: Selector,
-    /// Conditions of a Node, each of which has its Machine replaced once it has lasted.
+    /// Conditions of a Node for which its Machine is replaced once one lasts for its timeout.
     of_nodes: Vec<Condition>,
-    /// Conditions of a Machine, each of which has it replaced once it has lasted.
+    /// Conditions of a Machine for which it is replaced once one lasts for its timeout.
     of_machines: Vec<Condition>,
     refrains: bool,
 }
 
 impl HealthCheck {
-    /// Reads a MachineHealthCheck; `None` if it is paused, is being deleted, or selects nothing that can be understood, which the API that has it
-    /// refuses, too.
+    /// Reads a MachineHealthCheck; `None` if it is paused, is being deleted, or has an invalid selector, which its own API rejects, too.
     pub fn read(object: &DynamicObject, group: MachineGroup) -> Option<Self> {
         if object.annotations().contains_key(PAUSED) || object.metadata.deletion_timestamp.is_some() {
             return None;
         }
         let selector = object.data.pointer("/spec/selector").map(LabelSelector::deserialize);
         let cluster = object.data.pointer("/spec/clusterName").and_then(|v| v.as_str());
-        // In `v1beta2` of Cluster API they are below `checks`.
+        // In `v1beta2` of Cluster API, the conditions are below `checks`.
         let of_nodes = ["/spec/unhealthyConditions", "/spec/checks/unhealthyNodeConditions"];
         Some(Self {
             group,
@@ -67,8 +66,8 @@ impl HealthCheck {
         })
     }
 
-    /// Reports whether the check replaces this Machine, if nothing changes: at once, or when its timeout is over. `node` is the Machine's Node, if
-    /// there is one.
+    /// Reports whether the check replaces this Machine if nothing changes: at once, or after its timeout. `node` is the Machine's Node, if there
+    /// is one.
     pub fn covers(&self, machine: &Machine, node: Option<&Node>) -> bool {
         let here = machine.source.as_ref().is_some_and(|s| s.group == self.group && s.namespace == self.namespace);
         let of_cluster = self.cluster.as_ref().is_none_or(|c| machine.labels.get(CLUSTER) == Some(c));
@@ -79,20 +78,20 @@ impl HealthCheck {
         selects && !self.refrains && self.is_unhealthy(machine, node)
     }
 
-    /// Reports whether the check takes the Machine for one that is to be replaced, but for its timeouts.
+    /// Reports whether the check considers the Machine unhealthy, apart from its timeouts.
     fn is_unhealthy(&self, machine: &Machine, node: Option<&Node>) -> bool {
-        // One whose Node was deleted is replaced; one that never had one, after the time for its start.
+        // A Machine whose Node was deleted is replaced; one that never had a Node is replaced after the time for its start.
         let Some(node) = node else { return true };
         let of_node = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
         let node_has = |c: &Condition| of_node.iter().any(|found| found.type_ == c.kind && found.status == c.status);
-        // One that is replaced when it is silent becomes silent while it is repaired, and one that says that it is not Ready may say so again.
+        // During a repair, Ready may change between False and Unknown, so a check for either status covers every node that is not Ready.
         let is_down = of_node.iter().any(|found| found.type_ == READY && found.status != "True");
         machine.phase == FAILED
             || self.of_nodes.iter().any(|c| node_has(c) || is_down && c.kind == READY)
             || self.of_machines.iter().any(|c| machine.conditions.contains(c))
     }
 
-    /// Title of the check, as messages name it.
+    /// Returns the kind, namespace and name of the check, for messages.
     pub fn title(&self) -> String {
         format!("MachineHealthCheck {}/{}", self.namespace, self.name)
     }
@@ -103,8 +102,8 @@ fn conditions(object: &DynamicObject, path: &str) -> Vec<Condition> {
     listed.filter_map(|condition| Condition::deserialize(condition).ok()).collect()
 }
 
-/// Reports whether a check replaces nothing because too many Machines are unhealthy. `remediationsAllowed` does not say so: it is 0, too, while the
-/// check replaces the last one that it may.
+/// Reports whether a check replaces nothing because too many Machines are unhealthy. `remediationsAllowed` does not show this: it is also 0 while
+/// the check replaces the last Machine that it may.
 fn refrains(object: &DynamicObject) -> bool {
     let limits = ["/spec/maxUnhealthy", "/spec/remediation/triggerIf/unhealthyLessThanOrEqualTo"];
     let limit = limits.iter().find_map(|path| IntOrString::deserialize(object.data.pointer(path)?).ok());
@@ -118,7 +117,7 @@ fn refrains(object: &DynamicObject) -> bool {
     if let Some(said) = said {
         return said.status == "False";
     }
-    // Without that condition its controller is an old one, or has not seen it yet.
+    // Without that condition, the check's controller is an old one, or has not processed the check yet.
     let number = |path: &str| object.data.pointer(path)?.as_i64();
     let Some((expected, healthy)) = number("/status/expectedMachines").zip(number("/status/currentHealthy")) else {
         return false;
@@ -155,8 +154,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}})).unwrap()
     }
 
-    /// Work that the host of an unhealthy Machine needs is done by the MachineHealthCheck or by the operator, never by both: `true` means the
-    /// MachineHealthCheck.
+    /// Either the MachineHealthCheck or the operator repairs an unhealthy Machine, never both: `true` means the MachineHealthCheck.
     #[test]
     fn a_node_that_is_not_ready_is_one_controllers_work() {
         use MachineGroup::{ClusterApi, OpenShift};

@@ -13,22 +13,22 @@ use crate::{
     render::Platform,
 };
 
-/// Known facts besides the Machines.
+/// Inputs of [`list`] besides the Machines.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub struct ListInputs {
     /// Platform of the cluster.
     pub platform: Platform,
-    /// True if the pool says whom to log in as.
+    /// True if the pool sets the user for the login.
     pub pool_has_user: bool,
-    /// Names of the instances that there are, by the `<namespace>/<name>` of their Machines.
+    /// Names of the existing instances, by `<namespace>/<name>` of their Machines.
     pub instances: BTreeMap<String, String>,
 }
 
-/// The hosts of a source.
+/// Returns the hosts of a source.
 ///
-/// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays listed in
-/// any other state: a user must check a failed Machine.
-pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
+/// A Machine is a host as soon as it is provisioned, and until it is being deleted. Once there is an instance for it, it stays listed in any
+/// other phase: a user must check a failed Machine.
+pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostList {
     let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
         ..HostList::default()
@@ -64,7 +64,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
         let host = Host { name, address: address.to_owned(), username, ..Host::default() };
         listing.entries.push(Entry { host, origin: Some(origin) });
     }
-    // A Machine may name the Node of another one, as Cluster API has it where both have one provider ID: the host stays with its own.
+    // A Machine may name the Node of another one, for example if both have one provider ID: the host stays with its own Machine.
     let is_new = |e: &Entry| {
         e.origin.as_ref().and_then(|o| o.machine.as_ref()).is_none_or(|m| !beside.instances.contains_key(m))
     };
@@ -72,8 +72,9 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
     listing
 }
 
-/// Returns which of the instances leave because their Machines say so. `instances` has the Machine of each as `<namespace>/<name>`, `machines` are
-/// all that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
+/// Returns the instances that leave because of their Machines. `instances` has pairs of the `<namespace>/<name>` of a Machine and its instance,
+/// `machines` are all Machines of the API. A Machine that exists and is neither deleted nor ignored keeps its host, even if another MachineSet
+/// owns it now.
 pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
     let mut departures = Departures::default();
     for (key, instance) in instances {
@@ -88,7 +89,7 @@ pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(Strin
     departures
 }
 
-/// User that the images of a platform let in.
+/// Returns the user for the login to a platform's images.
 fn username(platform: Platform) -> &'static str {
     match platform {
         Platform::Azure => "capi",
@@ -96,7 +97,7 @@ fn username(platform: Platform) -> &'static str {
     }
 }
 
-/// The first IPv4 address inside the cluster's network, otherwise IPv6, otherwise a name there.
+/// Returns the first internal IPv4 address, otherwise the first internal IPv6 address, otherwise an internal DNS name.
 fn address(machine: &Machine) -> Option<&str> {
     let of = |kind: &'static str| {
         machine.addresses.iter().filter(move |a| a.kind == kind && !a.address.is_empty()).map(|a| a.address.as_str())
@@ -105,7 +106,7 @@ fn address(machine: &Machine) -> Option<&str> {
     ip(IpAddr::is_ipv4).or_else(|| ip(IpAddr::is_ipv6)).or_else(|| of("InternalDNS").next())
 }
 
-/// Name of a Machine's Node. On AWS the cloud knows a node by the name that it has given to the machine.
+/// Returns the name of a Machine's Node. On AWS, the cloud provider identifies a node by the private DNS name of its instance.
 fn name(machine: &Machine, platform: Platform) -> String {
     let dns = || machine.addresses.iter().find(|a| a.kind == "InternalDNS" && !a.address.is_empty());
     let name = match (&machine.node, platform) {
@@ -158,7 +159,7 @@ mod tests {
             vec![machine]
         };
         let of_cluster_api = |m: &mut Machine| m.source = Some(Source { group: MachineGroup::ClusterApi, ..source() });
-        // Whether it vanishes, and whether a user has dismissed it.
+        // Columns: name, Machines, host vanishes, host is dismissed.
         for (about, machines, vanishing, dismissed) in [
             ("there", with(|_| ()), false, false),
             ("gone", vec![], true, false),
@@ -187,7 +188,7 @@ mod tests {
             machine
         };
         let other = |m: &mut Machine| m.source = Some(Source { set: None, ..source() });
-        // Whether there is an instance of it, and whether the Machine is listed.
+        // Columns: name, Machine, instance exists, Machine is listed.
         for (about, machine, has_instance, listed) in [
             ("running", with(|_| ()), false, true),
             ("provisioned", with(|m| m.phase = "Provisioned".into()), false, true),
@@ -203,7 +204,7 @@ mod tests {
             ("without an owner", with(other), false, false),
         ] {
             let instances = has_instance.then(|| ("ns/m".to_string(), "old-name".to_string())).into_iter().collect();
-            let listing = list(&source(), &[machine], &Beside { instances, ..Beside::default() });
+            let listing = list(&source(), &[machine], &ListInputs { instances, ..ListInputs::default() });
             assert_eq!(listing.entries.len(), usize::from(listed), "{about}");
             assert!(listing.problems.is_empty(), "{about}");
             if let (Some(entry), true) = (listing.entries.first(), has_instance) {
@@ -217,7 +218,7 @@ mod tests {
         for names in [["a", "z"], ["z", "a"]] {
             let machines = names.map(|name| Machine { node: Some("win".into()), ..machine(name, "Running", IP) });
             let instances = [("ns/z".to_string(), "win".to_string())].into();
-            let listing = list(&source(), &machines, &Beside { instances, ..Beside::default() });
+            let listing = list(&source(), &machines, &ListInputs { instances, ..ListInputs::default() });
             let origins: Vec<_> = listing.entries.iter().filter_map(|e| e.origin.clone()?.machine).collect();
             assert_eq!(origins, ["ns/z", "ns/a"]);
         }
@@ -240,14 +241,14 @@ mod tests {
         ] {
             let mut machine = machine("Win-X", "Running", addresses);
             machine.node = node.map(Into::into);
-            let listing = list(&source(), &[machine], &Beside { platform, ..Beside::default() });
+            let listing = list(&source(), &[machine], &ListInputs { platform, ..ListInputs::default() });
             let host = &listing.entries[0].host;
             let seen = (host.name.as_str(), host.address.as_str(), host.username.as_deref());
             assert_eq!(seen, (name, address, Some(user)), "{about}");
             let origin = listing.entries[0].origin.clone().unwrap();
             assert_eq!((origin.source.as_str(), origin.machine.as_deref()), ("MachineSet ns/win", Some("ns/Win-X")));
         }
-        let beside = Beside { pool_has_user: true, platform: Platform::Azure, ..Beside::default() };
+        let beside = ListInputs { pool_has_user: true, platform: Platform::Azure, ..ListInputs::default() };
         let listing = list(&source(), &[machine("m", "Running", IP)], &beside);
         assert_eq!(listing.entries[0].host.username, None, "what the pool says counts");
     }
@@ -264,7 +265,7 @@ mod tests {
             machine("under_score", "Running", IP),
             machine(&"a".repeat(64), "Running", IP),
         ];
-        let listing = list(&source(), &machines, &Beside::default());
+        let listing = list(&source(), &machines, &ListInputs::default());
         assert_eq!(listing.entries.len(), 1);
         let reasons: Vec<(&str, &str)> =
             listing.problems.iter().map(|p| (p.host.as_str(), p.reason.as_str())).collect();
@@ -280,7 +281,7 @@ mod tests {
         fn every_listed_host_has_a_name_that_the_crd_takes(name in ".{0,70}", dns in ".{0,70}", aws in any::<bool>()) {
             let machine = machine(&name, "Running", &[("InternalDNS", &dns), ("InternalIP", "10.0.0.7")]);
             let platform = if aws { Platform::Aws } else { Platform::None };
-            let listing = list(&source(), &[machine], &Beside { platform, ..Beside::default() });
+            let listing = list(&source(), &[machine], &ListInputs { platform, ..ListInputs::default() });
             prop_assert_eq!(listing.entries.len() + listing.problems.len(), 1);
             for entry in listing.entries {
                 let name = entry.host.name;

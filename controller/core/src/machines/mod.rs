@@ -9,5 +9,5 @@ pub mod replace;
 
 /// Namespace of OpenShift's own Machines.
 pub const MACHINE_API: &str = "openshift-machine-api";
-/// Namespace of the Machines that OpenShift makes with Cluster API.
+/// Namespace of the Machines that OpenShift creates with Cluster API.
 pub const CLUSTER_API: &str = "openshift-cluster-api";

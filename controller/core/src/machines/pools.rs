@@ -13,24 +13,24 @@ use super::{
     CLUSTER_API, MACHINE_API,
     read::{Machine, MachineSet, Source},
 };
-use crate::inventory::source_pool::{self, PoolChange, Seen};
+use crate::inventory::source_pool::{self, ObservedSource, PoolChange};
 
-/// Maximum length of a name of a pool.
+/// Maximum length of a pool's name.
 const LONGEST: usize = 63;
 
 /// Action on a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// The pool is to be made.
+    /// The pool must be created.
     Make(String, Source),
-    /// No name is left for the pool.
+    /// No free name is left for the pool.
     Taken(String, Source),
     /// The pool is no longer needed.
     Drop(String),
 }
 
-/// The sources of hosts that get a pool by themselves: in OpenShift's own namespaces. Machines of Cluster API in others may well be
-/// those of other clusters.
+/// Returns the sources that get a pool automatically: those in OpenShift's own namespaces. Machines of Cluster API in other namespaces may belong
+/// to other clusters.
 pub fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
     let own = |s: &Source| match s.group {
         MachineGroup::OpenShift => s.namespace == MACHINE_API,
@@ -39,14 +39,14 @@ pub fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
     let of_sets = sets.iter().filter(|s| s.windows && !s.ignored).map(|s| s.source.clone());
     let of_machines = machines.iter().filter(|m| m.windows && !m.ignored).filter_map(|m| m.source.clone());
     let mut all: BTreeSet<Source> = of_sets.chain(of_machines.filter(|s| s.set.is_none())).filter(own).collect();
-    // OpenShift shows one that goes over from one API to the other in both.
+    // OpenShift shows a MachineSet that moves from one API to the other in both.
     let twins: BTreeSet<Option<String>> =
         all.iter().filter(|s| s.group == MachineGroup::OpenShift).map(|s| s.set.clone()).collect();
     all.retain(|s| s.group == MachineGroup::OpenShift || s.set.is_none() || !twins.contains(&s.set));
     all
 }
 
-/// Returns the actions after which each source has a pool, and no pool lacks its source. Groups that are not watched are left alone.
+/// Returns the actions after which each source has a pool, and no pool lacks its source. API groups that are not watched are ignored.
 pub fn acts(
     sources: &BTreeSet<Source>,
     watched: &BTreeSet<MachineGroup>,
@@ -60,7 +60,7 @@ pub fn acts(
     for source in sources.difference(&read) {
         let names = names(source);
         match names.iter().find(|n| !by_name.contains_key(*n) && !given.contains(*n)) {
-            // One that is on its way out makes room in a moment.
+            // A pool that is being deleted frees its name soon.
             None if names.iter().any(|n| by_name.get(n).is_some_and(|p| p.metadata.deletion_timestamp.is_some())) => {}
             None => acts.push(Act::Taken(names[0].clone(), source.clone())),
             Some(name) => {
@@ -72,12 +72,12 @@ pub fn acts(
     for pool in pools {
         let Some(source) = reads(pool).filter(|s| watched.contains(&s.group)) else { continue };
         let name = pool.name_any();
-        let seen = Seen {
+        let seen = ObservedSource {
             source: sources.contains(&source),
             pool: Some(pool),
             reads: true,
             has_instances: has_instances(&name),
-            ..Seen::default()
+            ..ObservedSource::default()
         };
         if source_pool::decide(&seen) == PoolChange::Drop {
             acts.push(Act::Drop(name));
@@ -86,12 +86,12 @@ pub fn acts(
     acts
 }
 
-/// The Machines that a pool reads.
+/// Returns the source of Machines that a pool reads.
 pub fn reads(pool: &WindowsNodePool) -> Option<Source> {
     pool.spec.inventory.machine_set_ref.as_ref().map(Source::of)
 }
 
-/// Names that the pool of a source may have, the best first.
+/// Returns the names that the pool of a source may have, the preferred one first.
 fn names(source: &Source) -> [String; 2] {
     let (name, prefix) = match (&source.set, source.group) {
         (Some(set), MachineGroup::OpenShift) => (set.clone(), "machines"),
@@ -102,7 +102,7 @@ fn names(source: &Source) -> [String; 2] {
     [short(&name), short(&format!("{prefix}-{name}"))]
 }
 
-/// Shortens a name that is too long for a pool: it ends with a hash of the whole.
+/// Shortens a name that is too long for a pool, and appends a hash of the whole name.
 fn short(name: &str) -> String {
     if name.len() <= LONGEST {
         return name.into();

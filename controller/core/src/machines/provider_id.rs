@@ -1,24 +1,24 @@
-//! Provider IDs: which `spec.providerID` of a Machine its Node can get. Cluster API and the Machine API find the Node of a Machine by it. Pure.
+//! Provider IDs: which `spec.providerID` of a Machine its Node can get. Both Machine APIs find the Node of a Machine by it. Pure.
 
 use std::collections::BTreeMap;
 
 use super::read::Machine;
 
-/// Maximum length of a provider ID, in bytes: far more than any provider needs. The field of an instance takes no more.
+/// Maximum length of a provider ID, in bytes: far more than any provider needs, and the limit of the instance's field.
 const MAX: usize = 512;
 
-/// Reason why a provider ID is given to no Node.
+/// Reason why a provider ID cannot be given to a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The provider ID has another form: others write it, and a Node keeps it forever.
+    /// The provider ID is malformed. Other controllers write it, and a Node keeps it forever.
     #[error("is not of the form <provider>://<id> in at most {MAX} visible ASCII characters")]
     Malformed,
-    /// Several Machines have the provider ID: neither API would find the one Node that has it.
-    #[error("is that of another Machine, too")]
+    /// Several Machines have the provider ID, so that neither API could assign the Node to one of them.
+    #[error("is also the provider ID of another Machine")]
     Shared,
 }
 
-/// The provider IDs of all Machines of one API.
+/// Provider IDs of all Machines of one API.
 #[derive(Debug)]
 pub struct ProviderIds<'m>(BTreeMap<&'m str, usize>);
 
@@ -35,7 +35,7 @@ impl<'m> ProviderIds<'m> {
     /// Returns the provider ID that the Node of a Machine can get, if the Machine has one.
     ///
     /// # Errors
-    /// [`Unusable::Malformed`] when it is no provider ID, [`Unusable::Shared`] when another Machine has it, too.
+    /// [`Unusable::Malformed`] if the provider ID is malformed, [`Unusable::Shared`] if another Machine has it, too.
     pub fn usable<'a>(&self, machine: &'a Machine) -> Result<Option<&'a str>, Unusable> {
         let Some(id) = machine.provider_id.as_deref() else { return Ok(None) };
         if !is_provider_id(id) {

@@ -1,8 +1,8 @@
-//! Parts of Machines and MachineSets that are read, the same for both APIs that make them. Pure.
+//! Fields of Machines and MachineSets that the operator reads, the same for both APIs. Pure.
 //!
-//! The Machine API of OpenShift says with the label `machine.openshift.io/os-id=Windows` what runs Windows. Cluster API has no such label of its own;
-//! there, too, that one counts (OpenShift keeps it when a MachineSet moves to Cluster API), and so does `node.cluster.x-k8s.io/os=windows`, whose
-//! domain Cluster API hands on to Nodes.
+//! OpenShift's Machine API marks Machines that run Windows with the label `machine.openshift.io/os-id=Windows`. Cluster API has no such label.
+//! There, this one counts as well (OpenShift keeps it when a MachineSet moves to Cluster API), and so does `node.cluster.x-k8s.io/os=windows`,
+//! whose domain Cluster API propagates to Nodes.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -17,7 +17,7 @@ use super::MACHINE_API;
 /// Label of a Machine of Cluster API with its operating system.
 pub const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
 
-/// The Machines of a MachineSet, or, without a name, those of a namespace that no MachineSet owns.
+/// Source of Machines: a MachineSet or, without a name, all Machines of a namespace that no MachineSet owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// API of the Machines.
@@ -68,19 +68,19 @@ pub struct Machine {
     pub name: String,
     /// UID of the Machine.
     pub uid: String,
-    /// Time when the Machine was made.
+    /// Time when the Machine was created.
     pub created: Option<Timestamp>,
     /// True if the Machine runs Windows.
     pub windows: bool,
-    /// True if a user has said that the Machine is no host of ours.
+    /// True if a user has excluded the Machine from the operator.
     pub ignored: bool,
     /// Labels, by which a MachineHealthCheck selects the Machine.
     pub labels: BTreeMap<String, String>,
-    /// Annotations, which may keep every MachineHealthCheck from the Machine.
+    /// Annotations, which may exclude the Machine from every MachineHealthCheck.
     pub annotations: BTreeMap<String, String>,
     /// True if the Machine is being deleted.
     pub deleting: bool,
-    /// Provider ID of the machine behind the Machine, unchecked.
+    /// Provider ID in the spec of the Machine, not validated.
     pub provider_id: Option<String>,
     /// Phase of the Machine.
     pub phase: String,
@@ -121,7 +121,7 @@ pub struct MachineSet {
     pub source: Source,
     /// True if the Machines of the MachineSet run Windows.
     pub windows: bool,
-    /// True if a user has said that the MachineSet needs no pool.
+    /// True if a user has excluded the MachineSet, so that it needs no pool.
     pub ignored: bool,
     /// Desired number of Machines.
     pub replicas: usize,
@@ -148,7 +148,7 @@ struct NodeRef {
 }
 
 impl Machine {
-    /// Reads a Machine. What is not as it should be counts as not there: others write it.
+    /// Reads a Machine. Malformed fields count as missing, because other controllers write them.
     pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
         let status = object.data.get("status").and_then(|s| MachineStatus::deserialize(s).ok()).unwrap_or_default();
         let set = object.owner_references().iter().find(|o| o.kind == "MachineSet").map(|o| o.name.clone());
@@ -197,7 +197,7 @@ impl MachineSet {
             source,
             windows: is_windows(label, group),
             ignored: is_ignored(object),
-            // Both APIs make one if nothing is said.
+            // Both APIs default to one replica.
             replicas: replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1),
             user_data: object.data.pointer(user_data).and_then(|v| v.as_str()).map(Into::into),
             deleting: object.metadata.deletion_timestamp.is_some(),

@@ -1,4 +1,4 @@
-//! Machines that are replaced because the operator cannot log in to their hosts: a new one gets the key that is in force. Pure.
+//! Replacement of Machines because the operator cannot log in to their hosts: a new Machine gets the current key. Pure.
 
 use api::WindowsNodePool;
 use jiff::Timestamp;
@@ -11,33 +11,33 @@ use crate::{rollout::maintenance_window, status::shown};
 pub struct Member<'a> {
     /// The Machine.
     pub machine: &'a Machine,
-    /// True if the Machine's Node works, and nothing is being done to it that it might not work after.
+    /// True if the Machine's Node works, and no operation is in progress after which it might not.
     pub works: bool,
-    /// Facts about the host, if it has refused every key for so long that it will no longer take one.
+    /// Facts about the host, if it has refused every key for so long that it counts as locked out.
     pub refuses: Option<Refuses>,
 }
 
 /// Facts about a host that refuses every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refuses {
-    /// True if the host is a node, which would be taken away.
+    /// True if the host is a node, which would be lost.
     pub is_node: bool,
-    /// Reason why the host has to stay, whatever the others do.
+    /// Reason why the host must stay, regardless of the other Machines.
     pub stays: Option<String>,
 }
 
-/// Verdict on a Machine whose host refuses every key.
+/// Decision about a Machine whose host refuses every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The Machine is deleted; its MachineSet makes another.
+pub enum ReplaceDecision {
+    /// The Machine is deleted; its MachineSet creates another.
     Delete,
     /// The Machine is not deleted, for this reason.
     Restricted(String),
 }
 
-/// Decides about each Machine of one MachineSet whose host refuses every key. One at a time, and only while all others work: what is wrong may be the
-/// key. `set` is that MachineSet, if it is there.
-pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, Verdict)> {
+/// Decides about each Machine of one MachineSet whose host refuses every key. Machines are replaced one at a time, and only while all others
+/// work: otherwise the key itself may be wrong. `set` is that MachineSet, if it exists.
+pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, ReplaceDecision)> {
     let refusing = members.iter().filter(|m| !m.machine.deleting && !m.machine.ignored);
     let mut refusing: Vec<(&Member<'a>, &Refuses)> =
         refusing.filter_map(|m| m.refuses.as_ref().map(|refuses| (m, refuses))).collect();
@@ -45,33 +45,33 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
     let mut first: Option<&str> = None;
     let mut verdict = |m: &Member<'a>, refuses: &Refuses| {
         if let Some(why) = refuses.stays.clone().or_else(|| nobody_makes_another(m.machine, set)) {
-            return Verdict::Restricted(why);
+            return ReplaceDecision::Restricted(why);
         }
         let others = || members.iter().filter(|o| o.machine.uid != m.machine.uid);
         if let Some(other) = others().find(|o| o.machine.deleting) {
             let name = &other.machine.name;
-            return Verdict::Restricted(format!(
+            return ReplaceDecision::Restricted(format!(
                 "another Machine of its MachineSet is being deleted ({name}): one at a time"
             ));
         }
         if let Some(other) = others().find(|o| o.machine.phase != "Running" || !o.works) {
-            return Verdict::Restricted(format!(
+            return ReplaceDecision::Restricted(format!(
                 "another Machine of its MachineSet does not work either ({}): check that the private key is the right one",
                 other.machine.name
             ));
         }
-        // Between the end of one and the beginning of the next, all that are there work.
+        // Between the end of one replacement and the start of its new Machine, all existing Machines work.
         let wanted = set.map_or(0, |s| s.replicas);
         if members.len() < wanted {
-            return Verdict::Restricted(format!("its MachineSet has {} of {wanted} Machines", members.len()));
+            return ReplaceDecision::Restricted(format!("its MachineSet has {} of {wanted} Machines", members.len()));
         }
         if let Some(first) = first {
-            return Verdict::Restricted(format!(
+            return ReplaceDecision::Restricted(format!(
                 "another Machine of its MachineSet is being deleted ({first}): one at a time"
             ));
         }
         first = Some(&m.machine.name);
-        Verdict::Delete
+        ReplaceDecision::Delete
     };
     refusing.into_iter().map(|(m, refuses)| (m.machine, verdict(m, refuses))).collect()
 }
@@ -83,8 +83,7 @@ fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<S
     set.is_none_or(|s| s.deleting).then(|| "its MachineSet no longer exists, so no controller would replace it".into())
 }
 
-/// Returns the reason why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether the host would be
-/// missed.
+/// Returns the reason why a host must not be touched now, by its pool and its own annotations. `is_node` is true if the host is a node.
 pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
     if pool.spec.is_plan() {
         return Some("its pool is in mode Plan".into());

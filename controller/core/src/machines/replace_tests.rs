@@ -42,7 +42,7 @@ fn one_is_replaced_while_all_others_work() {
     let stays = Some(Refuses { is_node: true, stays: Some("paused".into()) });
     let (one, three) = (set(1), set(3));
     let dying = MachineSet { deleting: true, ..set(1) };
-    // Machines, whether their Nodes work, whether their hosts refuse.
+    // Columns: name, members (Machine, Node works, host refuses), MachineSet, expected decisions.
     for (about, members, set, expected) in [
         ("no host refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
         ("the only one", vec![(&bad, down, &new)], Some(&one), vec![("bad", "")]),
@@ -120,8 +120,8 @@ fn one_is_replaced_while_all_others_work() {
         let seen: Vec<(&str, &str)> = verdicts
             .iter()
             .map(|(m, v)| match v {
-                Verdict::Delete => (m.name.as_str(), ""),
-                Verdict::Restricted(why) => (m.name.as_str(), why.as_str()),
+                ReplaceDecision::Delete => (m.name.as_str(), ""),
+                ReplaceDecision::Restricted(why) => (m.name.as_str(), why.as_str()),
             })
             .collect();
         let same = |seen: &(&str, &str), expected: &(&str, &str)| {
@@ -131,7 +131,7 @@ fn one_is_replaced_while_all_others_work() {
             seen.len() == expected.len() && seen.iter().zip(&expected).all(|(s, e)| same(s, e)),
             "{about}: {seen:?}"
         );
-        assert!(verdicts.iter().filter(|(_, v)| *v == Verdict::Delete).count() <= 1, "{about}");
+        assert!(verdicts.iter().filter(|(_, v)| *v == ReplaceDecision::Delete).count() <= 1, "{about}");
     }
 }
 
@@ -156,7 +156,7 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
     let open = pool(None, false, Some(vec![window("30 11 * * *")]));
     let closed = pool(None, false, Some(vec![window("0 3 * * *")]));
     let wrong = pool(None, false, Some(vec![window("0 3 * *")]));
-    // Pool, whether the host is on hold, why a node stays, and why a host that is no node yet does.
+    // Columns: name, pool, host on hold, reason why a node stays, reason why a host that is no node yet stays.
     for (about, pool, held, node, new) in [
         ("nothing is said", &works, false, None, None),
         ("on hold", &works, true, Some("on hold"), Some("on hold")),

@@ -1,8 +1,7 @@
-//! The record of what a pool's template and a host's entry put on a Node: only this may be removed from the Node.
-//! Pure.
+//! Record of the metadata that a pool's template and a host's entry put on a Node: only this may be removed from it. Pure.
 //!
-//! The record stands in the instance's status, which only the operator writes. The Node cannot hold it: kubelet writes annotations of
-//! its own Node, and the operator would remove for it what kubelet itself must not remove.
+//! The record is in the instance's status, which only the operator writes. On the Node, kubelet could change it, and thereby make the
+//! operator remove what kubelet itself must not remove.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +11,18 @@ use kube::ResourceExt;
 
 use super::desired_metadata::DesiredNodeMetadata;
 
-/// Keys that the template put on a Node.
+/// Keys of the metadata that the operator put on a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Keys of labels.
     pub labels: BTreeSet<String>,
     /// Keys of annotations.
     pub annotations: BTreeSet<String>,
-    /// Taints, see [`taint_id`].
+    /// Identifiers of taints, see [`taint_id`].
     pub taints: BTreeSet<String>,
 }
 
-/// Name of a taint among those of a Node: its value is not part of it.
+/// Returns the identifier of a taint on a Node. The value is not part of it.
 pub(crate) fn taint_id(key: &str, effect: &str) -> String {
     format!("{key}:{effect}")
 }
@@ -31,9 +30,9 @@ pub(crate) fn taint_id(key: &str, effect: &str) -> String {
 impl Applied {
     /// Returns the metadata that the operator put on `node`, by the status of its instance.
     ///
-    /// Without a record, only the default taint of a node that comes from the legacy operator counts: kubelet has registered
-    /// with it because its configuration says so. A Node with the label of a pool was this operator's before, and its record
-    /// is lost, as after a restore without status: nothing is removed from it.
+    /// Without a record, only the default taint counts, and only on a node of the legacy operator, whose kubelet has registered with
+    /// it. A Node with a pool's label was already managed by this operator, and its record is lost, for example after a restore
+    /// without status: nothing is removed from it.
     pub fn on(node: &Node, recorded: Option<&TemplateApplied>) -> Self {
         let Some(recorded) = recorded else {
             if node.labels().contains_key(key::POOL) {
@@ -44,14 +43,13 @@ impl Applied {
         };
         let all = Self::from(recorded);
         if recorded.node_uid.is_some() && recorded.node_uid != node.metadata.uid {
-            // A Node that was created again has the labels of others alone, but kubelet registers with the taints of its
-            // configuration.
+            // A recreated Node has only labels of others, but kubelet registers with the taints of its configuration.
             return Self { taints: all.taints, ..Self::default() };
         }
         all
     }
 
-    /// Returns the metadata of `wanted` that may be removed from a Node later.
+    /// Returns the metadata of `wanted` that may later be removed from a Node.
     pub fn of(wanted: &DesiredNodeMetadata) -> Self {
         Self {
             labels: wanted.labels.keys().cloned().collect(),
@@ -60,7 +58,7 @@ impl Applied {
         }
     }
 
-    /// Adds what `other` has. The union is stored before a Node is changed: whether the change was made is not known after a crash.
+    /// Adds the keys of `other`. The union is stored before a Node changes: after a crash, the change may or may not be made.
     pub fn and(mut self, other: &Self) -> Self {
         self.labels.extend(other.labels.iter().cloned());
         self.annotations.extend(other.annotations.iter().cloned());
@@ -68,7 +66,7 @@ impl Applied {
         self
     }
 
-    /// Returns the record as the status has it.
+    /// Returns the record in the form of the status.
     pub fn record(self, node_uid: Option<String>) -> TemplateApplied {
         let list = |keys: BTreeSet<String>| keys.into_iter().collect();
         TemplateApplied {
@@ -79,7 +77,7 @@ impl Applied {
         }
     }
 
-    /// Reports whether a record of `node` names all of these keys.
+    /// Reports whether the record of `node` contains all of these keys.
     pub fn is_recorded(&self, node: &Node, recorded: Option<&TemplateApplied>) -> bool {
         recorded.is_some() && Self::on(node, recorded).and(self) == Self::on(node, recorded)
     }

@@ -1,4 +1,4 @@
-//! Parts of a Node that the operator keeps, and changes of it that matter.
+//! Parts of a Node that the operator caches, and changes of a Node that matter.
 //!
 //! kubelet reports a Node's status every few minutes, with new times and with the images on the host, and CSI drivers report volumes.
 //! kube-controller-manager writes an annotation to all Nodes when the cluster has grown. No decision reads any of that, and in a large fleet it is
@@ -10,10 +10,10 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::Resource as _;
 
-/// Annotation that says how long kubelet may keep Secrets and ConfigMaps, which follows from the number of Nodes.
+/// Annotation with the time for which kubelet may cache Secrets and ConfigMaps, which depends on the number of Nodes.
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// Removes from a Node what no decision reads: managed fields, images, volumes, resources, features, the times of heartbeats, and [`TTL`].
+/// Removes the parts of a Node that no decision reads: managed fields, images, volumes, resources, features, the times of heartbeats, and [`TTL`].
 pub fn keep_essentials(node: &mut Node) {
     node.metadata.managed_fields = None;
     if let Some(annotations) = &mut node.metadata.annotations {
@@ -36,10 +36,10 @@ pub fn keep_essentials(node: &mut Node) {
     }
 }
 
-/// Reports whether a controller must see `after`, where `before` is what it has seen last. Both are as [`keep_essentials`] leaves them.
+/// Reports whether controllers must see the change from `before` to `after`. [`keep_essentials`] must have been applied to both.
 pub fn differs(before: &Node, after: &Node) -> bool {
     let (was, is) = (before.meta(), after.meta());
-    // Any write changes the resource version.
+    // Any write changes the resource version, so it is not compared.
     let same_metadata = was.uid == is.uid
         && was.labels == is.labels
         && lasting(was.annotations.as_ref()).eq(lasting(is.annotations.as_ref()))
@@ -49,7 +49,7 @@ pub fn differs(before: &Node, after: &Node) -> bool {
     !same_metadata || before.spec != after.spec || before.status != after.status
 }
 
-/// Annotations without the time of wicd's last report.
+/// Returns the annotations without the time of wicd's last report.
 fn lasting(annotations: Option<&BTreeMap<String, String>>) -> impl Iterator<Item = (&String, &String)> {
     annotations.into_iter().flatten().filter(|(name, _)| *name != key::WICD_REPORTED)
 }
@@ -83,7 +83,7 @@ mod tests {
         node
     }
 
-    /// Case: what changes, how, and whether that is a difference.
+    /// Case: description, change, and whether it counts as a difference.
     type Case = (&'static str, fn(&mut Value), bool);
 
     #[test]

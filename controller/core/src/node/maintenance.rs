@@ -1,4 +1,4 @@
-//! Requests of users, programs and hosts for the maintenance of a node. Pure.
+//! Maintenance of a node, as requested by users, programs and hosts. Pure.
 
 use api::{MaintenanceState, WindowsInstance, maintenance::MOST_REASON, names::key, text::line};
 use k8s_openapi::api::core::v1::Node;
@@ -7,25 +7,25 @@ use kube::ResourceExt;
 /// Client that requests a maintenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// A client of the API server that may write the instance.
+    /// Client of the API server that may write the instance.
     Person,
-    /// A client that may write the Node: a user, or the host's own kubelet.
+    /// Client that may write the Node: a user, or the host's own kubelet.
     Node,
-    /// The host: an administrator there, by its daemon.
+    /// Administrator on the host, through wicd.
     Host,
 }
 
-/// A request that is in effect.
+/// Maintenance request in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Client that requests the maintenance.
     pub by: By,
-    /// The reason, made safe to show.
+    /// Reason of the request, safe to display.
     pub reason: String,
 }
 
 impl Request {
-    /// Returns the request in words.
+    /// Returns the request as text for users.
     pub fn in_words(&self) -> String {
         match self.by {
             By::Person => self.reason.clone(),
@@ -35,16 +35,16 @@ impl Request {
     }
 }
 
-/// Requests of all annotations together.
+/// Maintenance requests of all annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// The request in effect.
+    /// Request in effect, if there is one.
     pub request: Option<Request>,
     /// True if the host requests a maintenance that a user refuses.
     pub refused: bool,
 }
 
-/// Reads the annotations of a maintenance. That of the instance takes precedence over those of the Node, which the host's own kubelet may write.
+/// Reads the maintenance annotations. The annotation of the instance takes precedence over those of the Node, which the host's own kubelet may write.
 pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     let on_node = |key: &str| node.and_then(|n| n.annotations().get(key)).filter(|v| !v.is_empty());
     let by_host = on_node(key::MAINTENANCE_REQUEST);
@@ -58,7 +58,7 @@ pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     }
 }
 
-/// The state to show while no maintenance is in progress.
+/// Returns the state to show while no maintenance is in progress.
 pub fn idle_state(requests: &Requests, held: bool) -> Option<MaintenanceState> {
     match requests {
         Requests { request: Some(_), .. } if held => Some(MaintenanceState::Held),

@@ -1,7 +1,7 @@
-//! The desired metadata of a Node, and the smallest patch that applies it. Pure.
+//! Desired metadata of a Node, and the smallest patch that applies it. Pure.
 //!
-//! Only what the pool's template put there is ever removed; the instance's status records what that is, see
-//! [`super::applied`]. Labels, annotations and taints of others stay.
+//! Only metadata that the operator put on the Node is ever removed; the instance's status records it, see [`super::applied`]. Labels,
+//! annotations and taints of others stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use super::{
     desired_metadata::DesiredNodeMetadata,
 };
 
-/// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
-/// resource version where it has the list of taints, which is written whole, or the provider ID, which is written once. Without, it is
-/// not in the way of all the others that write a new Node.
+/// Returns the merge patch that applies the desired metadata, or `None` if nothing changes. `before` is the metadata that may be
+/// removed. The patch has a resource version only with the list of taints, which is replaced as a whole, or the provider ID, which is
+/// set once. Without it, the patch does not conflict with other writers of a new Node.
 pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {
@@ -91,14 +91,14 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
             });
         }
     }
-    // An absent value and an empty one are equivalent, except in a comparison.
+    // An absent value and an empty one count as equal.
     let plain = |list: &[NodeTaint]| -> Vec<(String, String, String)> {
         list.iter().map(|t| (t.key.clone(), t.effect.clone(), t.value.clone().unwrap_or_default())).collect()
     };
     (plain(&result) != plain(&has)).then_some(result)
 }
 
-/// Desired metadata of a host's Node, from its pool's template, its entry in the inventory, and the domain that the host reports.
+/// Returns the desired metadata of a host's Node, from its pool's template, its inventory entry, and the domain that the host reports.
 pub fn template(pool: &WindowsNodePool, host: &InstanceHost, facts: Option<&HostFacts>) -> DesiredNodeMetadata {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
@@ -106,8 +106,8 @@ pub fn template(pool: &WindowsNodePool, host: &InstanceHost, facts: Option<&Host
     labels.extend(facts.and_then(|f| f.domain.clone()).map(|domain| (key::DOMAIN.to_string(), domain)));
     let mut stale = Vec::new();
     if pool.spec.inventory.machine_set_ref.is_some() {
-        // The legacy operator deconfigures each node with this label that its ConfigMap does not list. The role of a Machine's
-        // Node comes from the Machine.
+        // The legacy operator deconfigures each node with this label that is missing in its ConfigMap. A Machine's Node gets its role
+        // from the Machine.
         labels.remove(key::BYOH);
         stale.push(key::BYOH);
     } else {
@@ -122,14 +122,14 @@ pub fn template(pool: &WindowsNodePool, host: &InstanceHost, facts: Option<&Host
     }
 }
 
-/// Taints of a host's Node: those of the template, and those of its entry, which win.
+/// Returns the taints of a host's Node. Taints of its inventory entry take precedence over the template's.
 pub fn template_taints(pool: &WindowsNodePool, host: &InstanceHost) -> Vec<Taint> {
     let all = pool.spec.taints().into_iter().chain(host.taints.iter().cloned());
     let by_id: BTreeMap<String, Taint> = all.map(|t| (taint_id(&t.key, t.effect.as_str()), t)).collect();
     by_id.into_values().collect()
 }
 
-/// Returns the changes of a patch, in words.
+/// Returns the changes of a patch, as text for users.
 pub fn changed_parts(patch: &Value) -> Vec<String> {
     let keys = |path: &str| -> Vec<&str> {
         let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();

@@ -1,12 +1,12 @@
-//! Nodes: what they report, whose they are, and the metadata that they must have.
+//! Nodes: their reports, owners and metadata.
 //!
-//! * [`owner`]: whose a Node is.
-//! * [`metadata`]: the labels, annotations and taints of a Node, and the patch that applies them.
-//! * [`permitted`]: which labels, annotations and taints users may give to a Node.
-//! * [`maintenance`]: what is requested of a node's maintenance.
-//! * [`applied`]: the record of what may be removed from a Node.
-//! * [`essentials`]: what is kept of a Node, and which changes of it matter.
-//! * [`silence`]: whether the daemon of a host reports.
+//! * [`owner`]: owner of a Node.
+//! * [`metadata`]: labels, annotations and taints of a Node, and the patch that applies them.
+//! * [`permitted`]: labels, annotations and taints that users may set on a Node.
+//! * [`maintenance`]: maintenance requests for a node.
+//! * [`applied`]: record of the metadata that may be removed from a Node.
+//! * [`essentials`]: parts of a Node that the operator caches, and changes that matter.
+//! * [`silence`]: detection of hosts whose daemon no longer reports.
 
 pub mod applied;
 pub mod desired_metadata;
@@ -21,23 +21,23 @@ use api::NodeRef;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-/// Reference to a Node.
+/// Returns a reference to a Node.
 pub fn reference(node: &Node) -> NodeRef {
     NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
 }
 
-/// Boot id of the host, as kubelet reported it at its start.
+/// Returns the boot ID of the host, as kubelet reported it at its start.
 pub fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
 
-/// Reports whether nothing is heard of kubelet: the cluster, and not kubelet, says of its Node that it is not known to be Ready.
-pub fn is_unheard(node: &Node) -> bool {
+/// Reports whether kubelet has stopped reporting: the cluster has set the condition Ready of its Node to Unknown.
+pub fn is_ready_unknown(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-/// Returns whether the Node is Ready, since when, and kubelet's message.
+/// Returns whether the Node is Ready, the time of the last transition, and kubelet's message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == "Ready") {

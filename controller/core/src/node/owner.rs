@@ -1,16 +1,16 @@
-//! Owner of a Node: the one place that decides it.
+//! Owner of a Node. Only this module decides it.
 //!
-//! The name of a Node proves nothing: names are chosen by the author of a list, or by a host itself. The report of a
-//! host proves nothing either. A Node is a host's if
+//! The name of a Node proves nothing: the author of a list or the host itself chooses it. The report of a host proves nothing either. A
+//! Node belongs to a host if
 //!
-//! - it has the UID that is on record for the host ([`By::Uid`]);
-//! - or the host holds the name, because there was no Node of that name when the host was given its identity, and what appeared then runs
+//! - it has the UID that is recorded for the host ([`By::Uid`]);
+//! - or the host has reserved the name, because no Node had it when the host got its identity, and the Node that appeared then runs
 //!   Windows and has an address of the host ([`By::Name`]);
 //! - or it runs Windows, this operator or the legacy one has marked it, and it has an address at which the host was reached
 //!   ([`By::Mark`]).
 //!
-//! Every other Node has another owner; a Node that runs Linux always does. Wherever something is
-//! issued, moved away or deleted, the Node must come from the API server: the operator's cache has Windows Nodes only.
+//! Every other Node has another owner. Before anything is issued, moved away or deleted, the Node must be read from the API server: the
+//! operator's cache has only Windows Nodes.
 
 use std::{fmt, net::IpAddr};
 
@@ -18,44 +18,44 @@ use api::{Origin, WindowsInstance, WindowsInstanceStatus, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-/// Known facts about a host, to distinguish its Node from those of others.
+/// Known facts about a host, to tell its Node from other Nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// Name of the host's Node.
     pub name: String,
-    /// UID of the host's Node, as it is on record.
+    /// Recorded UID of the host's Node.
     pub uid: Option<String>,
-    /// True if the host holds the name: there was no Node of that name when the host was given its identity, or it was one that was proven.
+    /// True if the host has reserved the name: no Node had it when the host got its identity, or a proven Node had it.
     pub holds_name: bool,
     /// Addresses at which the host was reached with its pinned host key, or that its Machine has.
     pub proven: Vec<IpAddr>,
-    /// Addresses that the host reports. They count only for a Node that appears under a name that the host holds.
+    /// Addresses that the host reports. They count only for a Node that appears under a name that the host has reserved.
     pub reported: Vec<IpAddr>,
 }
 
 /// Owner of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// There is no Node of that name.
+pub enum NodeOwner {
+    /// No Node has this name.
     Nobodys,
-    /// The Node is the host's.
+    /// The Node belongs to the host.
     Hosts(By),
-    /// The Node is another owner's, or its owner is unknown.
+    /// The Node belongs to another owner, or its owner is unknown.
     Others(Mismatch),
 }
 
-/// Proof that a Node is a host's.
+/// Proof that a Node belongs to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// UID of the Node.
+    /// Recorded UID of the Node.
     Uid,
-    /// Name of the Node, which the host holds, and its addresses.
+    /// Name that the host has reserved, and an address of the host, if the Node has addresses.
     Name,
-    /// The mark of an operator, and an address at which the host was reached.
+    /// Mark of an operator, and an address at which the host was reached.
     Mark,
 }
 
-/// Reason why a Node does not count as a host's. The text names the remedy.
+/// Reason why a Node does not belong to a host. The text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The Node does not run Windows.
@@ -63,11 +63,11 @@ pub enum Mismatch {
         /// Operating system of the Node.
         os: String,
     },
-    /// The Node has other addresses.
+    /// The Node has none of the host's addresses.
     OtherAddresses {
-        /// Addresses that the Node has.
+        /// Addresses of the Node.
         has: Vec<String>,
-        /// Addresses that are proven of the host.
+        /// Proven addresses of the host.
         proven: Vec<IpAddr>,
     },
     /// No operator has marked the Node as its own.
@@ -98,14 +98,14 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Known facts about the host of an instance, to identify its Node. `addresses_of` returns what the status of a Machine lists.
+/// Returns the known facts about an instance's host. `addresses_of` returns the addresses in the status of a Machine.
 pub fn evidence(
     instance: &WindowsInstance,
     status: &WindowsInstanceStatus,
     addresses_of: &dyn Fn(&str) -> Vec<(String, String)>,
 ) -> Evidence {
     let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
-    // A Node of another UID than the one on record has appeared since that one was deleted, whether that was seen or not.
+    // A Node with another UID than the recorded one has appeared since that was deleted, even if the deletion was not observed.
     let holds_name = status.holds_node_name || uid.is_some();
     let facts = status.facts.as_ref().filter(|_| holds_name);
     let reported = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
@@ -118,8 +118,8 @@ pub fn evidence(
     }
 }
 
-/// The addresses that are proven to be of a host: where it was reached last, and what its Machine has. Of a host that was never
-/// reached nothing is proven.
+/// Returns the proven addresses of a host: the one at which it was last reached, and those of its Machine. A host that was never reached
+/// has none.
 pub fn proven_addresses(
     origin: Option<&Origin>,
     status: &WindowsInstanceStatus,
@@ -136,42 +136,44 @@ pub fn proven_addresses(
     all
 }
 
-/// Decides whose the Node of that name is.
-pub fn whose(node: Option<&Node>, evidence: &Evidence) -> Whose {
-    let Some(node) = node else { return Whose::Nobodys };
+/// Decides who owns the Node with the host's name.
+pub fn whose(node: Option<&Node>, evidence: &Evidence) -> NodeOwner {
+    let Some(node) = node else { return NodeOwner::Nobodys };
     if evidence.uid.is_some() && node.uid() == evidence.uid {
-        return Whose::Hosts(By::Uid);
+        return NodeOwner::Hosts(By::Uid);
     }
     let os = node.labels().get("kubernetes.io/os").map_or("an unknown system", String::as_str);
     if os != "windows" {
-        return Whose::Others(Mismatch::NotWindows { os: os.chars().filter(|c| !c.is_control()).take(63).collect() });
+        return NodeOwner::Others(Mismatch::NotWindows {
+            os: os.chars().filter(|c| !c.is_control()).take(63).collect(),
+        });
     }
     let addresses = addresses(node);
     let has_one_of = |known: &[IpAddr]| addresses.iter().any(|a| known.contains(a));
-    // One that has only just registered may have no address yet.
+    // A Node that has just registered may have no address yet.
     let of_holder = addresses.is_empty() || has_one_of(&evidence.proven) || has_one_of(&evidence.reported);
     if evidence.holds_name && of_holder {
-        return Whose::Hosts(By::Name);
+        return NodeOwner::Hosts(By::Name);
     }
     if !has_one_of(&evidence.proven) {
         let has = addresses.iter().map(ToString::to_string).collect();
-        return Whose::Others(Mismatch::OtherAddresses { has, proven: evidence.proven.clone() });
+        return NodeOwner::Others(Mismatch::OtherAddresses { has, proven: evidence.proven.clone() });
     }
-    if is_marked(node) { Whose::Hosts(By::Mark) } else { Whose::Others(Mismatch::Unmarked) }
+    if is_marked(node) { NodeOwner::Hosts(By::Mark) } else { NodeOwner::Others(Mismatch::Unmarked) }
 }
 
-/// The IP addresses that a Node reports, each in its canonical form.
+/// Returns the IP addresses that a Node reports, in canonical form.
 pub fn addresses(node: &Node) -> Vec<IpAddr> {
     let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }
 
-/// Reports whether a Node runs Windows and was made by an operator, this one or the legacy one.
+/// Reports whether a Node runs Windows and has a mark of this operator or the legacy one.
 pub fn is_of_operator(node: &Node) -> bool {
     node.labels().get("kubernetes.io/os").is_some_and(|os| os == "windows") && is_marked(node)
 }
 
-/// Reports whether an operator, this one or the legacy one, has made a Node.
+/// Reports whether a Node has a mark of this operator or the legacy one.
 fn is_marked(node: &Node) -> bool {
     [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
         || [key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME]
@@ -197,7 +199,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Addresses that a certificate may name: a host that lies about its own must not get one for them.
+    /// Covers addresses that a certificate may name: a host must not get a certificate for an address that it only reports.
     #[test]
     fn an_address_that_a_host_only_reports_is_not_proven() {
         let machine = |name: &str| match name {
@@ -264,11 +266,11 @@ mod tests {
             ("made again by another", Some(node("windows", "10.0.0.9", true)), &again, Err("OtherAddresses")),
         ] {
             let found = match whose(node.as_ref(), evidence) {
-                Whose::Nobodys => Ok(None),
-                Whose::Hosts(by) => Ok(Some(by)),
-                Whose::Others(Mismatch::NotWindows { .. }) => Err("NotWindows"),
-                Whose::Others(Mismatch::OtherAddresses { .. }) => Err("OtherAddresses"),
-                Whose::Others(Mismatch::Unmarked) => Err("Unmarked"),
+                NodeOwner::Nobodys => Ok(None),
+                NodeOwner::Hosts(by) => Ok(Some(by)),
+                NodeOwner::Others(Mismatch::NotWindows { .. }) => Err("NotWindows"),
+                NodeOwner::Others(Mismatch::OtherAddresses { .. }) => Err("OtherAddresses"),
+                NodeOwner::Others(Mismatch::Unmarked) => Err("Unmarked"),
             };
             assert_eq!(found, expected, "{about}");
         }

@@ -1,6 +1,6 @@
-//! Labels, annotations and taints that users may give to a Node, whatever they are written in. Pure.
+//! Labels, annotations and taints that users may set on a Node, from any source. Pure.
 //!
-//! The CRD has the same rules; lists of other sources do not pass through it, nor does a pool that an older CRD has admitted.
+//! The CRD has the same rules, but lists from other sources bypass it, and so does a pool that an older CRD admitted.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use api::{Host, Taint, WindowsNodePoolSpec};
 
 use crate::render::RenderError;
 
-/// Groups whose labels belong to others, with all groups below them.
+/// Groups whose labels are reserved, including all groups below them.
 const RESERVED: [&str; 3] = ["kubernetes.io", "k8s.io", api::names::GROUP];
-/// Groups of Kubernetes that a user may use for a Node.
+/// Groups of Kubernetes that users may use on a Node.
 const FREE: [&str; 3] = ["node-role.kubernetes.io", "node.kubernetes.io", "topology.kubernetes.io"];
 /// Roles by which pods and controllers recognise a control plane node.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
-/// Returns the fault of a label's key, and the remedy.
+/// Returns the fault of a label key, with the remedy.
 pub fn key_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
         return Some(NO_KEY);
     }
     if CONTROL_PLANE.contains(&key) {
-        return Some("a Windows node has no control plane");
+        return Some("a Windows node cannot be a control plane node");
     }
     let is_free = group.is_some_and(|g| FREE.contains(&g));
     (!is_free && is_reserved(group)).then_some(
@@ -31,7 +31,7 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
     )
 }
 
-/// Returns the fault of an annotation's key, and the remedy.
+/// Returns the fault of an annotation key, with the remedy.
 fn annotation_problem(key: &str) -> Option<&'static str> {
     let (group, is_key) = parts(key);
     if !is_key {
@@ -41,7 +41,7 @@ fn annotation_problem(key: &str) -> Option<&'static str> {
         .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others")
 }
 
-/// Returns the fault of a taint, and the remedy.
+/// Returns the fault of a taint, with the remedy.
 pub fn taint_problem(taint: &Taint) -> Option<String> {
     let (group, is_key) = parts(&taint.key);
     let of_others = ["node.kubernetes.io", api::names::GROUP];
@@ -58,20 +58,20 @@ pub fn taint_problem(taint: &Taint) -> Option<String> {
     value_problem(value).map(|todo| format!("{value:?} is not a valid value of the taint {}: {todo}", taint.key))
 }
 
-/// Returns the fault of a label's value, and the remedy.
+/// Returns the fault of a label value, with the remedy.
 pub fn value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_word(value)).then_some("use at most 63 letters, digits, `-`, `_` and `.`")
 }
 
-/// The field of a host's entry that its Node must not have, and why.
+/// Returns the first invalid field of a host's entry, with the fault.
 pub fn host_problem(host: &Host) -> Option<(&'static str, String)> {
     of(host.labels.as_ref(), None, host.taints.as_deref())
 }
 
-/// Checks what the template of a pool puts on each Node.
+/// Checks the metadata that a pool's template sets on each Node.
 ///
 /// # Errors
-/// [`RenderError::Metadata`] for the first label, annotation or taint that a Node must not have.
+/// [`RenderError::Metadata`] for the first label, annotation or taint that users must not set.
 pub fn check_template(spec: &WindowsNodePoolSpec) -> Result<(), RenderError> {
     let metadata = spec.template.as_ref().and_then(|t| t.metadata.as_ref());
     let (labels, annotations) =

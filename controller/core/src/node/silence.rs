@@ -1,4 +1,4 @@
-//! Silence of wicd. A daemon that is stopped reports no drift, no wish for a restart and no version: all looks well. Pure.
+//! Detection of a silent wicd. A stopped daemon reports no drift, no restart request and no version, so that all seems well. Pure.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use api::{
     text::line,
 };
 
-/// Time without a new report after which wicd counts as silent: three reports did not come.
+/// Time without a new report after which wicd counts as silent: three reports are missing.
 const SILENT_AFTER: Duration = REPORT_INTERVAL.saturating_mul(3);
-/// Interval at which a daemon that is silent is looked for.
+/// Interval between checks while wicd is silent.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
-/// Maximum length of a text of a report that is shown.
+/// Maximum length of the reported time in a message.
 const MOST_TEXT: usize = 40;
 
-/// Message about a daemon that is silent, or `None` if it is not. `reported` is the last report, `unchanged` for how long this process has seen it on
-/// a Ready Node, and `told` the message that stands: a process that has just started goes by it.
+/// Returns the message about a silent wicd, or `None` if it reports. `reported` is the time of the last report, `unchanged` the time for which this
+/// process has seen that report on a Ready Node, and `told` the message in the status, on which a restarted operator relies.
 pub fn silence(reported: &str, unchanged: Duration, told: Option<&str>) -> Option<String> {
     let message = format!(
-        "wicd, the daemon of the host, last reported at {}, and kubelet works: until it reports again, no drift is restored, no version followed and no certificate renewed. On the host, start the service {WICD_SERVICE}; its log is in C:\\var\\log\\wicd",
+        "wicd, the daemon of the host, last reported at {}, and kubelet works: until it reports again, drift is not corrected, new versions are not applied and certificates are not renewed. On the host, start the service {WICD_SERVICE}; its log is in C:\\var\\log\\wicd",
         line(reported, MOST_TEXT)
     );
     (unchanged >= SILENT_AFTER || told == Some(message.as_str())).then_some(message)
 }
 
-/// Wait until the next check of a daemon: no event comes with a report that does not come.
+/// Returns the time until the next check of wicd: missing reports cause no event.
 pub fn next_look(is_silent: bool) -> Duration {
     if is_silent { LOOK_AGAIN } else { REPORT_INTERVAL }
 }

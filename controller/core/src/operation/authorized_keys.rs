@@ -1,7 +1,7 @@
-//! The lines of an `authorized_keys` file: one key beside another, and one in place of another.
+//! Edits of an `authorized_keys` file: adding one key beside another, and replacing one key by another.
 //!
-//! A parser of whole entries would not do: it refuses lines that sshd takes, and what it writes is not what it has read. Here a
-//! line is only read, and lines that stay do so byte for byte.
+//! A parser of whole entries is not used: it rejects lines that sshd accepts, and does not write lines as it has read them. This module only
+//! reads lines, and keeps the remaining ones byte for byte.
 
 use api::names::COMPONENT;
 
@@ -13,12 +13,12 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// Makes a public key from its type and its Base64 text.
+    /// Creates a public key from its type and its Base64 text.
     pub fn new(type_: &str, base64: &str) -> Self {
         Self { type_: type_.into(), base64: base64.trim_end_matches('=').into() }
     }
 
-    /// Reads a public key from `type base64`, whatever follows.
+    /// Parses a public key from `type base64`, and ignores what follows.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let (type_, base64) = (words.next()?, words.next()?);
@@ -43,9 +43,8 @@ pub enum Old {
     Goes,
 }
 
-/// Adds the new key to a file that has the old one, under the same conditions (the options before it, as `from="…"`), if it is not there yet; with
-/// [`Old::Goes`], takes the old one out. `None` if that changes nothing, and for a file without the old key, which is not where the key has to be
-/// changed.
+/// Adds the new key, if it is missing, to a file that has the old key, with the same options (such as `from="…"`); with [`Old::Goes`], removes
+/// the old key. `None` if nothing changes. A file without the old key is left unchanged.
 pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<String> {
     let lines: Vec<&str> = file.split_inclusive('\n').collect();
     let options = lines.iter().find_map(|line| options_of(line, old)).filter(|_| new != old)?;
@@ -58,7 +57,7 @@ pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<S
     let goes = |line: &str| what == Old::Goes && options_of(line, old).is_some();
     edited.extend(lines.iter().filter(|line| !goes(line)).copied());
     if !is_there {
-        // At the end, so that no byte before it moves.
+        // Appended, so that no byte before it moves.
         if !edited.is_empty() && !edited.ends_with('\n') {
             edited.push_str(ending);
         }
@@ -68,12 +67,12 @@ pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<S
     Some(edited)
 }
 
-/// Reports whether a key may log in by a line of the file.
+/// Reports whether a line of the file accepts a key.
 pub fn holds(file: &str, key: &PublicKey) -> bool {
     file.split_inclusive('\n').any(|line| options_of(line, key).is_some())
 }
 
-/// The options of a line that lets this key in; `None` for every other line.
+/// Returns the options of a line that accepts this key; `None` for every other line.
 fn options_of<'a>(line: &'a str, key: &PublicKey) -> Option<&'a str> {
     let line = line.trim_matches([' ', '\t', '\r', '\n']);
     if line.starts_with('#') {
@@ -83,7 +82,7 @@ fn options_of<'a>(line: &'a str, key: &PublicKey) -> Option<&'a str> {
         return Some("");
     }
     let (options, rest) = line.split_at(end_of_options(line));
-    // Such a line lets in what the key has signed, and not the key.
+    // Such a line accepts keys that this key has signed, and not the key itself.
     let signs = options.split(',').any(|option| option.eq_ignore_ascii_case("cert-authority"));
     (!signs && PublicKey::parse(rest).is_some_and(|k| k == *key)).then_some(options)
 }
@@ -128,7 +127,7 @@ mod tests {
 
     #[test]
     fn files() {
-        // What is there, what it is with both keys, and what it is at last.
+        // Columns: name, original file, file with both keys, file with only the new key.
         for (about, file, both, last) in [
             ("the one line", "{O}\n", Some("{O}\n{A}\n"), Some("{A}\n")),
             ("no newline at the end", "{O}", Some("{O}\n{A}\n"), Some("{A}\n")),

@@ -1,4 +1,4 @@
-//! Reasons why the operator trusts no key of a host, so that it does not log in.
+//! Reasons why the operator trusts no host key and does not log in.
 
 use api::Reason;
 
@@ -17,7 +17,7 @@ pub enum HostKeyProblem {
     /// A host key cannot be read.
     #[error("{place}: {error}; until it is corrected or removed, the operator does not log in to the host")]
     Unusable {
-        /// Place of the host key.
+        /// Location of the host key.
         place: String,
         /// Fault of the host key.
         error: String,

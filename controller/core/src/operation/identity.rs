@@ -1,8 +1,7 @@
 //! Proof that the host that answers is the expected one, in one place. Pure.
 //!
-//! The address was reached and the host key was verified before. The decision uses values that no other host can
-//! report: the machine id that was recorded when the host joined, the record that the host keeps of whose it is, and
-//! this cluster's own objects.
+//! The address was reached and the host key was verified before. The decision uses values that no other host can report: the machine id that was
+//! recorded when the host joined, the owner record on the host, and this cluster's own objects.
 
 use api::{
     Reason,
@@ -16,9 +15,9 @@ use api::{
 pub enum Purpose {
     /// The host is to become a node.
     Join,
-    /// The host is a node, and is to be changed, restarted or asked something.
+    /// The host is a node, and is to be changed, restarted or queried.
     Keep,
-    /// The host is to leave, and all that the operator put on it is to be removed.
+    /// The host is to leave, and everything that the operator put on it is to be removed.
     Remove,
 }
 
@@ -35,10 +34,10 @@ pub enum NodeProof {
 
 /// The expected host.
 #[derive(Clone, Copy, Debug)]
-pub struct Meant<'a> {
+pub struct ExpectedHost<'a> {
     /// Id of this cluster, and name of the Node.
     pub owner: &'a Owner,
-    /// Address at which the host is to be.
+    /// Expected address of the host.
     pub address: &'a str,
     /// Machine id that was recorded when the host was last proven, if it was.
     pub machine_id: Option<&'a str>,
@@ -46,8 +45,8 @@ pub struct Meant<'a> {
     pub node: NodeProof,
     /// True if a user has declared the host key.
     pub key_declared: bool,
-    /// True if the host is reached at another place than the one on record, and shows another host key, which no user has allowed for it.
-    pub all_is_new: bool,
+    /// True if neither the host's place nor its host key is the recorded one, and no user has allowed the key.
+    pub address_and_key_changed: bool,
     /// Clusters whose hosts may be taken over.
     pub take_over_from: &'a [String],
 }
@@ -57,14 +56,14 @@ pub struct Meant<'a> {
 pub struct Found {
     /// Machine id that the host claims.
     pub machine_id: String,
-    /// Owner by the host's own record.
+    /// Owner in the host's own record.
     pub owner: Option<Owner>,
-    /// True if a kubelet is installed that this operator or the legacy one has put there.
+    /// True if the host has a kubelet service, of this operator or of the legacy one.
     pub has_kubelet: bool,
 }
 
 impl Found {
-    /// Takes from a host's answer what counts for its identity.
+    /// Extracts the identity from the state of a host.
     pub fn of(state: &HostState) -> Self {
         Self {
             machine_id: state.machine.machine_id.clone(),
@@ -79,22 +78,22 @@ impl Found {
 pub struct Others {
     /// True if the Node name on the host's record is that of another instance or Node of this cluster.
     pub owner_lives: bool,
-    /// An instance with the same machine id that is a node, or goes first.
-    pub twin: Option<String>,
+    /// Name of another instance with the same machine id that is a node, or takes precedence.
+    pub same_machine_instance: Option<String>,
 }
 
 /// Identity of the host that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// The expected host.
-    Meant,
-    /// The expected host, in place of an owner that is gone.
+    ExpectedHost,
+    /// The expected host, which replaces the owner in its record.
     Supersedes(Owner),
-    /// A host that is another owner's by now, with nothing of ours on it. Only for a host that is to be removed.
-    Anothers(Owner),
+    /// A host that now belongs to another owner, so that nothing is removed from it. Returned only for removals.
+    OtherOwner(Owner),
 }
 
-/// The host is not the expected one, or cannot be proven. Nothing was changed on it.
+/// Refusal of a host that is not the expected one, or cannot be proven. Nothing was changed on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another machine answers.
@@ -167,13 +166,13 @@ pub enum Refusal {
         /// Node of the host in the other cluster.
         node: String,
     },
-    /// The machine claims to be the host of a Node that may be another's.
+    /// The machine claims to be the host of a Node that may belong to another host.
     #[error(
         "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
          the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list; or, if the Node is a \
          leftover, delete it: kubectl delete node {name}"
     )]
-    OnlySays {
+    UnverifiedClaim {
         /// Address of the machine.
         address: String,
         /// Name of the expected host.
@@ -197,7 +196,7 @@ pub enum Refusal {
         "the machine at {address} says that it is {name}, but neither its address nor its host key is on record, so nothing proves it; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other; or compare the key on the console of the host and {}",
         Act::TrustHostKey(name, FINGERPRINT)
     )]
-    AllIsNew {
+    AddressAndKeyChanged {
         /// Address of the machine.
         address: String,
         /// Name of the expected host.
@@ -212,7 +211,9 @@ impl Refusal {
             Self::NotThisMachine { .. } | Self::NotThisNode { .. } => Reason::NotThisMachine,
             Self::HasAnotherName { .. } | Self::SameMachine { .. } => Reason::HostConflict,
             Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => Reason::HostOfAnotherCluster,
-            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } => Reason::HostUnproven,
+            Self::UnverifiedClaim { .. } | Self::KeyUnproven { .. } | Self::AddressAndKeyChanged { .. } => {
+                Reason::HostUnproven
+            }
         }
     }
 }
@@ -221,11 +222,16 @@ impl Refusal {
 ///
 /// # Errors
 /// Fails if the host is not the expected one, or cannot be proven.
-pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Others) -> Result<Identity, Refusal> {
+pub fn identify(
+    purpose: Purpose,
+    meant: ExpectedHost<'_>,
+    found: &Found,
+    others: &Others,
+) -> Result<Identity, Refusal> {
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
-    // A host that is no node yet may get another machine: its entry was corrected. One whose Node a user has deleted, too, as long as that machine
-    // has no owner.
+    // A host that is no node yet may be another machine than before, because its entry was corrected. So may a host whose Node a user has
+    // deleted, if that machine has no owner.
     let clean = found.owner.is_none() && !found.has_kubelet;
     let may_be_new =
         meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);
@@ -237,17 +243,20 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
             known: known.into(),
         });
     }
-    if known.is_some() && meant.all_is_new && !may_be_new {
-        return Err(Refusal::AllIsNew { address: meant.address.into(), name: meant.owner.node_name.clone() });
+    if known.is_some() && meant.address_and_key_changed && !may_be_new {
+        return Err(Refusal::AddressAndKeyChanged {
+            address: meant.address.into(),
+            name: meant.owner.node_name.clone(),
+        });
     }
     match &found.owner {
-        // Its record is its own word, and whom it is asked for is in the question.
+        // The record is only the host's own claim, and the host learns the expected owner from the request.
         Some(owner) if owner == meant.owner && !same_machine && meant.node == NodeProof::Unproven => {
-            Err(Refusal::OnlySays { address: meant.address.into(), name: owner.node_name.clone() })
+            Err(Refusal::UnverifiedClaim { address: meant.address.into(), name: owner.node_name.clone() })
         }
-        Some(owner) if owner == meant.owner => Ok(Identity::Meant),
+        Some(owner) if owner == meant.owner => Ok(Identity::ExpectedHost),
         Some(owner) if owner.cluster_id == meant.owner.cluster_id => another_node(purpose, meant, owner, found, others),
-        // A record of before clusters had ids. This cluster's own Node proves it.
+        // A record from before clusters had ids is proven by the machine id, or by this cluster's own Node.
         Some(owner)
             if owner.cluster_id.is_empty()
                 && owner.node_name == meant.owner.node_name
@@ -256,43 +265,43 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
             Ok(Identity::Supersedes(owner.clone()))
         }
         Some(owner) => another_cluster(purpose, meant, owner),
-        // Without a record, as a host of the legacy operator.
+        // A kubelet without a record, as on a host of the legacy operator.
         None if found.has_kubelet && !same_machine && meant.node != NodeProof::Proven => {
             another_cluster(purpose, meant, &Owner::default())
         }
-        None => match others.twin.clone().filter(|_| purpose == Purpose::Join) {
+        None => match others.same_machine_instance.clone().filter(|_| purpose == Purpose::Join) {
             Some(other) => Err(Refusal::SameMachine { other, machine_id: found.machine_id.clone() }),
-            None => Ok(Identity::Meant),
+            None => Ok(Identity::ExpectedHost),
         },
     }
 }
 
-/// Identifies a host that is on record as another Node's of this cluster.
+/// Identifies a host whose record names another Node of this cluster.
 fn another_node(
     purpose: Purpose,
-    meant: Meant<'_>,
+    meant: ExpectedHost<'_>,
     owner: &Owner,
     found: &Found,
     others: &Others,
 ) -> Result<Identity, Refusal> {
     let (address, name, other) = (meant.address.into(), meant.owner.node_name.clone(), owner.node_name.clone());
     match purpose {
-        Purpose::Remove if meant.node == NodeProof::Missing => Ok(Identity::Anothers(owner.clone())),
+        Purpose::Remove if meant.node == NodeProof::Missing => Ok(Identity::OtherOwner(owner.clone())),
         Purpose::Keep | Purpose::Remove => Err(Refusal::NotThisNode { address, name, other }),
         Purpose::Join if others.owner_lives => Err(Refusal::HasAnotherName { address, name, other }),
-        Purpose::Join => match others.twin.clone() {
+        Purpose::Join => match others.same_machine_instance.clone() {
             Some(other) => Err(Refusal::SameMachine { other, machine_id: found.machine_id.clone() }),
             None => Ok(Identity::Supersedes(owner.clone())),
         },
     }
 }
 
-/// Identifies a host that is on record as another cluster's, or as no cluster's.
-fn another_cluster(purpose: Purpose, meant: Meant<'_>, owner: &Owner) -> Result<Identity, Refusal> {
+/// Identifies a host whose record names another cluster, or no cluster.
+fn another_cluster(purpose: Purpose, meant: ExpectedHost<'_>, owner: &Owner) -> Result<Identity, Refusal> {
     let known = |text: &str| if text.is_empty() { UNKNOWN_CLUSTER.into() } else { text.to_owned() };
     let (cluster, node) = (known(&owner.cluster_id), known(&owner.node_name));
     if purpose == Purpose::Remove && meant.node == NodeProof::Missing {
-        return Ok(Identity::Anothers(owner.clone()));
+        return Ok(Identity::OtherOwner(owner.clone()));
     }
     let wanted =
         purpose == Purpose::Join && meant.node == NodeProof::Missing && meant.take_over_from.contains(&cluster);

@@ -1,4 +1,4 @@
-//! Tests of the proof of a host's identity.
+//! Tests for the proof of a host's identity.
 
 use super::*;
 
@@ -9,11 +9,11 @@ fn of(cluster_id: &str, node_name: &str) -> Owner {
     Owner { cluster_id: cluster_id.into(), node_name: node_name.into() }
 }
 
-fn said(result: Result<Identity, Refusal>) -> String {
+fn safe_message(result: Result<Identity, Refusal>) -> String {
     match result {
-        Ok(Identity::Meant) => "meant".into(),
+        Ok(Identity::ExpectedHost) => "meant".into(),
         Ok(Identity::Supersedes(owner)) => format!("supersedes {} {}", owner.cluster_id, owner.node_name),
-        Ok(Identity::Anothers(owner)) => format!("anothers {} {}", owner.cluster_id, owner.node_name),
+        Ok(Identity::OtherOwner(owner)) => format!("anothers {} {}", owner.cluster_id, owner.node_name),
         Err(refusal) => {
             let text = refusal.to_string();
             assert!(!text.contains("{}") && text.len() < 500, "{text}");
@@ -26,7 +26,7 @@ struct Case {
     known: Option<&'static str>,
     node: NodeProof,
     declared: bool,
-    all_is_new: bool,
+    address_and_key_changed: bool,
     take_over_from: Vec<String>,
     found: &'static str,
     owner: Option<Owner>,
@@ -40,7 +40,7 @@ impl Default for Case {
             known: None,
             node: NodeProof::Missing,
             declared: false,
-            all_is_new: false,
+            address_and_key_changed: false,
             take_over_from: Vec::new(),
             found: "m-1",
             owner: None,
@@ -51,21 +51,21 @@ impl Default for Case {
 }
 
 impl Case {
-    /// The answers for each purpose, or one if they are the same.
+    /// Returns the results for each purpose, or one if all are the same.
     fn answers(&self) -> String {
         let owner = of(HERE, "win-1");
-        let meant = Meant {
+        let meant = ExpectedHost {
             owner: &owner,
             address: "10.0.0.1",
             machine_id: self.known,
             node: self.node,
             key_declared: self.declared,
-            all_is_new: self.all_is_new,
+            address_and_key_changed: self.address_and_key_changed,
             take_over_from: &self.take_over_from,
         };
         let found = Found { machine_id: self.found.into(), owner: self.owner.clone(), has_kubelet: self.has_kubelet };
         let purposes = [Purpose::Join, Purpose::Keep, Purpose::Remove];
-        let answers = purposes.map(|p| said(identify(p, meant, &found, &self.others)));
+        let answers = purposes.map(|p| safe_message(identify(p, meant, &found, &self.others)));
         if answers.iter().all(|answer| *answer == answers[0]) { answers[0].clone() } else { answers.join(", ") }
     }
 }
@@ -81,10 +81,14 @@ fn which_host_it_is() {
     for (name, case, expected) in [
         ("a clean host", case(), "meant"),
         ("our node", joined(), "meant"),
-        ("another machine that says all that our node says", Case { all_is_new: true, ..joined() }, "HostUnproven"),
+        (
+            "another machine that says all that our node says",
+            Case { address_and_key_changed: true, ..joined() },
+            "HostUnproven",
+        ),
         (
             "the same before it was a node",
-            Case { known: None, node: NodeProof::Missing, owner: None, all_is_new: true, ..joined() },
+            Case { known: None, node: NodeProof::Missing, owner: None, address_and_key_changed: true, ..joined() },
             "meant",
         ),
         ("our node, all records of which were lost", Case { known: None, ..joined() }, "meant"),
@@ -125,10 +129,14 @@ fn which_host_it_is() {
         ),
         (
             "a new name, and an instance without a Node yet is the same machine",
-            Case { owner: Some(of(HERE, "win-2")), others: twin(), ..case() },
+            Case { owner: Some(of(HERE, "win-2")), others: same_machine_instance(), ..case() },
             "HostConflict, NotThisMachine, anothers cluster-here win-2",
         ),
-        ("two entries for a clean machine", Case { others: twin(), ..case() }, "HostConflict, meant, meant"),
+        (
+            "two entries for a clean machine",
+            Case { others: same_machine_instance(), ..case() },
+            "HostConflict, meant, meant",
+        ),
         (
             "another cluster's",
             Case { owner: Some(of(THERE, "win-1")), ..case() },
@@ -201,11 +209,11 @@ fn which_host_it_is() {
 }
 
 fn lives() -> Others {
-    Others { owner_lives: true, twin: None }
+    Others { owner_lives: true, same_machine_instance: None }
 }
 
-fn twin() -> Others {
-    Others { owner_lives: false, twin: Some("win-0".into()) }
+fn same_machine_instance() -> Others {
+    Others { owner_lives: false, same_machine_instance: Some("win-0".into()) }
 }
 
 fn from(cluster: &str) -> Vec<String> {

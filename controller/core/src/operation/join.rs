@@ -1,4 +1,4 @@
-//! The next step of making a host a node: chosen from what is seen, not from what is remembered.
+//! Next step of joining a host as a node, chosen from the observed state and not from a stored one.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 /// Desired state of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredJoin {
     /// Id of this cluster.
     pub cluster_id: String,
     /// Name of the Node.
@@ -24,7 +24,7 @@ pub struct Wanted {
     pub restarts: bool,
     /// True if the Node must have another address than the one that kubelet was given.
     pub moves: bool,
-    /// Boot id that the host must no longer have.
+    /// Boot id that the host must leave by a restart.
     pub leaves_boot: Option<String>,
 }
 
@@ -33,11 +33,11 @@ pub struct Wanted {
 pub struct NodeSeen {
     /// True if the Node is Ready.
     pub ready: bool,
-    /// Version that wicd says the host follows completely.
+    /// Version that the host follows completely, as wicd reports.
     pub version: Option<String>,
     /// Boot id of the host, as kubelet last reported it.
     pub boot_id: String,
-    /// True if the Node asks for a restart of the host. wicd reports no version until that has happened.
+    /// True if the Node requests a restart of the host. wicd reports no version until that has happened.
     pub asks_restart: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct HostSeen {
 pub enum WithoutConnection {
     /// Login, upload of wicd, and query of the host's state.
     Connect,
-    /// Restart of the host, as its Node asks for.
+    /// Restart of the host, which its Node requests.
     Reboot,
     /// Wait until the Node is there, Ready, and follows its version.
     Register,
@@ -67,12 +67,12 @@ pub enum WithoutConnection {
     Joined,
 }
 
-/// Next step while a connection is open, in the order in which it is needed.
+/// Next step while a connection is open, in execution order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnHost {
     /// Upload of the payload files that are missing.
     Upload,
-    /// Configuration of the host: files in place, configuration written, keys made.
+    /// Configuration of the host: files, settings and private keys.
     Configure,
     /// Restart of the host.
     Reboot,
@@ -86,21 +86,21 @@ pub enum OnHost {
     Joined,
 }
 
-/// Seconds that a certificate must still live to be good enough to start with: an hour.
+/// Minimum remaining lifetime of a certificate with which the services may start, in seconds: one hour.
 const SPARE_SECONDS: i64 = 3600;
 
-/// Reports whether the host still runs since the boot that it must leave.
-fn stays(wanted: &Wanted, boot_id: &str) -> bool {
+/// Reports whether the host has not restarted yet since the boot that it must leave.
+fn stays(wanted: &DesiredJoin, boot_id: &str) -> bool {
     wanted.leaves_boot.as_deref() == Some(boot_id)
 }
 
-fn is_right(wanted: &Wanted, node: &NodeSeen) -> bool {
+fn is_right(wanted: &DesiredJoin, node: &NodeSeen) -> bool {
     node.ready && node.version.as_deref() == Some(&wanted.version) && !stays(wanted, &node.boot_id)
 }
 
-/// Chooses what to do while no connection is open. `registering` says that the services were started in this operation
-/// already, so that only the Node is to be waited for and no connection is needed.
-pub fn without_connection(wanted: &Wanted, node: Option<&NodeSeen>, registering: bool) -> WithoutConnection {
+/// Chooses the next step while no connection is open. `registering` is true if the services were already started in this operation, so that only
+/// the Node is waited for.
+pub fn without_connection(wanted: &DesiredJoin, node: Option<&NodeSeen>, registering: bool) -> WithoutConnection {
     let asks_restart = node.is_some_and(|n| n.asks_restart) && wanted.leaves_boot.is_none();
     match registering {
         true if node.is_some_and(|n| is_right(wanted, n)) => WithoutConnection::Joined,
@@ -110,8 +110,8 @@ pub fn without_connection(wanted: &Wanted, node: Option<&NodeSeen>, registering:
     }
 }
 
-/// Chooses what to do with the host while a connection to it is open.
-pub fn on_host(wanted: &Wanted, node: Option<&NodeSeen>, host: &HostSeen, now: Timestamp) -> OnHost {
+/// Chooses the next step on the host while a connection to it is open.
+pub fn on_host(wanted: &DesiredJoin, node: Option<&NodeSeen>, host: &HostSeen, now: Timestamp) -> OnHost {
     let state = &host.state;
     if !state.missing.is_empty() {
         return OnHost::Upload;
@@ -138,7 +138,7 @@ pub fn on_host(wanted: &Wanted, node: Option<&NodeSeen>, host: &HostSeen, now: T
 }
 
 /// Reports whether files and configuration on the host match the desired state.
-pub fn is_placed(wanted: &Wanted, state: &HostState) -> bool {
+pub fn is_placed(wanted: &DesiredJoin, state: &HostState) -> bool {
     !wanted.moves
         && state.marker.as_ref().is_some_and(|m| {
             (m.cluster_id.as_str(), m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
@@ -153,8 +153,8 @@ mod tests {
 
     const NOW: i64 = 1_000_000;
 
-    fn wanted() -> Wanted {
-        Wanted {
+    fn wanted() -> DesiredJoin {
+        DesiredJoin {
             cluster_id: "k".into(),
             node_name: "win-1".into(),
             version: "1-a".into(),
@@ -305,9 +305,9 @@ mod tests {
             ..node(boot_id)
         };
         let on = |boot_id: &str| but(|s| s.state.machine.boot_id = boot_id.into());
-        let restarts = Wanted { restarts: true, ..wanted() };
+        let restarts = DesiredJoin { restarts: true, ..wanted() };
         let started = but(|s| s.started = true);
-        let leaves = Wanted { leaves_boot: Some("1".into()), ..wanted() };
+        let leaves = DesiredJoin { leaves_boot: Some("1".into()), ..wanted() };
         for (name, wanted, node, host, expected) in [
             ("services are restarted", &restarts, node("1"), finished(), OnHost::Start),
             ("once", &restarts, node("1"), started, OnHost::Joined),

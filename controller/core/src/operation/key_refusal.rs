@@ -1,11 +1,11 @@
-//! Hosts that refuse every key of their lists: since when, and whether that is because they never got another key.
+//! Hosts that refuse every listed key: since when, and whether because they never got one of these keys.
 
 use std::time::Duration;
 
 use api::KeyRefusal;
 use jiff::Timestamp;
 
-/// Records a refusal after another. A refusal of other keys resets the record.
+/// Returns the record of a refusal that follows an earlier one. A refusal of other keys starts a new record.
 pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp) -> KeyRefusal {
     let now = now.into();
     let first_time = before.filter(|b| b.key_hashes == key_hashes).map_or(now, |b| b.first_time);
@@ -14,7 +14,7 @@ pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp
 
 /// Known facts about a host and its keys.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen<'a> {
+pub struct RefusalFacts<'a> {
     /// Recorded refusal of all keys that were listed.
     pub refusal: Option<&'a KeyRefusal>,
     /// Hashes of the keys that are listed now; `None` if one of the keys is not available.
@@ -37,10 +37,10 @@ pub enum Meaning {
 }
 
 /// Returns the meaning of a refusal. It counts once the host has refused the same keys for `at_least`, from the first time to the last.
-pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
+pub fn meaning(seen: RefusalFacts<'_>, at_least: Duration) -> Meaning {
     let (Some(refusal), Some(listed)) = (seen.refusal, seen.listed) else { return Meaning::Nothing };
     let lasted = refusal.first_time.known().zip(refusal.last_time.known()).and_then(|(first, last)| {
-        // A clock that was set back says nothing.
+        // A clock that was set back makes the duration invalid.
         Duration::try_from(last.duration_since(first)).ok()
     });
     if refusal.key_hashes != listed || lasted.is_none_or(|lasted| lasted < at_least) {
@@ -96,30 +96,34 @@ mod tests {
         let broken = KeyRefusal { first_time: Time::default(), ..long.clone() };
         let (new, newer) = (keys(&["new"]), keys(&["newer"]));
         let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
-        let node = Seen { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
+        let node = RefusalFacts { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
         let unknown = Unclear("the key that it accepted before is not on record");
         let broke = Unclear("it accepted one of them before, so the host has changed, and not the key");
         for (about, seen, expected) in [
             ("took another key before", node, LockedOut),
-            ("the operator before us meant to replace it", Seen { taken: Some(""), ..node }, LockedOut),
-            ("took this key before", Seen { taken: Some("new"), ..node }, broke.clone()),
+            ("the operator before us meant to replace it", RefusalFacts { taken: Some(""), ..node }, LockedOut),
+            ("took this key before", RefusalFacts { taken: Some("new"), ..node }, broke.clone()),
             (
                 "took one of several before",
-                Seen { refusal: Some(&both), listed: Some(&two), taken: Some("newer"), ..node },
+                RefusalFacts { refusal: Some(&both), listed: Some(&two), taken: Some("newer"), ..node },
                 broke,
             ),
-            ("took none of several", Seen { refusal: Some(&both), listed: Some(&two), ..node }, LockedOut),
-            ("the accepted key is unknown", Seen { taken: None, ..node }, unknown),
-            ("is no node yet", Seen { taken: None, is_node: false, ..node }, LockedOut),
-            ("is no node yet, and took it once", Seen { taken: Some("new"), is_node: false, ..node }, LockedOut),
-            ("not for long enough", Seen { refusal: Some(&short), ..node }, Nothing),
-            ("no node, not for long enough", Seen { refusal: Some(&short), is_node: false, ..node }, Nothing),
-            ("a clock was set back", Seen { refusal: Some(&backwards), ..node }, Nothing),
-            ("the start time is unknown", Seen { refusal: Some(&broken), ..node }, Nothing),
-            ("lets us in", Seen { refusal: None, ..node }, Nothing),
-            ("the key has changed since", Seen { listed: Some(&newer), ..node }, Nothing),
-            ("another key is listed now", Seen { listed: Some(&with_old), ..node }, Nothing),
-            ("a key cannot be read", Seen { listed: None, ..node }, Nothing),
+            ("took none of several", RefusalFacts { refusal: Some(&both), listed: Some(&two), ..node }, LockedOut),
+            ("the accepted key is unknown", RefusalFacts { taken: None, ..node }, unknown),
+            ("is no node yet", RefusalFacts { taken: None, is_node: false, ..node }, LockedOut),
+            (
+                "is no node yet, and took it once",
+                RefusalFacts { taken: Some("new"), is_node: false, ..node },
+                LockedOut,
+            ),
+            ("not for long enough", RefusalFacts { refusal: Some(&short), ..node }, Nothing),
+            ("no node, not for long enough", RefusalFacts { refusal: Some(&short), is_node: false, ..node }, Nothing),
+            ("a clock was set back", RefusalFacts { refusal: Some(&backwards), ..node }, Nothing),
+            ("the start time is unknown", RefusalFacts { refusal: Some(&broken), ..node }, Nothing),
+            ("lets us in", RefusalFacts { refusal: None, ..node }, Nothing),
+            ("the key has changed since", RefusalFacts { listed: Some(&newer), ..node }, Nothing),
+            ("another key is listed now", RefusalFacts { listed: Some(&with_old), ..node }, Nothing),
+            ("a key cannot be read", RefusalFacts { listed: None, ..node }, Nothing),
         ] {
             assert_eq!(meaning(seen, Duration::from_mins(5)), expected, "{about}");
         }

@@ -1,4 +1,4 @@
-//! The next step of an operation on one host, and the meaning of its failures.
+//! Next step of an operation on one host, and the meaning of its failures.
 
 pub mod authorized_keys;
 pub mod host_key_problem;

@@ -1,13 +1,13 @@
-//! Choice of the host address that a Node has.
+//! Choice of the Node's address among the addresses of its host.
 
 use std::{fmt, net::IpAddr};
 
 use api::WindowsInstanceStatus;
 
-/// Chooses the address of a Node: the one that a user named, if the host has it; otherwise the one that the SSH connection reached; otherwise the one
-/// of the default route; otherwise the first that others can reach. `None` if the host reported no usable address.
+/// Chooses the address of a Node: the one that a user named, if the host has it; otherwise the one that the SSH connection reached; otherwise the
+/// one of the default route; otherwise the first that others can reach. `None` if the host reported no usable address.
 ///
-/// The last two are claims of the host. Its Node gets such an address, and no certificate names it unasked.
+/// The last two are claims of the host. Its Node gets such an address, but a certificate with it needs the approval of a user.
 pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_route: Option<IpAddr>) -> Option<IpAddr> {
     let proven = [named.parse().ok(), reached].into_iter().flatten().find(|a| has.contains(a));
     let reported =
@@ -15,12 +15,11 @@ pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_rou
     proven.or_else(reported)
 }
 
-/// Returns the address that the Node of a host must have, by what the host last reported; empty if it has reported none.
+/// Returns the address that the Node of a host must have, by what the host last reported; empty if it has reported none. `entry` is the address
+/// in the entry of the host.
 ///
-/// As long as the host has the address that kubelet was given, the Node keeps it: a host with several may be reached now at one of them and now at
-/// another. An address that a user names takes precedence over it.
-///
-/// `entry` is the address in the entry of the host.
+/// The Node keeps the address that kubelet was given as long as the host has it: a host with several addresses may be reached at a different one
+/// each time. An address that a user names takes precedence.
 pub fn desired(entry: &str, status: &WindowsInstanceStatus) -> String {
     let Some(facts) = &status.facts else { return String::new() };
     let is = |text: &str, other: &str| text.parse::<IpAddr>().is_ok_and(|ip| other.parse() == Ok(ip));
@@ -44,7 +43,7 @@ impl fmt::Display for Moved {
     }
 }
 
-/// Returns how the host has moved since kubelet was given an address. `None` also if that is not known.
+/// Returns how the host's address has changed since kubelet was given one. `None` if it has not, or if that is not known.
 pub fn moved(entry: &str, status: &WindowsInstanceStatus) -> Option<Moved> {
     let from = status.node_ip.clone().filter(|given| !given.is_empty())?;
     let to = desired(entry, status);
@@ -52,7 +51,7 @@ pub fn moved(entry: &str, status: &WindowsInstanceStatus) -> Option<Moved> {
     is_other.then_some(Moved { from, to })
 }
 
-/// Reports whether others can reach an address. Windows gives itself a link-local one where it gets no other.
+/// Reports whether others can reach an address. Windows assigns itself a link-local address if it gets no other.
 fn can_be_reached(ip: &IpAddr) -> bool {
     let is_link_local = match ip.to_canonical() {
         IpAddr::V4(v4) => v4.is_link_local(),

@@ -1,5 +1,5 @@
-//! Check whether a host can become a node, before anything on it is changed. All faults are found at once, so that a user corrects them at once. A
-//! claim of the host only counts against it: a false claim can prevent only its own join.
+//! Check whether a host can become a node, before anything on it is changed. All faults are reported at once, so that a user can correct them
+//! together. The host's reports count only against it: a false report can prevent only its own join.
 
 use std::{fmt, time::Duration};
 
@@ -12,12 +12,12 @@ use jiff::Timestamp;
 
 use super::windows_versions;
 
-/// Maximum difference of a host's clock. Certificates that the cluster issues are valid from five minutes before; beyond that they are from the
-/// future.
+/// Maximum clock difference of a host. The cluster issues certificates that are valid from five minutes before; with a larger difference, they
+/// would not be valid yet on the host.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// Port at which the API server reaches kubelet.
 pub const KUBELET_PORT: u16 = 10250;
-/// Maximum length of a text of a host in a sentence, in characters.
+/// Maximum length of a host's text in a message, in characters.
 const WORDS: usize = 200;
 
 /// Reason why a host cannot become a node.
@@ -29,7 +29,7 @@ pub enum Fault {
         /// User that the operator logs in as.
         user: String,
     },
-    /// Nodes cannot have the host's version of Windows.
+    /// The host's version of Windows is not supported for nodes.
     #[error("the host runs {name:?} with version {build:?}, and nodes run one of: {}", windows_versions::list())]
     WindowsNotSupported {
         /// Name that Windows reports.
@@ -37,7 +37,7 @@ pub enum Fault {
         /// Version that Windows reports.
         build: String,
     },
-    /// Networks of the host's version of Windows cannot have the cluster's VXLAN port.
+    /// The host's version of Windows does not support the cluster's VXLAN port.
     #[error(
         "{name} takes no VXLAN port but {}, and the hybrid overlay of the cluster has {port}: the Node would not become Ready; replace the host by one with Windows Server 2022 or newer, or \
          give the overlay port {} (hybridOverlayVXLANPort, or --vxlan-port)",
@@ -50,7 +50,7 @@ pub enum Fault {
         /// VXLAN port of the cluster.
         port: u16,
     },
-    /// The clock of the host is far off.
+    /// The clock of the host differs too much.
     #[error(
         "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
     )]
@@ -60,7 +60,7 @@ pub enum Fault {
         /// Direction of the difference: `ahead` or `behind`.
         direction: &'static str,
     },
-    /// Foreign services have the names of the operator's.
+    /// Services of another installer have the names of the operator's services.
     #[error("the host runs services that this operator did not install: {names}; remove them first")]
     ForeignServices {
         /// Names of the foreign services.
@@ -74,7 +74,7 @@ pub enum Fault {
         /// Needed space, in MiB.
         needed_mib: u64,
     },
-    /// kubelet could not reach the API server.
+    /// The host cannot reach the API server.
     #[error("the host cannot reach the API server {server}: {why}; check DNS, routes and firewalls between them")]
     ApiServerUnreachable {
         /// API server as hosts reach it.
@@ -88,14 +88,14 @@ pub enum Fault {
         /// Ports that are in use.
         ports: String,
     },
-    /// Another installer has the class of the pool's plugin.
+    /// Another installer has registered the class of the pool's plugin.
     #[error(
         "another installer registered the plugin {clsid} on the host ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool"
     )]
     ForeignCredentialPlugin {
-        /// Class of the plugin.
+        /// Class ID of the plugin.
         clsid: String,
-        /// Library of the other installer's plugin, or what else is there.
+        /// Library of the other installer's plugin, or what else the host reports.
         what: String,
     },
 }
@@ -114,8 +114,8 @@ impl Fault {
         }
     }
 
-    /// Reports whether the fault counts only before the first change to a host: on a host that is configured, what is to be done may be what heals
-    /// it.
+    /// Reports whether the fault counts only before the first change to a host. On a configured host, the pending operation may be what corrects
+    /// the fault.
     fn is_of_first_change(&self) -> bool {
         matches!(
             self,
@@ -153,10 +153,10 @@ impl From<Fault> for Faults {
     }
 }
 
-/// Conditions that a host is checked for.
+/// Requirements that a host is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
-    /// Id of the cluster that the host is to be a node of.
+    /// Id of the cluster that the host is to join.
     pub cluster_id: &'a str,
     /// User that the operator logs in as.
     pub user: &'a str,
@@ -164,9 +164,9 @@ pub struct Preflight<'a> {
     pub api_server: Option<&'a str>,
     /// Bytes that will be written to the disk.
     pub needed: u64,
-    /// Class of the plugin of Container Credential Guard that the host is to have.
+    /// Class ID of the plugin of Container Credential Guard that the host must have.
     pub credential_plugin: Option<&'a str>,
-    /// VXLAN port of the cluster's hybrid overlay. `None` if it has the usual one, or there is no overlay.
+    /// VXLAN port of the cluster's hybrid overlay. `None` if it has the default port, or there is no overlay.
     pub vxlan_port: Option<u16>,
     /// Current time.
     pub now: Timestamp,
@@ -240,7 +240,7 @@ fn plugin(clsid: &str, state: &HostState) -> Option<Fault> {
     Some(Fault::ForeignCredentialPlugin { clsid: clsid.to_owned(), what: text::line(what, WORDS) })
 }
 
-/// Finds ports of kubelet that another program has. On a host that is a node, kubelet itself listens there.
+/// Finds ports of kubelet that another program uses. On a node, kubelet itself listens there.
 fn port(state: &HostState) -> Option<Fault> {
     let runs = state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Stopped);
     let ports: Vec<String> = state.ports_in_use.iter().take(8).map(ToString::to_string).collect();
@@ -319,7 +319,7 @@ mod tests {
                 Some("ForeignServices"),
                 r"(C:\theirs.dll)",
             ),
-            // The host is a node, and would be drained for nothing.
+            // A node would be drained in vain.
             (
                 "the same on a node",
                 |s| {
@@ -368,7 +368,7 @@ mod tests {
             }
         }
         let all = check(&asked(), &bad).unwrap_err();
-        // The two clocks make a right one, and one sentence names both of Windows.
+        // The two clock faults cancel each other out, and the two Windows faults become one.
         assert_eq!((all.reason().as_str(), all.0.len()), ("NotAdministrator", 7), "{all}");
     }
 

@@ -1,5 +1,5 @@
-//! Warnings about a host that stop no operation: they are reported, and the owner of the host decides. Claims of a host reach users only in part and
-//! made fit to be shown.
+//! Warnings about a host that do not stop an operation: the owner of the host decides about them. Text from the host is shortened and sanitised
+//! before users see it.
 
 use std::net::Ipv4Addr;
 
@@ -11,13 +11,13 @@ use jiff::Timestamp;
 
 use super::windows_versions;
 
-/// Directories that an antivirus slows down, or breaks by holding files open: programs and settings, layers of images and containers,
-/// volumes of pods.
+/// Directories whose files an antivirus should not check, because it slows them down or keeps them open: programs and settings, layers of images
+/// and containers, volumes of pods.
 pub const PATHS_TO_EXCLUDE: [&str; 3] = [r"C:\k", r"C:\ProgramData\containerd", r"C:\var\lib\kubelet"];
-/// Maximum number of names of a host in a sentence, and maximum number of characters of each.
+/// Maximum number of names from a host in a message, and maximum number of characters of each.
 const NAMES: (usize, usize) = (8, 40);
 
-/// Reason why a host is a worse node than it could be.
+/// Reason why a host works less well as a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// Windows waits for a restart, and the operator has no reason to restart the host.
@@ -25,7 +25,7 @@ pub enum Warning {
         "Windows waits for a restart because of {causes}; restart the host; if it is a node already, have it drained before (annotation windowsmachineconfig.openshift.io/maintenance)"
     )]
     WindowsRestartPending {
-        /// Causes of the restart, in words.
+        /// Causes of the restart, as text.
         causes: String,
     },
     /// An antivirus product checks files.
@@ -34,7 +34,7 @@ pub enum Warning {
         /// Names of the antivirus filters.
         filters: String,
     },
-    /// Defender checks what the operator has excluded.
+    /// Windows Defender checks files that the operator has excluded.
     #[error(
         r"Windows Defender checks the files of containerd, although the operator excluded C:\k\containerd\containerd.exe by policy: another program manages this policy; add the exclusion there"
     )]
@@ -54,7 +54,7 @@ pub enum Warning {
     WindowsUpdateMissing {
         /// Name of the Windows version.
         name: &'static str,
-        /// Oldest update that has what nodes need.
+        /// Oldest update with the changes that nodes need.
         update: &'static str,
     },
     /// Microsoft's support of the host's Windows ends.
@@ -67,7 +67,7 @@ pub enum Warning {
         /// Year in which the support ends.
         year: u16,
     },
-    /// The cloud controller manager of AWS finds no machine by the name of the Node.
+    /// The cloud controller manager of AWS finds no instance by the name of the Node.
     #[error(
         "on AWS a Node has the private DNS name of its instance, as ip-10-0-0-1.eu-west-1.compute.internal, and {name:?} is none: the cloud controller manager deletes it when it is not \
          Ready; list the host with that name, or in a pool with template.spec.kubelet.cloudProvider: None"
@@ -78,14 +78,14 @@ pub enum Warning {
     },
 }
 
-/// Circumstances in which a host is checked.
+/// Inputs of the checks besides the state of the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// True if the operator is about to restart the host.
     pub restarts: bool,
     /// Current time.
     pub now: Timestamp,
-    /// Name of the Node, where AWS's cloud controller manager is to find an instance by it.
+    /// Name of the Node, if AWS's cloud controller manager must find an instance by it.
     pub name_on_aws: Option<&'a str>,
 }
 
@@ -105,13 +105,13 @@ pub fn results(asked: &Asked<'_>, state: &HostState) -> Vec<(&'static str, Optio
     results
 }
 
-/// Returns all warnings in a sentence. Empty if there are none.
+/// Returns all warnings as one text. Empty if there are none.
 pub fn in_words(asked: &Asked<'_>, state: &HostState) -> String {
     let all: Vec<String> = results(asked, state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
     all.join("; ")
 }
 
-/// Returns why Windows waits for a restart, in words; `None` if it does not.
+/// Returns the causes for which Windows waits for a restart as text; `None` if it does not wait.
 pub fn restart_causes(state: &HostState) -> Option<String> {
     let word = |cause: &RestartCause| match cause {
         RestartCause::Servicing => "changed features or packages",
@@ -122,15 +122,15 @@ pub fn restart_causes(state: &HostState) -> Option<String> {
     (!causes.is_empty()).then(|| causes.join(" and "))
 }
 
-/// Warns of a restart that Windows waits for. One that the operator makes anyway needs no user.
+/// Warns of a pending restart of Windows, unless the operator restarts the host anyway.
 fn restart(state: &HostState, restarts: bool) -> Option<Warning> {
     let is_restarted =
         restarts || state.reboot_required.is_some() || state.machine.containers_feature == Feature::Disabled;
     restart_causes(state).filter(|_| !is_restarted).map(|causes| Warning::WindowsRestartPending { causes })
 }
 
-/// Warns of an antivirus that checks files. The operator excludes containerd from Defender when it configures the host: before that there is nothing
-/// to do.
+/// Warns of an antivirus that checks files. The operator excludes containerd from Defender when it configures the host, so Defender is not
+/// reported before.
 fn antivirus(state: &HostState) -> Option<Warning> {
     let is_configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty());
     let filters = &state.antivirus.filters;
@@ -157,8 +157,8 @@ fn support(state: &HostState, now: Timestamp) -> Option<Warning> {
     version.is_support_ending(now).then_some(warning)
 }
 
-/// Reports whether a name has the form of an AWS instance's private DNS name, by its address or by its id. A domain of the network's own does not
-/// change it.
+/// Reports whether a name has the form of an AWS instance's private DNS name, with its address or its id. A custom domain of the network does not
+/// change that name.
 fn is_name_of_instance(name: &str) -> bool {
     let Some((host, domain)) = name.split_once('.') else { return false };
     let is_address = host.strip_prefix("ip-").is_some_and(|ip| ip.replace('-', ".").parse::<Ipv4Addr>().is_ok());

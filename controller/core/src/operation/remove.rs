@@ -1,7 +1,7 @@
-//! The next step of a removal.
+//! Next step of a removal.
 //!
-//! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
-//! and drained. What cannot be revoked begins with the deletion of the instance.
+//! A removal can be revoked until the host is being deconfigured: before, the host is only marked as leaving, and at most cordoned and drained.
+//! The deletion of the instance makes the removal final.
 
 use api::{GrantType, Operation, Step, WindowsInstance};
 use k8s_openapi::api::core::v1::Node;
@@ -15,7 +15,7 @@ use crate::enumeration::first_names;
 pub struct ObservedRemoval {
     /// True if the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
-    /// True if the last pass of the drain found the node empty. Counts for one choice only.
+    /// True if the last pass of the drain found the node empty. Valid for one decision only.
     pub drained: bool,
     /// True if the instance is being deleted: then the removal can no longer be revoked.
     pub deleted: bool,
@@ -23,11 +23,11 @@ pub struct ObservedRemoval {
     pub touched: bool,
     /// True if the host was found clean in this operation.
     pub clean: bool,
-    /// True if the host may be deconfigured in part.
+    /// True if the host may be partly deconfigured.
     pub deconfiguring: bool,
     /// True if the Node is Ready.
     pub ready: bool,
-    /// Step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
+    /// Last step that this operation began. It is stored before a step begins, so all earlier steps are complete.
     pub begun: Option<Step>,
 }
 
@@ -38,25 +38,24 @@ pub enum Next<N> {
     Cordon(N),
     /// Drain of the node, which moves the pods away.
     Drain(N),
-    /// Deletion of the instance, if the host is still to leave.
+    /// Deletion of the instance, if the host must still leave.
     Delete,
     /// Removal of everything that the operator put on the host.
     Deconfigure,
     /// Deletion of the Node.
     DeleteNode(N),
-    /// Nothing: the host is out.
+    /// Nothing: the removal is complete.
     Gone,
 }
 
-/// Explains why a Node that was deleted is still there: the API server keeps it until each of its finalizers is removed by the controller that has
-/// set it.
+/// Explains why a deleted Node still exists: the API server keeps it until each of its finalizers is removed by the controller that has set it.
 pub fn kept_by_finalizers(node: &Node) -> Option<String> {
     let (name, finalizers) = (node.name_any(), node.finalizers());
     (node.metadata.deletion_timestamp.is_some() && !finalizers.is_empty()).then(|| {
         format!(
-            "the Node is deleted and stays until its finalizers are removed: {}. See to the controllers that have set them, or remove them: \
+            "the Node is deleted and stays until its finalizers are removed: {}. Check the controllers that have set them, or remove them: \
              kubectl patch node {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
-            // They may be as many as who sets them likes.
+            // Clients may set any number of finalizers.
             first_names(finalizers)
         )
     })
@@ -67,20 +66,20 @@ pub fn is_step(step: Step) -> bool {
     matches!(step, Step::Cordon | Step::Drain | Step::Deconfigure | Step::DeleteNode)
 }
 
-/// Reports whether the host of a removal may be deconfigured in part: its services may be stopped already.
+/// Reports whether the host of a removal may be partly deconfigured: its services may already be stopped.
 pub fn is_deconfiguring(operation: &Operation) -> bool {
     let is_past_drain = matches!(operation.step, Step::Deconfigure | Step::DeleteNode);
     operation.type_ == GrantType::Remove && (operation.deconfiguring || is_past_drain)
 }
 
 /// Reports whether the removal of a host can no longer be revoked.
-pub fn is_past_return(instance: &WindowsInstance) -> bool {
+pub fn is_irrevocable(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
     instance.is_deleting() && operation.is_some_and(is_deconfiguring)
 }
 
-/// Reports whether the node must be empty before anything else is done. As soon as services on the host may be stopped no pod can be moved, and none
-/// is waited for. But as long as the node works, a user may lift its cordon between two attempts, and pods come.
+/// Reports whether the node must be empty before the next step. Once services on the host may be stopped, no pod can be moved, and none is waited
+/// for. But as long as the node works, a user may lift its cordon between two attempts, and new pods may start.
 fn must_be_empty(seen: ObservedRemoval) -> bool {
     match seen.begun {
         _ if !seen.deconfiguring => true,

@@ -7,7 +7,7 @@ use api::{
     host::{AccountState, HostState},
 };
 
-/// Maximum length of a name of a domain: that of a label value.
+/// Maximum length of a domain name: that of a label value.
 const DOMAIN: usize = 63;
 
 /// Reason why a host cannot use the accounts of its pool.
@@ -35,14 +35,14 @@ pub enum AccountFault {
         /// Accounts without a report.
         accounts: String,
     },
-    /// A plugin is to retrieve the passwords, and only a pod shows whether it does.
+    /// A plugin retrieves the passwords, and only a pod shows whether this works.
     #[error(
         "the accounts {accounts} are not checked: the host is in no domain, and whether the plugin {clsid} retrieves their passwords shows when a pod uses them"
     )]
     AccountsNotChecked {
         /// Accounts that are not checked.
         accounts: String,
-        /// Class of the plugin.
+        /// Class ID of the plugin.
         clsid: String,
     },
 }
@@ -64,17 +64,17 @@ impl AccountFault {
         }
     }
 
-    /// Reports whether a user has to do something.
+    /// Reports whether a user must act.
     pub fn is_warning(&self) -> bool {
         !matches!(self, Self::AccountsNotChecked { .. })
     }
 }
 
-/// Checks the accounts of a pool on a host, and returns those that it can use, in words. `state` is the host's answer to a request with these
-/// accounts. A host in no domain can be in a pool that has a plugin: which passwords a plugin retrieves is not known before a pod needs one.
+/// Checks the accounts of a pool on a host, and returns the usable ones as text. `state` is the host's response to a request with these accounts.
+/// A pool with a plugin can have hosts without a domain: whether the plugin can retrieve a password is not known before a pod needs it.
 ///
 /// # Errors
-/// The worst fault: no domain before an account that cannot be used, and that before an unknown one.
+/// The worst fault: a missing domain before an unusable account, and that before an unknown one.
 pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Result<String, AccountFault> {
     if accounts.is_empty() {
         return Ok(String::new());
@@ -91,7 +91,7 @@ pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Re
         let why = match of(account) {
             AccountState::Usable | AccountState::Unknown => return None,
             AccountState::NotFound => "the domain has no account of this name: correct the name",
-            AccountState::NotManaged => "it is no group Managed Service Account: name one that is",
+            AccountState::NotManaged => "it is not a group Managed Service Account: list one that is",
             AccountState::NotAllowed => {
                 "the host cannot retrieve its password: add the computer to the principals that may retrieve it, then restart the host"
             }
@@ -106,8 +106,7 @@ pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Re
     if unknown.is_empty() { Ok(all) } else { Err(AccountFault::AccountUnknown { accounts: unknown.join(", ") }) }
 }
 
-/// The domain that a host reports, in lower case. `None` if it reports none, or a text that is no DNS name or does not fit into the value of a
-/// label.
+/// Returns the domain that a host reports, in lower case; `None` if there is none, or if it is no DNS name that fits into a label value.
 pub fn domain(reported: Option<&str>) -> Option<String> {
     let name = reported?.to_ascii_lowercase();
     let is_part = |part: &str| {
@@ -154,7 +153,7 @@ mod tests {
                 Some("AccountNotUsable"),
                 "no account of this name",
             ),
-            ("another kind", &["web"], joined, &[("web", NotManaged)], Some("AccountNotUsable"), "no group Managed"),
+            ("another kind", &["web"], joined, &[("web", NotManaged)], Some("AccountNotUsable"), "not a group Managed"),
             ("not reported", &["web"], joined, &[], Some("AccountUnknown"), "web"),
             (
                 "not known",
@@ -181,7 +180,7 @@ mod tests {
             let result = check(&accounts, None, &state);
             assert_eq!(result.as_ref().err().map(|f| f.reason().as_str()), expected, "{about}");
             assert!(result.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
-            // A plugin is for hosts in no domain, and changes nothing for the others.
+            // A plugin is for hosts without a domain, and changes nothing for the others.
             let with_plugin = check(&accounts, Some("{X}"), &state).err().map(|e| e.reason().as_str());
             let is_member = domain == joined;
             assert_eq!(

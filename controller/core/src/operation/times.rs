@@ -1,4 +1,4 @@
-//! Stored times by which the operator measures how long something has lasted.
+//! Stored times from which the operator measures durations.
 
 use api::{Time, WindowsInstanceStatus};
 use jiff::{SignedDuration, Timestamp};
@@ -6,19 +6,19 @@ use jiff::{SignedDuration, Timestamp};
 /// Maximum difference between the clocks of two machines that run the operator one after the other.
 const SKEW: SignedDuration = SignedDuration::from_mins(1);
 
-/// Returns the stored start of something, if it is plausible. A start in the future was written by a clock that was wrong, and what it began would
-/// never be over: it counts as begun now.
+/// Returns a stored start time if it is plausible, otherwise `now`. A wrong clock may have written a start in the future, with which no deadline
+/// would ever pass.
 pub fn begun(stored: Timestamp, now: Timestamp) -> Timestamp {
     if stored.duration_since(now) > SKEW { now } else { stored }
 }
 
-/// Returns the time since something was, by the clock of another machine. A time that is far in the future counts as long ago.
+/// Returns the age of a time that the clock of another machine wrote. A time far in the future counts as long ago.
 pub fn age(stored: Timestamp, now: Timestamp) -> SignedDuration {
     let age = now.duration_since(stored);
     if age < -SKEW { age.abs() } else { age.max(SignedDuration::ZERO) }
 }
 
-/// Corrects the starts in the status of an instance.
+/// Corrects the start times in the status of an instance.
 pub fn correct(status: &mut WindowsInstanceStatus, now: Timestamp) {
     let correct = |time: &mut Time| {
         if let Some(known) = time.known() {
@@ -79,7 +79,7 @@ mod tests {
         };
         correct(&mut status, now);
         let text = serde_json::to_string(&status).unwrap();
-        // The retry is bounded where it is read, and a certificate ends in the future.
+        // The retry time is bounded where it is read, and a certificate expires in the future.
         assert_eq!(text.matches("1982-").count(), 2, "{text}");
         assert_eq!(text.matches("1970-01-01T00:26:40Z").count(), 5, "{text}");
         let before = status.clone();

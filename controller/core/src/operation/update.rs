@@ -1,13 +1,13 @@
-//! The next step of a change of a node: giving it another version, restarting its host, or repairing it.
+//! Next step of a change of a node: an update, a restart, a repair or a maintenance.
 //!
-//! Steps on the host are those of a join, chosen by [`super::join`]. Around them the pods are moved away if that is needed, and the node is watched
+//! Steps on the host are those of a join, chosen by [`super::join`]. Before them the node is drained if necessary, and after them it is watched
 //! for a while before it takes pods again.
 
 use std::collections::BTreeSet;
 
 use api::{Disruption, GrantType, MaintenanceState, Step, host::RestartCause};
 
-/// A phase of a change, in order. What is done on the host has several steps in the status, and is one phase here.
+/// Phase of a change, in order. Work on the host has several steps in the status, and is one phase here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangePhase {
     /// Login, check that the host can be changed, and upload of missing files. The node continues unchanged.
@@ -40,7 +40,7 @@ impl From<Step> for ChangePhase {
     }
 }
 
-/// Returns the step with which a change begins. A host in need of maintenance may not answer: nothing is asked of it before.
+/// Returns the first step of a change. A host that needs maintenance may not answer, so it is not contacted first.
 pub fn first_step(type_: GrantType, drains: bool) -> Step {
     match type_ {
         GrantType::Maintenance => Step::Cordon,
@@ -49,7 +49,7 @@ pub fn first_step(type_: GrantType, drains: bool) -> Step {
     }
 }
 
-/// Reports whether the pods are moved away first. A node that does not work has none that could be moved.
+/// Reports whether the node is drained first. A node that does not work has no pods that could be moved.
 pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     match type_ {
         GrantType::Update => disruption >= Disruption::Drain,
@@ -58,23 +58,23 @@ pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     }
 }
 
-/// Reports whether an operation restarts the host because Windows waits for it. At the end of a maintenance it does: the node is empty, its patches
-/// may have no effect before, and once it has pods it would have to be drained again. A new name or domain is for the user to complete who has given
+/// Reports whether an operation restarts the host because Windows waits for a restart. Only the end of a maintenance does: the node is empty, its
+/// patches may need the restart, and later it would have to be drained again. The restart for a new name or domain is left to the user who set
 /// it.
-pub fn owes_restart(type_: GrantType, causes: &BTreeSet<RestartCause>) -> bool {
+pub fn is_restart_due(type_: GrantType, causes: &BTreeSet<RestartCause>) -> bool {
     let is_patched = |cause: &RestartCause| matches!(cause, RestartCause::Servicing | RestartCause::WindowsUpdate);
     type_ == GrantType::Maintenance && causes.iter().any(is_patched)
 }
 
-/// Request for a node whose operation is a maintenance.
+/// State of the maintenance request for a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Maintenance {
     /// The operation is no maintenance.
     #[default]
     None,
-    /// The node is to be drained, and to stay so.
+    /// The node must be drained, and stay drained.
     Requested,
-    /// The request is over: the node is handed back.
+    /// The request has ended: the node returns to service.
     Over,
 }
 
@@ -82,17 +82,17 @@ pub enum Maintenance {
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedChange {
-    /// Phase that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
+    /// Last phase that this operation began. It is stored before a step begins, so all earlier phases are complete.
     pub begun: ChangePhase,
-    /// True if the pods are to be moved away.
+    /// True if the node must be drained.
     pub drains: bool,
-    /// Request for the maintenance of the node.
+    /// State of the maintenance request for the node.
     pub maintenance: Maintenance,
-    /// True if the host was found fit to be changed in this operation, with everything on it that the change needs.
+    /// True if this operation found the host fit for the change, with everything on it that the change needs.
     pub checked: bool,
     /// True if the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
-    /// True if the last pass of the drain found the node empty. Counts for one choice only.
+    /// True if the last pass of the drain found the node empty. Valid for one decision only.
     pub drained: bool,
     /// True if the host is in its desired state and its Node Ready.
     pub works: bool,
@@ -103,8 +103,8 @@ pub struct ObservedChange {
 }
 
 impl ObservedChange {
-    /// Reports whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved, none must be
-    /// waited for.
+    /// Reports whether pods may still have to be moved away. After the drain, services on the host may be stopped, so no pod can be moved, and
+    /// none is waited for.
     pub fn is_before_drain(&self) -> bool {
         match self.maintenance {
             Maintenance::None => self.drains && self.begun < ChangePhase::Converge,
@@ -113,8 +113,8 @@ impl ObservedChange {
         }
     }
 
-    /// Returns the state that the Node of a maintenance is to show; `None` leaves it as it is. `Drained` is shown only after it is stored, and no
-    /// longer when anything on the host is about to be done.
+    /// Returns the maintenance state that the Node must show; `None` leaves it unchanged. `Drained` is shown only after it is stored, and no
+    /// longer once work on the host may begin.
     pub fn maintenance_state(&self) -> Option<MaintenanceState> {
         match self.maintenance {
             Maintenance::None => None,
@@ -151,7 +151,7 @@ pub enum Next<N> {
 /// Chooses the next step. Without a Node there is nothing to move away, and nothing to uncordon.
 pub fn next<N>(node: Option<N>, seen: ObservedChange) -> Next<N> {
     if seen.maintenance == Maintenance::Requested {
-        // Requested again on its way back, it is emptied again: another client may have lifted the cordon meanwhile.
+        // A node that returns from maintenance is drained again if a new request comes: another client may have lifted its cordon.
         return match node {
             Some(node) if !seen.cordoned => Next::Cordon(node),
             Some(node) if !seen.drained => Next::Drain(node),
@@ -179,32 +179,32 @@ pub fn next<N>(node: Option<N>, seen: ObservedChange) -> Next<N> {
     node.filter(|_| seen.our_cordon).map_or(Next::Done, Next::Uncordon)
 }
 
-/// Part at fault for a failure. Only an error of the version counts against it, and may stop or roll back a rollout.
+/// Cause of a failure. Only failures of the version count against it, and may stop or roll back a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The host: it cannot be reached or logged in to, or is not fit to be changed. It is tried again after a while.
+    /// The host: it cannot be reached or logged in to, or is not fit to be changed. It is retried after a while.
     Host,
     /// The version that the host was given.
     Version,
-    /// The cluster, the operator, or what a user has set in either.
+    /// The cluster, the operator, or what a user has set in one of these.
     Cluster,
 }
 
-/// Known facts about a failure in the middle of changing a node.
+/// Known facts about a failure during a change of a node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
     /// The kind of the operation.
     pub type_: GrantType,
     /// True if something on the host may have been changed.
-    pub past_return: bool,
+    pub irrevocable: bool,
     /// True if the host is on its way back to the previous version.
     pub rolling_back: bool,
-    /// The part at fault.
+    /// Part at fault.
     pub blame: Blame,
-    /// True if only the API server did not do what was asked, which is tried again where it was.
-    pub is_of_the_api: bool,
-    /// True if one such failure is enough, because it took all the time that there is.
+    /// True if only a request to the API server failed; then the step is retried.
+    pub is_api_failure: bool,
+    /// True if one such failure is enough, because it used up all available time.
     pub is_final: bool,
     /// Failures of the version before this one.
     pub attempts: i32,
@@ -218,21 +218,21 @@ pub enum AfterFailure {
         /// Failures of the version, with this one.
         attempts: i32,
     },
-    /// The operation ends, and with it our cordon: nothing on the host was changed.
+    /// The operation ends and lifts its cordon: nothing on the host was changed.
     GiveUp,
-    /// The version does not work on this host, which gets the previous one.
+    /// The version does not work on this host, which returns to the previous one.
     TakeBack,
 }
 
 /// Attempts on a host before its version is rolled back.
 const ATTEMPTS: i32 = 3;
 
-/// Decides what follows from a failure of changing a node.
+/// Decides how to continue after a failure during a change of a node.
 pub fn after_failure(failure: Failure) -> AfterFailure {
-    let Failure { type_, past_return, rolling_back, blame, is_of_the_api, is_final, attempts } = failure;
-    // A repair has cordoned nothing, and no other host waits for its place.
-    if !past_return && type_ != GrantType::Repair {
-        return if is_of_the_api { AfterFailure::Retry { attempts } } else { AfterFailure::GiveUp };
+    let Failure { type_, irrevocable, rolling_back, blame, is_api_failure, is_final, attempts } = failure;
+    // A repair has cordoned nothing, and no other host waits for its slot.
+    if !irrevocable && type_ != GrantType::Repair {
+        return if is_api_failure { AfterFailure::Retry { attempts } } else { AfterFailure::GiveUp };
     }
     let of_version = type_ == GrantType::Update && blame == Blame::Version;
     let attempts = attempts + i32::from(of_version);
@@ -380,7 +380,7 @@ mod tests {
             (GrantType::Update, &[WindowsUpdate], false),
             (GrantType::Provision, &[Servicing], false),
         ] {
-            assert_eq!(owes_restart(type_, &causes.iter().copied().collect()), expected, "{type_:?} {causes:?}");
+            assert_eq!(is_restart_due(type_, &causes.iter().copied().collect()), expected, "{type_:?} {causes:?}");
         }
     }
 
@@ -419,15 +419,15 @@ mod tests {
         fn only_a_version_that_was_put_on_the_host_is_taken_back(
             type_ in proptest::sample::select(vec![GrantType::Update, GrantType::Reboot, GrantType::Repair]),
             blame in proptest::sample::select(vec![Blame::Host, Blame::Version, Blame::Cluster]),
-            [past_return, rolling_back, is_of_the_api, is_final] in any::<[bool; 4]>(),
+            [irrevocable, rolling_back, is_api_failure, is_final] in any::<[bool; 4]>(),
             attempts in 0..5i32,
         ) {
-            let failure = Failure { type_, past_return, rolling_back, blame, is_of_the_api, is_final, attempts };
+            let failure = Failure { type_, irrevocable, rolling_back, blame, is_api_failure, is_final, attempts };
             match after_failure(failure) {
                 AfterFailure::TakeBack => {
-                    prop_assert!(past_return && blame == Blame::Version && !rolling_back && type_ == GrantType::Update);
+                    prop_assert!(irrevocable && blame == Blame::Version && !rolling_back && type_ == GrantType::Update);
                 }
-                AfterFailure::GiveUp => prop_assert!(!past_return),
+                AfterFailure::GiveUp => prop_assert!(!irrevocable),
                 AfterFailure::Retry { attempts: now } => prop_assert!(blame == Blame::Version || now == attempts),
             }
         }
@@ -439,14 +439,14 @@ mod tests {
         use Blame::{Cluster, Host, Version};
         let update = Failure {
             type_: GrantType::Update,
-            past_return: true,
+            irrevocable: true,
             rolling_back: false,
             blame: Host,
-            is_of_the_api: false,
+            is_api_failure: false,
             is_final: false,
             attempts: 0,
         };
-        let untouched = Failure { past_return: false, ..update };
+        let untouched = Failure { irrevocable: false, ..update };
         let of = |blame, attempts, failure: Failure| Failure { blame, attempts, ..failure };
         let again = |attempts| Retry { attempts };
         for (name, failure, expected) in [
@@ -455,7 +455,7 @@ mod tests {
             ("nor is a version blamed that is not on the host", of(Version, 2, untouched), GiveUp),
             (
                 "a drain waits for the API server",
-                Failure { is_of_the_api: true, ..of(Cluster, 0, untouched) },
+                Failure { is_api_failure: true, ..of(Cluster, 0, untouched) },
                 again(0),
             ),
             ("a restart is given up as well", Failure { type_: GrantType::Reboot, ..untouched }, GiveUp),

@@ -1,11 +1,11 @@
-//! Versions of Windows that nodes can have.
+//! Versions of Windows that are supported for nodes.
 
 use jiff::{Timestamp, tz::TimeZone};
 
 /// A version of Windows Server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowsVersion {
-    /// Name of the version, with which Windows begins its own.
+    /// Name of the version, with which the name that Windows reports begins.
     pub name: &'static str,
     /// Build of the version: the third part of `10.0.20348.2527`.
     pub build: u32,
@@ -13,15 +13,15 @@ pub struct WindowsVersion {
     pub support_ends: u16,
     /// Tag of base images whose containers the version runs without Hyper-V.
     pub image: &'static str,
-    /// The revision, the last part of the version, below which pods have no network, and the update that brought it.
+    /// Lowest revision (last part of the version) with which pods have a network, and the update that brought it.
     pub least: Option<(u32, &'static str)>,
-    /// Oldest version of `registry.k8s.io/pause`, the image of sandboxes, that is known to have this version of Windows.
+    /// Oldest version of `registry.k8s.io/pause`, the image of sandboxes, that supports this version of Windows.
     pub min_pause: [u16; 3],
-    /// True if networks of an overlay may have another VXLAN port than [`VXLAN_PORT`].
+    /// True if overlay networks may have another VXLAN port than [`VXLAN_PORT`].
     pub any_vxlan_port: bool,
 }
 
-/// VXLAN port that every version of Windows takes.
+/// VXLAN port that every version of Windows supports.
 pub const VXLAN_PORT: u16 = 4789;
 
 impl WindowsVersion {
@@ -31,14 +31,15 @@ impl WindowsVersion {
     }
 }
 
-/// Versions of the long-term servicing channel alone: containers run with process isolation, which wants a base image of the same version.
+/// Supported versions, all of the long-term servicing channel: containers run with process isolation, which needs a base image of the same
+/// version.
 pub const VERSIONS: [WindowsVersion; 3] = [
     WindowsVersion {
         name: "Windows Server 2019",
         build: 17763,
         support_ends: 2029,
         image: "ltsc2019",
-        // Direct server return of Services in an overlay.
+        // Needed for direct server return of Services in an overlay.
         least: Some((1217, "KB4551853")),
         min_pause: [3, 6, 0],
         any_vxlan_port: false,
@@ -63,13 +64,13 @@ pub const VERSIONS: [WindowsVersion; 3] = [
     },
 ];
 
-/// The version of a host that reports this name and build. Windows 11 has builds of Windows Server.
+/// Returns the version of a host that reports this name and build. Windows 11 shares builds with Windows Server.
 pub fn find(os_name: &str, os_build: &str) -> Option<&'static WindowsVersion> {
     let build: u32 = os_build.strip_prefix("10.0.")?.split('.').next()?.parse().ok()?;
     VERSIONS.iter().find(|v| v.build == build).filter(|_| os_name.starts_with("Windows Server"))
 }
 
-/// The update that a host with this version of Windows lacks, if it lacks one that nodes need.
+/// Returns the update that a host with this version of Windows lacks, if nodes need one that it lacks.
 pub fn lacks(version: &WindowsVersion, os_build: &str) -> Option<&'static str> {
     let (least, update) = version.least?;
     let revision: u32 = os_build.rsplit_once('.')?.1.parse().ok()?;
@@ -95,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Numbers of a tag, as 3.10.2.
+    /// Returns the numbers of a tag such as 3.10.2.
     fn numbers(tag: &str) -> [u16; 3] {
         let mut numbers = tag.split('.').map(|part| part.parse().unwrap());
         let numbers = std::array::from_fn(|_| numbers.next().unwrap_or(0));

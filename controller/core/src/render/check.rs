@@ -1,4 +1,4 @@
-//! Checks of facts that end up in command lines and files: they come from API objects.
+//! Checks of facts before they are written to command lines and files: they come from API objects.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,7 +14,7 @@ fn require(good: bool, what: &'static str, value: &str, problem: &'static str) -
     if good { Ok(()) } else { Err(RenderError::Fact { what, value: value.to_owned(), problem }) }
 }
 
-/// Checks the facts that go into the services.
+/// Checks the facts for the services.
 pub(super) fn services(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     if let Network::OvnHybrid { vxlan_port: Some(port) } = cluster.network {
@@ -37,7 +37,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     ] {
         let Some(directory) = directory else { continue };
         require(is_host_path(directory), what, directory, r"it must be a directory on C:, for example C:\opt\cni\bin")?;
-        let problem = r"hosts keep users out of it, so it must be one for CNI alone, for example C:\opt\cni\bin";
+        let problem = r"users of hosts lose access to it: use a directory for CNI only, for example C:\opt\cni\bin";
         require(is_own_directory(directory), what, directory, problem)?;
         let is_external = cluster.network == Network::External;
         require(
@@ -55,7 +55,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     Ok(())
 }
 
-/// Reports whether a directory can be taken from the users of a host: it is not directly on `C:`, and none of Windows' own.
+/// Reports whether a directory can be closed to a host's users: not directly on `C:`, and not part of Windows.
 fn is_own_directory(directory: &str) -> bool {
     let parts: Vec<String> = directory.split('\\').skip(1).map(str::to_ascii_lowercase).collect();
     match parts.first().map_or("", String::as_str) {
@@ -65,9 +65,9 @@ fn is_own_directory(directory: &str) -> bool {
     }
 }
 
-/// Checks a proxy. The error says what is wrong with which part. Values stay out: they may hold a password.
+/// Checks a proxy. The error has the faulty part and its fault, but no value: it may hold a password.
 pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
-    // Services ConfigMaps are readable by every host's daemon, and variables of a host by all that runs on it.
+    // Every host's daemon can read services ConfigMaps, and every program on a host can read its variables.
     const NO_PASSWORD: &str = "it must have no user name and no password, which every host could read; use a proxy that admits hosts by \
                                their addresses";
     for (what, value, is_url) in
@@ -84,12 +84,12 @@ pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
     Ok(())
 }
 
-/// Returns why hosts cannot have a proxy. Values stay out.
+/// Returns the reason why hosts cannot use a proxy, without any value of it.
 pub fn proxy_problem(proxy: &Proxy) -> Option<String> {
     self::proxy(proxy).err().map(|(what, problem)| format!("its {what} cannot be used: {problem}"))
 }
 
-/// Checks the facts that go into the files of every host.
+/// Checks the facts for the files of every host.
 pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
@@ -105,17 +105,17 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
     Ok(())
 }
 
-/// Checks that each certificate is readable: a host refuses all of them because of one that is damaged.
+/// Checks that each certificate is readable: one damaged certificate makes a host refuse all of them.
 fn trusted(pem: &[u8]) -> Checked {
     let Err(damaged) = certificates(pem) else { return Ok(()) };
     let problem = "it is damaged; correct the ConfigMap trusted-ca in the operator's namespace";
     require(false, "trusted certificates", &format!("certificate {damaged}"), problem)
 }
 
-/// Returns the certificates alone, without the comments between them.
+/// Returns only the certificates, without the comments between them.
 ///
 /// # Errors
-/// The number of the first certificate that is damaged.
+/// Returns the number of the first damaged certificate.
 pub fn certificates(pem: &[u8]) -> Result<String, usize> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
     const WIDTH: usize = 64;
@@ -135,14 +135,14 @@ pub fn certificates(pem: &[u8]) -> Result<String, usize> {
 }
 
 impl TlsPair {
-    /// Reports whether the pair is certificates and a key in PEM.
+    /// Reports whether the pair consists of certificates and a key in PEM.
     pub fn is_usable(&self) -> bool {
         let has_certificates = certificates(self.certificate.as_bytes()).is_ok_and(|pem| !pem.is_empty());
         has_certificates && self.key.contains("-----BEGIN") && self.key.contains("PRIVATE KEY-----")
     }
 }
 
-/// Checks the facts that go into the files of one host.
+/// Checks the facts for the files of one host.
 pub(super) fn host(host: &HostParams) -> Checked {
     let (name, ip) = (&host.node_name, &host.node_ip);
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';

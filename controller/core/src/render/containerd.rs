@@ -1,7 +1,6 @@
-//! Settings of a pool in containerd's configuration, as a file that the payload's configuration imports.
+//! containerd settings of a pool, as a file that the payload's configuration imports.
 //!
-//! containerd merges imported files key by key over the file that imports them, and takes a file without `version` for one of
-//! an older format.
+//! containerd merges imported files key by key over the importing file, and reads a file without `version` as an older format.
 
 use api::ContainerdSettings;
 use serde::Serialize;
@@ -33,7 +32,7 @@ struct PinnedImages<'a> {
     sandbox: &'a str,
 }
 
-/// Renders the file with the settings of a pool, if it sets anything. `there` says whether hosts get containerd and its configuration from us.
+/// Renders the file with the settings of a pool, if it sets anything. `there` is true if the payload has containerd and its configuration.
 pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<String>, RenderError> {
     let ContainerdSettings { sandbox_image, max_concurrent_downloads } = pool;
     if sandbox_image.is_none() && max_concurrent_downloads.is_none() {
@@ -58,7 +57,7 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
         pinned_images: sandbox_image.as_deref().map(|sandbox| PinnedImages { sandbox }),
     };
     let drop_in = DropIn { version: 3, plugins: Plugins { images } };
-    // Nothing in it is of a kind that TOML lacks.
+    // Serialization does not fail: TOML has all of these types.
     Ok(toml::to_string(&drop_in).ok())
 }
 
@@ -81,12 +80,12 @@ struct Cni<'a> {
     conf_dir: Option<&'a str>,
 }
 
-/// Renders the file with the directories of CNI, if the cluster has others than usual.
+/// Renders the file with the CNI directories, if the cluster sets any.
 pub(super) fn network(cluster: &Cluster) -> Option<String> {
     let Cluster { cni_bin_dir, cni_conf_dir, .. } = cluster;
     let cni = Cni { bin_dirs: cni_bin_dir.as_deref().map(|d| [d]), conf_dir: cni_conf_dir.as_deref() };
     let drop_in = DropIn { version: 3, plugins: RuntimePlugins { runtime: Runtime { cni } } };
-    // Nothing in it is of a kind that TOML lacks.
+    // Serialization does not fail: TOML has all of these types.
     (cni_bin_dir.is_some() || cni_conf_dir.is_some()).then(|| toml::to_string(&drop_in).unwrap_or_default())
 }
 
@@ -110,7 +109,7 @@ mod tests {
         let cni = |config: &toml::Value| config["plugins"]["io.containerd.cri.v1.runtime"]["cni"].clone();
         assert_eq!(cni(&ours)["bin_dirs"][0].as_str(), Some(r"C:\opt\cni\bin"));
         assert_eq!(cni(&ours)["conf_dir"].as_str(), Some(r"C:\etc\cni\net.d"));
-        // What the payload says goes unless it has the same names.
+        // Only values of the same names replace those of the payload.
         assert!(cni(&main).get("bin_dirs").is_some() && cni(&main).get("conf_dir").is_some());
         let (directory, _) = super::super::program::CONTAINERD_NETWORK.rsplit_once('\\').unwrap();
         assert_eq!(main["imports"][0].as_str(), Some(format!(r"{directory}\*.toml").as_str()));

@@ -1,15 +1,15 @@
-//! Sources from which commands of services are made.
+//! Input from which the commands of services are rendered.
 
 use api::{host::path, payload::Manifest};
 
 use super::{Cluster, LogSettings, Settings, program};
 
-/// Text in commands that becomes the name of the Node.
+/// Placeholder for the name of the Node in commands.
 pub(super) const NODE_NAME: &str = "NODE_NAME";
-/// Text in commands that becomes the address of the Node.
+/// Placeholder for the address of the Node in commands.
 pub(super) const NODE_IP: &str = "NODE_IP";
 
-/// Sources from which a service is rendered.
+/// Input from which a service is rendered.
 pub(super) struct Context<'a> {
     pub cluster: &'a Cluster,
     pub payload: &'a Manifest,
@@ -24,7 +24,7 @@ impl Context<'_> {
         self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
     }
 
-    /// Returns a command, run by the log runner if there is one.
+    /// Returns the command, wrapped in the log runner if the payload has one.
     pub(super) fn logged(&self, service: &str, command: &str) -> String {
         if !self.has(program::LOG_RUNNER) {
             return command.to_owned();

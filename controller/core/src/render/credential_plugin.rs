@@ -1,4 +1,4 @@
-//! The plugin of Container Credential Guard that a pool names. The payload may have several: a host gets that of its pool alone.
+//! Container Credential Guard plugin of a pool. The payload may have several plugins: a host gets only that of its pool.
 
 use api::{
     TemplateSpec,
@@ -8,7 +8,7 @@ use api::{
 
 use super::RenderError;
 
-/// The plugin of a pool, with the place of its library.
+/// Returns the plugin of a pool, with the path of its library.
 pub(super) fn of_pool(template: &TemplateSpec) -> Option<CredentialPlugin> {
     let plugin = template.gmsa.as_ref()?.plugin.as_ref()?;
     Some(CredentialPlugin {
@@ -20,7 +20,7 @@ pub(super) fn of_pool(template: &TemplateSpec) -> Option<CredentialPlugin> {
 /// Returns the files of the payload without the libraries of other plugins.
 ///
 /// # Errors
-/// [`RenderError::Setting`] when the library of the plugin is not among them.
+/// [`RenderError::Setting`] if the payload lacks the library of the plugin.
 pub(super) fn files(mut files: Vec<File>, plugin: Option<&CredentialPlugin>) -> Result<Vec<File>, RenderError> {
     let is_its_library = |f: &File| plugin.is_some_and(|p| f.destination.eq_ignore_ascii_case(&p.library));
     files.retain(|f| !is_library(&f.destination) || is_its_library(f));

@@ -5,20 +5,20 @@ use serde_json::{Value, json};
 
 use super::program;
 
-/// Path of the configuration of credential providers. Legacy.
+/// Path of the configuration of credential providers, the same as WMCO's.
 pub(crate) const PATH: &str = r"C:\k\credential-provider-config.yaml";
 
-/// A program that gives kubelet passwords.
+/// Program that gives kubelet passwords.
 struct Provider {
     program: &'static str,
-    /// Files that the program reads beside itself: without them it would fail each pull.
+    /// Files that the program needs: without them, it would make every pull fail.
     files: &'static [&'static str],
     cache: &'static str,
     images: &'static [&'static str],
     args: &'static [&'static str],
 }
 
-/// Credential providers, as the clouds' own projects configure them for Linux:
+/// Credential providers, configured as the clouds' own projects do for Linux:
 /// <https://github.com/openshift/machine-config-operator/tree/master/templates/common>.
 const PROVIDERS: [Provider; 3] = [
     Provider {
@@ -49,7 +49,7 @@ const PROVIDERS: [Provider; 3] = [
     },
 ];
 
-/// Arguments of kubelet, if there is a provider.
+/// Returns kubelet's arguments for credential providers, if there are any.
 pub(super) fn arguments(has: impl Fn(&str) -> bool) -> Vec<String> {
     if config(has).is_none() {
         return Vec::new();
@@ -60,8 +60,8 @@ pub(super) fn arguments(has: impl Fn(&str) -> bool) -> Vec<String> {
     ]
 }
 
-/// The configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`) of those providers that hosts have. JSON is YAML. On
-/// Windows the name of a provider is the file name with `.exe`.
+/// Returns the configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`) of the providers that hosts have. JSON is
+/// valid YAML. On Windows, the name of a provider includes `.exe`.
 pub(super) fn config(has: impl Fn(&str) -> bool) -> Option<Value> {
     let there = PROVIDERS.iter().filter(|p| has(p.program) && p.files.iter().all(|file| has(file)));
     let providers: Vec<Value> = there

@@ -1,18 +1,18 @@
-//! Reasons why nothing can be rendered.
+//! Errors of rendering.
 
 use api::Reason;
 
-/// Reason why nothing can be rendered.
+/// Reason why a configuration cannot be rendered.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RenderError {
-    /// The payload lacks programs without which there is no node. Holds their destinations.
+    /// The payload lacks programs that every node needs. Holds their destinations.
     #[error(
-        "the payload lacks {}, which every node of this cluster needs: put what cannot be built into a folder, and make the image again with \
+        "the payload lacks {}, which every node of this cluster needs: put programs that cannot be built into a folder, and make the image again with \
          `make image PROGRAMS=FOLDER` (docs/guide/upgrade.md#the-payload)",
         .0.iter().map(|program| program.rsplit('\\').next().unwrap_or(program)).collect::<Vec<_>>().join(", ")
     )]
     NoPrograms(Vec<&'static str>),
-    /// The API server does not support this kubelet.
+    /// The API server does not support the payload's version of kubelet.
     #[error(
         "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Make an image with a payload for this version: `make image KUBERNETES=1.{server}` (docs/guide/upgrade.md#the-payload)"
     )]
@@ -21,10 +21,10 @@ pub enum RenderError {
         kubelet: String,
         /// Minor version of the API server.
         server: u32,
-        /// Fault of the version of kubelet.
+        /// Fault of kubelet's version.
         problem: &'static str,
     },
-    /// A fact is unusable.
+    /// A fact about the cluster is unusable.
     #[error("the cluster's {what} is {value:?}: {problem}")]
     Fact {
         /// Name of the fact.
@@ -37,17 +37,17 @@ pub enum RenderError {
     /// A setting of a pool is unusable.
     #[error("the pool's {field} is {value:?}: {problem}")]
     Setting {
-        /// Path of the setting in the pool, as `template.spec.logs.maxSize`.
+        /// Path of the setting in the pool, for example `template.spec.logs.maxSize`.
         field: &'static str,
         /// Value of the setting.
         value: String,
         /// Fault of the setting, and the remedy.
         problem: &'static str,
     },
-    /// A field of the template is unusable, or puts something on Nodes that they must not have.
+    /// A field of the template is unusable, or sets metadata that Nodes must not have.
     #[error("the pool's {field}: {problem}")]
     Metadata {
-        /// Path of the field in the pool, as `template.metadata.labels`.
+        /// Path of the field in the pool, for example `template.metadata.labels`.
         field: &'static str,
         /// Faulty part of the field, its fault, and the remedy.
         problem: String,
@@ -55,7 +55,7 @@ pub enum RenderError {
 }
 
 impl RenderError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NoPrograms(_) => Reason::PayloadInvalid,

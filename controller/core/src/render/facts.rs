@@ -1,4 +1,4 @@
-//! Facts and settings from which hosts' services and files are rendered.
+//! Facts and settings from which the services and files of hosts are rendered.
 
 use std::{fmt, net::Ipv4Addr};
 
@@ -11,71 +11,71 @@ use super::{LogSettings, MirrorRule, PullSecret, TlsProfile, mirrors};
 pub struct Cluster {
     /// URL of the API server as hosts reach it: `https://host:port`.
     pub api_server: String,
-    /// Names and addresses of the API server's certificate, and the cluster's ingress as `*.domain`. No host may have them.
+    /// Names and addresses in the API server's certificate, and the cluster's ingress as `*.domain`. No host may use them.
     pub own_names: Vec<String>,
-    /// PEM certificates that the API server's certificate is checked with.
+    /// PEM certificates that verify the API server.
     pub api_ca: String,
-    /// PEM certificates that kubelet checks its clients with.
+    /// PEM certificates with which kubelet verifies its clients.
     pub kubelet_client_ca: String,
-    /// Service network, as `172.30.0.0/16`.
+    /// Service network, for example `172.30.0.0/16`.
     pub service_cidr: String,
-    /// Addresses of the cluster's DNS.
+    /// Addresses of the cluster's DNS servers.
     pub cluster_dns: Vec<String>,
-    /// Domain of the cluster, as `cluster.local`.
+    /// Domain of the cluster, for example `cluster.local`.
     pub cluster_domain: String,
-    /// Minor version of the oldest API server, as 36 of `1.36`, if it reports one.
+    /// Minor version of the oldest API server, for example 36 for `1.36`, if it reports one.
     pub kubernetes_minor: Option<u32>,
     /// True if the control plane is being upgraded.
     pub is_upgrading: bool,
-    /// Minor version that all API servers have already, while nodes still follow the one from before the upgrade.
+    /// Minor version that all API servers already have, while nodes still follow the one from before the upgrade.
     pub next_minor: Option<u32>,
     /// Addresses of API servers that do not answer, while nodes wait for their version.
     pub silent_api_servers: Vec<String>,
     /// Platform of the cluster.
     pub platform: Platform,
-    /// True if a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so until it has been there:
-    /// set only where there is one.
+    /// True if a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so until it has run: set
+    /// only where there is one.
     pub external_cloud_provider: bool,
     /// Provider of the pod network.
     pub network: Network,
-    /// Directory in which containerd finds the programs of CNI, if not where the payload has them.
+    /// Directory in which containerd finds the CNI plugins, if it is not the payload's.
     pub cni_bin_dir: Option<String>,
-    /// Directory in which containerd finds the configuration of CNI, if not where the hybrid overlay has it.
+    /// Directory in which containerd finds the CNI configuration, if it is not the hybrid overlay's.
     pub cni_conf_dir: Option<String>,
-    /// The cluster's proxy.
+    /// Proxy of the cluster.
     pub proxy: Proxy,
-    /// Certificate that windows_exporter serves with. Without one, it serves plain HTTP.
+    /// Certificate with which windows_exporter serves. Without one, it serves plain HTTP.
     pub exporter_tls: Option<TlsPair>,
     /// PEM certificates that hosts must trust machine-wide.
     pub trusted_ca: Option<String>,
-    /// Mirrors of image registries, the first one first.
+    /// Mirrors of image registries, in order of preference.
     pub mirrors: Vec<MirrorRule>,
     /// Logins of image registries.
     pub pull_secret: PullSecret,
-    /// TLS profile that kubelet serves with. Without one, kubelet's own defaults apply.
+    /// TLS profile of kubelet's server. Without one, kubelet's own defaults apply.
     pub tls_profile: Option<TlsProfile>,
-    /// True if hosts would wait for tokens of a cloud-node-manager, because its ServiceAccount is missing.
+    /// True if the ServiceAccount of cloud-node-managers is missing, so that hosts would wait for its tokens.
     pub lacks_node_manager: bool,
-    /// Facts that were found and cannot be used, and leave the rest as it is. Nothing secret.
+    /// Unusable parts of facts whose other parts are in force. Contains no secrets.
     pub unusable: Vec<String>,
-    /// Facts that were found and cannot be used as a whole, and what is in force in their place. Nothing secret.
+    /// Facts that are unusable as a whole, and the values that are in force instead. Contains no secrets.
     pub held: Vec<String>,
 }
 
 impl Cluster {
-    /// Lists what of the facts does not reach hosts, or reaches them in another form, and why.
+    /// Lists the facts that do not reach hosts, or reach them in another form, with the cause.
     pub fn problems(&self) -> Vec<String> {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
     }
 
-    /// Directories of CNI that are not below `C:\k`, for the hosts to guard.
+    /// Returns the CNI directories that are not below `C:\k`, for hosts to protect.
     pub fn cni_directories(&self) -> Vec<String> {
         [&self.cni_bin_dir, &self.cni_conf_dir].into_iter().flatten().cloned().collect()
     }
 
-    /// Names of the facts that differ, for users. Values stay out: some are secret.
+    /// Returns the names of the facts that differ, for users. Values are left out: some are secret.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
-        // A new fact must be named here, too.
+        // A new fact must be added here, too.
         let Self {
             api_server,
             own_names,
@@ -133,22 +133,22 @@ impl Cluster {
     }
 }
 
-/// Address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one.
+/// Address of the metadata service, from which a machine gets its name, zone and credentials. It is the same in all clouds that have one.
 pub(super) const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
 /// Platform of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Platform {
-    /// No platform, or none that makes a difference here.
+    /// No platform, or one that makes no difference here.
     #[default]
     None,
-    /// Amazon.
+    /// Amazon Web Services.
     Aws,
-    /// Microsoft.
+    /// Microsoft Azure.
     Azure,
-    /// Google.
+    /// Google Cloud.
     Gcp,
-    /// VMware.
+    /// VMware vSphere.
     Vsphere,
     /// Nutanix.
     Nutanix,
@@ -167,8 +167,8 @@ impl Platform {
         }
     }
 
-    /// Reads OpenShift's `Infrastructure` (`status.platformStatus.type`, as `AWS`) or our own spelling. A platform that is not known makes no
-    /// difference here, and so is [`Platform::None`].
+    /// Parses `status.platformStatus.type` of OpenShift's `Infrastructure`, for example `AWS`, or the operator's own spelling. An unknown platform
+    /// makes no difference here, and is [`Platform::None`].
     pub fn from_name(name: &str) -> Self {
         let all = [Self::Aws, Self::Azure, Self::Gcp, Self::Vsphere, Self::Nutanix];
         all.into_iter().find(|p| p.as_str().eq_ignore_ascii_case(name)).unwrap_or_default()
@@ -178,18 +178,18 @@ impl Platform {
 /// Provider of the pod network on hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// Another component, for example Calico or Flannel in its own pods, which also provides kube-proxy.
+    /// Another component, for example Calico or Flannel, which runs in pods and also provides kube-proxy.
     #[default]
     External,
     /// OVN-Kubernetes with a hybrid overlay.
     OvnHybrid {
-        /// VXLAN port, if not the usual one.
+        /// VXLAN port, if it is not the default.
         vxlan_port: Option<u16>,
     },
 }
 
 impl Network {
-    /// VXLAN port of the hybrid overlay. `None` if it has the usual one, or there is no overlay.
+    /// Returns the VXLAN port of the hybrid overlay. `None` if it is the default, or there is no overlay.
     pub fn vxlan_port(self) -> Option<u16> {
         match self {
             Self::OvnHybrid { vxlan_port } => vxlan_port,
@@ -198,23 +198,23 @@ impl Network {
     }
 }
 
-/// Proxy variables; they go to hosts as they are.
+/// Proxy variables. Hosts get further exceptions in `NO_PROXY`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxy {
-    /// `HTTP_PROXY`
+    /// Value of `HTTP_PROXY`.
     pub http: Option<String>,
-    /// `HTTPS_PROXY`
+    /// Value of `HTTPS_PROXY`.
     pub https: Option<String>,
-    /// `NO_PROXY`
+    /// Value of `NO_PROXY`.
     pub no: Option<String>,
 }
 
-/// A certificate and its key.
+/// Certificate and its private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsPair {
-    /// PEM chain.
+    /// Certificate chain in PEM.
     pub certificate: String,
-    /// PEM key.
+    /// Private key in PEM.
     pub key: String,
 }
 
@@ -231,16 +231,16 @@ pub struct HostParams {
     pub node_name: String,
     /// Address of the host's Node.
     pub node_ip: String,
-    /// Taints that the Node has from its first moment on.
+    /// Taints with which the Node registers.
     pub taints: Vec<Taint>,
 }
 
-/// The operator's settings.
+/// Settings of the operator.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Rotation of logs.
+    /// Level and rotation of logs.
     pub logs: LogSettings,
-    /// JSON merge patch (RFC 7386) over kubelet's configuration.
+    /// JSON merge patch (RFC 7386) for kubelet's configuration.
     pub kubelet_extra: serde_json::Map<String, serde_json::Value>,
 }
 

@@ -1,4 +1,4 @@
-//! The configuration files of a host.
+//! Configuration files of a host.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 
 use super::{Cluster, PullSecret, containerd, context::NODE_NAME, credential_provider, mirrors, program, pull_secret};
 
-/// Path of the certificates that are trusted machine-wide. Legacy.
+/// Path of the certificates that are trusted machine-wide, the same as WMCO's.
 const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
-/// Path of the certificate that windows_exporter serves with; its configuration in the payload names this and the key. Legacy.
+/// Path of windows_exporter's certificate, the same as WMCO's. Its configuration in the payload names this path and that of the key.
 const EXPORTER_CERT: &str = r"C:\k\tls\certs\tls.crt";
 const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
 
-/// Programs on hosts that have files of their own.
+/// Programs on hosts that need files of their own.
 pub(super) struct Programs {
     /// Configuration of the credential providers, if there are any.
     pub credential_providers: Option<Value>,
@@ -25,8 +25,7 @@ pub(super) struct Programs {
     pub node_manager: bool,
 }
 
-/// The files that follow from the cluster and the name of the node alone. The private key of the exporter is the only secret
-/// among them.
+/// Returns the files that depend only on the cluster and the name of the node. Only the exporter's private key is secret.
 pub(super) fn of_cluster(cluster: &Cluster, programs: &Programs, node_name: &str) -> Vec<ConfigFile> {
     let node_user = format!("{}{node_name}", user::NODE_PREFIX);
     let wicd_user = format!("{}{node_name}", user::WICD_PREFIX);
@@ -34,7 +33,7 @@ pub(super) fn of_cluster(cluster: &Cluster, programs: &Programs, node_name: &str
     let mut files = vec![
         file(path::API_CA, pem(&cluster.api_ca)),
         file(path::KUBELET_CA, pem(&cluster.kubelet_client_ca)),
-        // wicd makes kubelet's own kubeconfig out of it, with kubelet's first certificate and key, which never leave the host.
+        // wicd derives kubelet's own kubeconfig from it, with kubelet's first certificate and key, which never leave the host.
         file(path::NODE_KUBECONFIG, text(&kubeconfig(server, &node_user, path::KUBELET_CURRENT_CERT))),
         file(path::WICD_KUBECONFIG, text(&kubeconfig(server, &wicd_user, path::WICD_CERT))),
     ];
@@ -56,15 +55,15 @@ pub(super) fn of_cluster(cluster: &Cluster, programs: &Programs, node_name: &str
     files
 }
 
-/// The files that images are pulled with. The logins are those that the pool may have.
+/// Returns the files for pulling images, with the logins that the pool may use.
 pub(super) fn of_registries(cluster: &Cluster, logins: &PullSecret) -> Vec<ConfigFile> {
     let mirrors = mirrors::files(&cluster.mirrors, logins);
     let kubelet = logins.file().map(|logins| (pull_secret::PATH.to_owned(), text(&logins)));
     mirrors.into_iter().chain(kubelet).map(|(path, text)| ConfigFile { secret: true, ..file(&path, text) }).collect()
 }
 
-/// Hashes of the files of [`of_cluster`] and [`of_registries`] for no node in particular, without secrets: a hash must not allow a guess of a key or
-/// a password.
+/// Returns the hashes of the files of [`of_cluster`] and [`of_registries`], for a placeholder node and without secrets: a hash must not help to guess
+/// a key or a password.
 pub(super) fn hashes(cluster: &Cluster, programs: &Programs, logins: &PullSecret) -> BTreeMap<String, String> {
     let files = of_cluster(cluster, programs, NODE_NAME).into_iter().filter(|f| !f.secret);
     let files = files.chain(of_registries(cluster, &logins.redacted()));
@@ -75,17 +74,17 @@ pub(super) fn file(path: &str, content: String) -> ConfigFile {
     ConfigFile { path: path.into(), content, secret: false }
 }
 
-/// Pretty JSON: users read the configuration files on hosts.
+/// Formats JSON for reading: users read the configuration files on hosts.
 pub(super) fn text(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Returns the content of a certificate file: the same certificates give the same bytes, whatever white space is around them.
+/// Returns the content of a certificate file. Surrounding white space does not change it.
 fn pem(text: &str) -> String {
     format!("{}\n", text.trim())
 }
 
-/// A kubeconfig in JSON, which is YAML. Certificate and key are in one file, as kubelet and wicd write it.
+/// Returns a kubeconfig in JSON, which is valid YAML. Certificate and key are in one file, as kubelet and wicd write them.
 fn kubeconfig(server: &str, user: &str, certificate: &str) -> Value {
     kubeconfig_of(server, user, &json!({"client-certificate": certificate, "client-key": certificate}))
 }

@@ -1,10 +1,10 @@
-//! A cluster, a payload and a host for tests.
+//! Cluster, payload and host for tests.
 
 use api::payload::{File, Manifest};
 
 use super::{Cluster, HostParams, program};
 
-/// Every program that the renderer knows, without [`CREDENTIAL_PROVIDERS`].
+/// Programs that the renderer knows, without [`CREDENTIAL_PROVIDERS`].
 pub const PROGRAMS: [&str; 13] = [
     program::KUBELET,
     program::KUBE_PROXY,
@@ -20,11 +20,11 @@ pub const PROGRAMS: [&str; 13] = [
     program::AZURE_NODE_MANAGER,
     program::ECR_CREDENTIAL_PROVIDER,
 ];
-/// Credential providers that a payload has only if a user brings them, with their files.
+/// Credential providers and their files, which a payload has only if a user adds them.
 pub const CREDENTIAL_PROVIDERS: [&str; 3] =
     [program::ACR_CREDENTIAL_PROVIDER, program::ACR_CREDENTIAL_PROVIDER_CONFIG, program::GCR_CREDENTIAL_PROVIDER];
 
-/// A payload of files with these destinations.
+/// Returns a payload with files at these destinations.
 pub fn payload(destinations: &[&str]) -> Manifest {
     let file = |destination: &&str| File {
         path: destination.rsplit('\\').next().unwrap_or_default().into(),
@@ -43,7 +43,7 @@ pub fn payload(destinations: &[&str]) -> Manifest {
     Manifest { schema: 1, files: destinations.iter().map(file).collect() }
 }
 
-/// A cluster with the settings that every cluster has.
+/// Returns a cluster with the facts that every cluster has.
 pub fn cluster() -> Cluster {
     let ca = |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
     Cluster {
@@ -57,7 +57,7 @@ pub fn cluster() -> Cluster {
     }
 }
 
-/// A host.
+/// Returns a host.
 pub fn host() -> HostParams {
     HostParams { node_name: "win-1".into(), node_ip: "10.0.0.7".into(), taints: vec![api::names::default_taint()] }
 }

@@ -1,19 +1,18 @@
-//! Facts in force when some cannot be used as they are now: each of these keeps its earlier value, also over a restart of the operator, for which the
-//! values are stored ([`Kept`]).
+//! Last usable values of facts that cannot be used now. The operator stores them ([`Kept`]), so that they survive its restart.
 //!
-//! Stored values are outside input: any client that may write Secrets in the namespace may have written them.
+//! Stored values are untrusted input: any client that may write Secrets in the namespace may have written them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Cluster, MirrorRule, Proxy, PullSecret, TlsPair, check};
 
-/// Facts as they were read.
+/// Facts as read from the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Facts that can be used. One that cannot be used as a whole is left out here.
+    /// Facts that can be used. A fact that is unusable as a whole is left out.
     pub cluster: Cluster,
-    /// Facts that cannot be used as a whole.
+    /// Facts that are unusable as a whole.
     pub unusable: Vec<Unusable>,
 }
 
@@ -23,33 +22,33 @@ impl From<Cluster> for Found {
     }
 }
 
-/// A fact that keeps its earlier value.
+/// Unusable fact, which keeps its earlier value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
     /// Fact that cannot be used.
     pub fact: Fact,
-    /// Faulty object, its fault, and the remedy. Nothing secret.
+    /// Faulty object, its fault, and the remedy. Contains no secrets.
     pub problem: String,
-    /// True if the fact's object is missing. That is a fault only if there was one.
+    /// True if the fact's object is missing, which is a fault only if there was one.
     pub is_missing: bool,
 }
 
-/// Fact that keeps its earlier value for itself.
+/// Fact that keeps its earlier value independently of other facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The cluster's proxy.
+    /// Proxy of the cluster.
     Proxy,
     /// Certificates that hosts trust.
     TrustedCa,
-    /// The mirrors of registries with this origin.
+    /// Mirrors of registries with this origin.
     Mirrors(String),
     /// Logins of registries.
     PullSecret,
-    /// Certificate that windows_exporter serves with.
+    /// Certificate with which windows_exporter serves.
     ExporterTls,
 }
 
-/// Values of facts that were in force.
+/// Values of facts that were last in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Minor version of Kubernetes that nodes follow.
@@ -61,7 +60,7 @@ pub struct Kept {
     exporter_tls: Option<TlsPair>,
 }
 
-/// The stored facts cannot be read. Nothing is quoted from them.
+/// Error for stored facts that cannot be read. It quotes nothing from them.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("it is not what an operator stores")]
 pub struct KeptError;
@@ -83,7 +82,7 @@ struct Wire {
 }
 
 impl Kept {
-    /// Returns the facts of a cluster that are kept.
+    /// Returns the facts of a cluster that keep their earlier value.
     pub fn of(cluster: &Cluster) -> Self {
         Self {
             kubernetes_minor: cluster.kubernetes_minor,
@@ -95,12 +94,12 @@ impl Kept {
         }
     }
 
-    /// Returns only the minor version of Kubernetes that nodes follow.
+    /// Creates a value with only the minor version of Kubernetes that nodes follow.
     pub fn of_nodes(kubernetes_minor: u32) -> Self {
         Self { kubernetes_minor: Some(kubernetes_minor), ..Self::default() }
     }
 
-    /// Returns the facts as they are stored. Parts of them are secret.
+    /// Returns the facts as JSON to store. Parts of it are secret.
     pub fn to_json(&self) -> String {
         let Self { kubernetes_minor, proxy, trusted_ca, mirrors, pull_secret, exporter_tls } = self.clone();
         let (exporter_certificate, exporter_key) = exporter_tls.map(|tls| (tls.certificate, tls.key)).unzip();
@@ -116,14 +115,14 @@ impl Kept {
             exporter_certificate,
             exporter_key,
         };
-        // Its keys are texts, so that it is always JSON.
+        // Serialization does not fail: all keys are strings.
         serde_json::to_string(&wire).unwrap_or_default()
     }
 
-    /// Reads stored facts. A value that could not have been in force is left out.
+    /// Parses stored facts. A value that could not have been in force is left out.
     ///
     /// # Errors
-    /// [`KeptError`] when `json` is something else.
+    /// [`KeptError`] if `json` does not have the stored form.
     pub fn parse(json: &[u8]) -> Result<Self, KeptError> {
         let wire: Wire = serde_json::from_slice(json).map_err(|_| KeptError)?;
         let proxy = Proxy { http: wire.http_proxy, https: wire.https_proxy, no: wire.no_proxy };
@@ -141,7 +140,7 @@ impl Kept {
         })
     }
 
-    /// Puts the value of a fact into a cluster. Returns whether there is one.
+    /// Copies the kept value of a fact into a cluster. Returns whether there is one.
     fn restore(&self, fact: &Fact, cluster: &mut Cluster) -> bool {
         match fact {
             Fact::Proxy => {
@@ -149,7 +148,7 @@ impl Kept {
                 self.proxy != Proxy::default()
             }
             Fact::TrustedCa => {
-                // Those of registries are usable even if the others are not.
+                // Certificates of registries are usable even if the others are not.
                 if self.trusted_ca.is_some() {
                     cluster.trusted_ca.clone_from(&self.trusted_ca);
                 }
@@ -173,8 +172,8 @@ impl Kept {
     }
 }
 
-/// The facts in force: those that were read, with the earlier value of each that cannot be used, and without the part of an upgrade of
-/// the control plane that is not done.
+/// Returns the facts in force: those that were read, earlier values of those that are unusable, and the earlier Kubernetes version while an upgrade
+/// of the control plane is not complete.
 pub fn settled(before: Option<&Kept>, found: Found) -> Cluster {
     let Found { mut cluster, unusable } = found;
     let nothing = Kept::default();
@@ -191,18 +190,18 @@ pub fn settled(before: Option<&Kept>, found: Found) -> Cluster {
     let minor = minor(before.kubernetes_minor, &cluster);
     cluster.next_minor = cluster.kubernetes_minor.filter(|next| Some(*next) != minor);
     if cluster.next_minor.is_none() {
-        // Nothing waits for them.
+        // No node waits for these API servers.
         cluster.silent_api_servers.clear();
     }
     cluster.kubernetes_minor = minor;
     cluster
 }
 
-/// The version that nodes follow: a new one when the control plane has it altogether, and not while it may still go back.
+/// Returns the version that nodes follow: a new version only when the whole control plane has it, and not while an upgrade may still be reverted.
 fn minor(before: Option<u32>, found: &Cluster) -> Option<u32> {
     match (before, found.kubernetes_minor) {
         (Some(before), _) if found.is_upgrading => Some(before),
-        // Who does not answer may be the one that is older, and restarts.
+        // A silent API server may be an older one that is restarting.
         (Some(before), Some(now)) if !found.silent_api_servers.is_empty() => Some(before.min(now)),
         (_, now) => now,
     }

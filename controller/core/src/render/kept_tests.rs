@@ -24,7 +24,7 @@ fn rule(origin: &str) -> MirrorRule {
     }
 }
 
-/// A cluster with a value of each fact.
+/// A cluster with a value for each fact.
 fn full() -> Cluster {
     let (certificate, key) = certificate("exporter");
     Cluster {
@@ -43,7 +43,7 @@ fn all() -> Vec<Fact> {
     vec![Fact::Proxy, Fact::TrustedCa, mirrors, Fact::PullSecret, Fact::ExporterTls]
 }
 
-/// Facts as they are read while one cannot be used.
+/// Facts as they are read while one of them is unusable.
 fn without(full: &Cluster, fact: &Fact, is_missing: bool) -> Found {
     let mut cluster = full.clone();
     match fact {
@@ -87,7 +87,7 @@ fn without_an_earlier_value_hosts_get_none_and_only_a_broken_object_is_named() {
             assert_eq!(settled(before.as_ref(), without(&full, &fact, true)).held, [""; 0], "{fact:?}");
         }
     }
-    // What can be used of the certificates is.
+    // The usable certificates are used.
     let (registry, _) = certificate("registry");
     let mut found = without(&full, &Fact::TrustedCa, false);
     found.cluster.trusted_ca = Some(registry.clone());
@@ -104,7 +104,7 @@ fn what_changes_and_what_is_taken_away_is_followed() {
 
 #[test]
 fn nodes_follow_a_version_that_the_control_plane_has_altogether() {
-    // Before, what is read, whether the cluster is being upgraded, whether an API server is silent; what nodes follow, and what waits.
+    // Version before, version found, upgrade in progress, silent API server, version to follow, version that waits.
     for (before, found, is_upgrading, is_silent, follows, waits) in [
         (None, Some(36), false, false, Some(36), None),
         (None, Some(36), true, true, Some(36), None),

@@ -11,19 +11,19 @@ use super::{
     program,
 };
 
-/// kubelet's own default of `imageGCHighThresholdPercent`.
+/// Default of kubelet for `imageGCHighThresholdPercent`.
 const IMAGE_GC_HIGH: i64 = 85;
 const IMAGE_GC_LOW: i64 = 80;
 
-/// Argument of kubelet that leaves it to a cloud controller manager to initialise the Node.
+/// Argument with which kubelet leaves the initialisation of the Node to a cloud controller manager.
 pub(super) const EXTERNAL_CLOUD: &str = "--cloud-provider=external";
 
-/// Feature gate of `enableSystemLogQuery`.
+/// Feature gate that `enableSystemLogQuery` needs.
 const LOG_QUERY: &str = "NodeLogQuery";
-/// First minor version of kubelet in which [`LOG_QUERY`] is always true. It warns of one that is set, and 1.39 would not start with it.
+/// First minor version of kubelet that locks [`LOG_QUERY`] to true. It warns if the gate is set, and 1.39 would not start with it.
 const LOG_QUERY_IS_LOCKED: u32 = 36;
 
-/// Returns kubelet's command line, with variables in it.
+/// Returns kubelet's command line, with placeholders for the host's values.
 pub(super) fn command(context: &Context<'_>) -> String {
     let mut arguments = vec![
         program::KUBELET.to_owned(),
@@ -38,7 +38,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
     if context.cluster.external_cloud_provider {
         arguments.push(EXTERNAL_CLOUD.to_owned());
     }
-    // The name is the one that the operator has proven; what a cloud or DNS calls the host now does not matter.
+    // The name is the one that the operator has proven, whatever a cloud or DNS calls the host now.
     arguments.push(format!("--hostname-override={NODE_NAME}"));
     arguments.push(format!("--node-ip={NODE_IP}"));
     arguments.extend(credential_provider::arguments(|file| context.has(file)));
@@ -48,8 +48,8 @@ pub(super) fn command(context: &Context<'_>) -> String {
 /// Field of [`config`] that depends on the host.
 pub(super) const TAINTS: &str = "registerWithTaints";
 
-/// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers but that for memory are
-/// WMCO's. The operator's patch takes precedence over them, and the pool's settings over both. `minor` is the minor version of kubelet, if it is known.
+/// Returns the configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers are WMCO's, except
+/// for memory. The operator's patch takes precedence over them, and the pool's settings over both. `minor` is kubelet's minor version.
 pub(super) fn config(
     cluster: &Cluster,
     minor: Option<u32>,
@@ -71,7 +71,7 @@ pub(super) fn config(
         "enableSystemLogHandler": true,
         "enableSystemLogQuery": true,
         "enforceNodeAllocatable": ["none"],
-        // kubelet's defaults for Windows are gone as soon as one signal is set: at the limit of memory all programs of a host fail.
+        // Setting one signal removes all of kubelet's defaults for Windows: at the memory limit, all programs of a host fail.
         "evictionHard": {"memory.available": "500Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
         "featureGates": feature_gates(minor, cluster.kubernetes_minor),
         "kubeAPIBurst": 100,
@@ -79,14 +79,14 @@ pub(super) fn config(
         "logging": {"flushFrequency": "5s"},
         "maxPods": 250,
         "registerNode": true,
-        // Windows has no such file, and the default is one.
+        // Windows has no such file, but the default names one.
         "resolvConf": "",
         "rotateCertificates": true,
         "runtimeRequestTimeout": "10m",
         "serializeImagePulls": false,
         "serverTLSBootstrap": true,
         "systemReserved": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi"},
-        // kubelet starts what lies there as SYSTEM, and its default is a directory that each user may make.
+        // kubelet runs programs from this directory as SYSTEM, and any user may create the default directory.
         "volumePluginDir": path::VOLUME_PLUGINS,
     });
     if let Value::Object(config) = &mut config {
@@ -95,32 +95,32 @@ pub(super) fn config(
             config.insert("tlsCipherSuites".to_owned(), tls.ciphers.clone().into());
         }
         merge(config, &settings.kubelet_extra);
-        // The names of the fields are kubelet's, but for one that is an argument of kubelet.
+        // The names of the fields are kubelet's, except for one that is an argument of kubelet.
         if let Ok(Value::Object(mut pool)) = serde_json::to_value(pool) {
             pool.remove("cloudProvider");
             merge(config, &pool);
         }
-        // Names of TLS 1.3 alone are no list for an older version, and kubelet would not start with it.
+        // A list of TLS 1.3 ciphers alone is invalid for an older version: kubelet would not start with it.
         if let Some(tls) = &cluster.tls_profile
             && config.get("tlsMinVersion").is_some_and(|v| v != tls.min_version)
             && config.get("tlsCipherSuites") == Some(&tls.ciphers.clone().into())
         {
             config.remove("tlsCipherSuites");
         }
-        // Taints are kept true in place, so that a version must not have any.
+        // Taints are updated in place, so that a version must not have any.
         config.remove(TAINTS);
     }
     image_gc(&config, pool)?;
     Ok(config)
 }
 
-/// Returns the feature gates for a kubelet of a minor version. One that is not known may be as old as the API server allows.
+/// Returns the feature gates for a minor version of kubelet. A kubelet of unknown version may be as old as the API server allows.
 fn feature_gates(minor: Option<u32>, server: Option<u32>) -> Value {
     let oldest = minor.or(server.map(|server| server.saturating_sub(OLDEST)));
     if oldest.is_some_and(|minor| minor >= LOG_QUERY_IS_LOCKED) { json!({}) } else { json!({LOG_QUERY: true}) }
 }
 
-/// Adds the taints of one host to its [`config`], written the way kubelet reads them.
+/// Adds the taints of one host to its [`config`], in kubelet's format.
 pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
     let taint =
         |t: &api::Taint| json!({"key": t.key, "value": t.value.clone().unwrap_or_default(), "effect": t.effect});
@@ -130,8 +130,8 @@ pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
     config
 }
 
-/// Checks the thresholds of image garbage collection: kubelet does not start if the lower one is not lower. The API server has compared what the pool
-/// sets, but it knows nothing about what applies to the one that is not set.
+/// Checks the thresholds of image garbage collection: kubelet does not start unless the low threshold is lower. The API server has compared the
+/// pool's values, but does not know the effective value of a threshold that the pool leaves out.
 fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
     let effective = |name: &str, default| config.get(name).and_then(Value::as_i64).unwrap_or(default);
     let (low, high) = (

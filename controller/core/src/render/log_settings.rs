@@ -1,34 +1,34 @@
-//! Level of the logs of services, and rotation of those that do not rotate theirs: values for `kube-log-runner`, which refuses to start with a
-//! wrong one. So each is checked here first.
+//! Level of service logs, and rotation for services that do not rotate their own. kube-log-runner refuses to start with an invalid value, so that
+//! each value is checked here first.
 
 use api::{LogLevel, Reason, host::LogRotation};
 
 use super::RenderError;
 
-/// Maximum time that a log is kept where no age is set, in seconds: ten years. The field in pools goes no further.
+/// Maximum time that a log is kept if no age is set, in seconds: ten years, as much as the field of pools allows.
 const FOREVER: u64 = 315_360_000;
 
-/// Rotation and level of logs. `None` leaves the flag out.
+/// Level and rotation of logs. `None` omits the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Size at which a file is put aside: a Kubernetes quantity.
+    /// Size at which a log file is rotated: a Kubernetes quantity.
     pub size: Option<String>,
-    /// Age at which a file that was put aside is deleted: a Go duration. Without it none ever is.
+    /// Age at which a rotated log file is deleted: a Go duration. Without it, none is deleted.
     pub age: Option<String>,
-    /// Interval at which the file is flushed to disk: a Go duration.
+    /// Interval at which the log file is flushed to disk: a Go duration.
     pub flush: Option<String>,
     /// Level of the logs.
     pub level: LogLevel,
 }
 
 impl Default for LogSettings {
-    /// Returns settings that rotate. WMCO does not rotate by default; hosts whose disks fill up are among its users' complaints.
+    /// Returns settings that rotate logs. WMCO does not rotate by default, and its users complain about full disks.
     fn default() -> Self {
         Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None, level: LogLevel::Info }
     }
 }
 
-/// An environment variable has a value that cannot be used.
+/// Error for an environment variable with an unusable value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the environment variable {variable} is {value:?}; it must be {expected}")]
 pub struct LogSettingsError {
@@ -38,7 +38,7 @@ pub struct LogSettingsError {
 }
 
 impl LogSettingsError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         Reason::SettingsInvalid
     }
@@ -52,10 +52,10 @@ impl LogSettings {
     /// Environment variable of WMCO for [`LogSettings::flush`].
     pub const FLUSH: &str = "SERVICES_LOG_FLUSH_INTERVAL";
 
-    /// Reads settings from the operator's environment. Values are trimmed; an empty or missing one leaves the default.
+    /// Reads the settings from the operator's environment. Values are trimmed; a missing or empty variable means the default.
     ///
     /// # Errors
-    /// Fails when [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of 0 or more.
+    /// Fails if [`LogSettings::SIZE`] is not a quantity, or [`LogSettings::AGE`] or [`LogSettings::FLUSH`] is not a duration, of 0 or more.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, LogSettingsError> {
         let read = |variable, fine: fn(&str) -> bool, expected, default| match get(variable) {
             Some(value) if value.trim().is_empty() => Ok(default),
@@ -73,7 +73,7 @@ impl LogSettings {
         })
     }
 
-    /// Returns the settings with what a pool sets over them.
+    /// Returns the settings, overridden by what the pool sets.
     pub(super) fn of_pool(&self, pool: Option<&api::LogRotation>) -> Result<Self, RenderError> {
         let mut logs = self.clone();
         if let Some(size) = pool.and_then(|p| p.max_size.as_ref()) {
@@ -90,7 +90,7 @@ impl LogSettings {
                 let value = seconds.to_string();
                 return Err(RenderError::Setting { field: "template.spec.logs.maxAgeSeconds", value, problem });
             }
-            // Whole hours as before: another text would be another version, and be rolled out.
+            // Whole hours keep their notation: another text would be another version, and be rolled out.
             let hours = (seconds % 3600 == 0).then(|| format!("{}h", seconds / 3600));
             logs.age = Some(hours.unwrap_or_else(|| format!("{seconds}s")));
         }
@@ -98,7 +98,7 @@ impl LogSettings {
         Ok(logs)
     }
 
-    /// Picks the value of a service for the level.
+    /// Selects a service's value for the log level.
     pub(super) fn of_level<T>(&self, info: T, debug: T) -> T {
         match self.level {
             LogLevel::Info => info,
@@ -106,7 +106,7 @@ impl LogSettings {
         }
     }
 
-    /// Returns the rotation of logs that wicd rotates. `None` if logs are not rotated: the size is missing or 0, as kube-log-runner reads it.
+    /// Returns the rotation of logs that wicd rotates. `None` if logs are not rotated: the size is missing or 0, as in kube-log-runner.
     pub(super) fn rotation(&self) -> Option<LogRotation> {
         let max_bytes = self.size.as_deref().and_then(bytes).filter(|b| *b > 0)?;
         let age = self.age.as_deref().and_then(seconds).filter(|s| *s > 0);
@@ -196,7 +196,7 @@ fn seconds(text: &str) -> Option<u64> {
     Some(u64::try_from(nanoseconds.div_ceil(1_000_000_000)).unwrap_or(u64::MAX))
 }
 
-/// Reads digits with at most one point among them, few enough for any reader: the digits, and how many of them are behind the point.
+/// Parses digits with at most one decimal point, 12 characters at most. Returns the digits, and the number of decimal places.
 fn number_of(text: &str) -> Option<(u128, u32)> {
     if text.len() > 12 {
         return None;

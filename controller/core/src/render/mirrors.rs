@@ -1,7 +1,7 @@
 //! Mirrors of image registries, as `hosts.toml` of containerd.
 //!
-//! The kinds of OpenShift name a mirror for each repository; containerd knows mirrors for each registry. What that cannot express is left
-//! out, and what it extends to other repositories is named, see [`problems`]. The format:
+//! OpenShift's kinds name mirrors for each repository; containerd has mirrors for each registry. Rules that containerd cannot express are left out,
+//! and rules that it extends to other repositories are reported, see [`problems`]. The format:
 //! <https://github.com/containerd/containerd/blob/main/docs/hosts.md>.
 
 use std::collections::BTreeMap;
@@ -10,46 +10,46 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::PullSecret;
 
-/// Directory in which containerd looks at each pull; its configuration in the payload names it. Legacy.
+/// Directory that containerd reads at each pull, the same as WMCO's. containerd's configuration in the payload names it.
 const DIRECTORY: &str = r"C:\k\containerd\registries";
-/// Registry of Docker Hub, and the one where its images really are.
+/// Name of Docker Hub in images, and the registry that serves them.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// Header with a login, in this spelling alone: a registry's token takes the place of the header. Beside one in another spelling containerd sends
-/// both, and a proxy in front of the registry may refuse that.
+/// Header with a login. Only in this spelling does a registry's token replace the header. With another spelling containerd sends both, and a proxy in
+/// front of the registry may refuse that.
 const AUTHORIZATION: &str = "Authorization";
-/// Kinds of OpenShift that WMCO reads mirrors from.
+/// OpenShift kinds from which WMCO reads mirrors.
 const READ_BY_WMCO: [&str; 2] = ["ImageDigestMirrorSet/", "ImageTagMirrorSet/"];
-/// Images of releases of OpenShift and OKD. Each disconnected cluster has mirrors of them, and Windows hosts pull none.
+/// Release images of OpenShift and OKD. Each disconnected cluster has mirrors of them, and Windows hosts pull none.
 const RELEASE_IMAGES: [&str; 3] =
     ["quay.io/openshift-release-dev", "quay.io/okd/scos-release", "quay.io/okd/scos-content"];
-/// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
+/// Host name that never resolves (RFC 2606), for a source that must not be contacted and has no mirror.
 const NOWHERE: &str = "never-contact-source.invalid";
 
-/// Rule that says where else images of a source are.
+/// Rule that names mirrors of a source.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorRule {
-    /// Object that has the rule, as `ImageDigestMirrorSet/factory`.
+    /// Object that has the rule, for example `ImageDigestMirrorSet/factory`.
     pub origin: String,
-    /// Registry of the source, perhaps with the path of an organisation or a repository.
+    /// Registry of the source, optionally with the path of an organisation or a repository.
     pub source: String,
-    /// Registry of each mirror, perhaps with a path, the first one first.
+    /// Registry of each mirror, optionally with a path, in order of preference.
     pub mirrors: Vec<String>,
-    /// True if the rule is for images that are named by tag, too.
+    /// True if the rule also applies to images that are named by tag.
     pub tags: bool,
-    /// True if the source must never be asked.
+    /// True if the source must never be contacted.
     pub never_source: bool,
 }
 
 impl MirrorRule {
-    /// Reports whether the rule is of images that no Windows host pulls.
+    /// Reports whether the rule is for release images, which no Windows host pulls.
     fn is_of_release(&self) -> bool {
         let rest = RELEASE_IMAGES.iter().find_map(|images| self.source.strip_prefix(images));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
-/// A registry with a path, as `mirror.example.com:5000/openshift/release`.
+/// Registry with a path, for example `mirror.example.com:5000/openshift/release`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Location<'a> {
     registry: &'a str,
@@ -81,7 +81,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// Endpoint that containerd asks: a registry, and what comes before the path of an image.
+/// Endpoint that containerd contacts: a registry, and the prefix of image paths there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Endpoint {
     registry: String,
@@ -95,7 +95,7 @@ impl Endpoint {
     }
 }
 
-/// The endpoint of a mirror, if the path of every image of the source is there at the same place.
+/// Returns the endpoint of a mirror, if the mirror has every image of the source under the same path.
 fn endpoint(source: Location<'_>, mirror: Location<'_>) -> Option<Endpoint> {
     let before = mirror.path.strip_suffix(source.path)?;
     let prefix = if source.path.is_empty() || before.is_empty() { before } else { before.strip_suffix('/')? };
@@ -103,7 +103,7 @@ fn endpoint(source: Location<'_>, mirror: Location<'_>) -> Option<Endpoint> {
     Some(Endpoint { registry: registry.to_owned(), prefix: prefix.to_owned() })
 }
 
-/// Rules that containerd can follow, by registry, and what it cannot follow or only with more than was meant.
+/// Rules that containerd can follow, by registry, and problems with the others.
 #[derive(Debug, Default)]
 struct Merged<'a> {
     registries: BTreeMap<&'a str, Registry<'a>>,
@@ -114,21 +114,21 @@ struct Merged<'a> {
 struct Registry<'a> {
     mirrors: Vec<Mirror<'a>>,
     never_source: bool,
-    /// Rules that the registry follows, each with its mirrors.
+    /// Rules that the registry follows, each with the endpoints of its mirrors.
     rules: Vec<(&'a MirrorRule, Vec<Endpoint>)>,
 }
 
-/// A place that containerd asks.
+/// Endpoint of a mirror, with the rules that name it.
 #[derive(Debug)]
 struct Mirror<'a> {
     endpoint: Endpoint,
     tags: bool,
-    /// Rules that name the mirror, each with the whole path of its mirror: that decides about the login.
+    /// Rules that name the mirror, each with the full path of its mirror, which selects the login.
     paths: Vec<(&'a MirrorRule, &'a str)>,
 }
 
 impl Mirror<'_> {
-    /// The login of the first rule that has one: containerd sends one header to each place.
+    /// Returns the login of the first rule that has one: containerd sends one header to each endpoint.
     fn login<'s>(&self, secret: &'s PullSecret) -> Option<&'s str> {
         self.logins(secret).map(|(_, _, login)| login).next()
     }
@@ -166,7 +166,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
             }
         }
         if endpoints.is_empty() && !(rule.never_source && mirrors.is_empty()) {
-            // Without its mirrors the registry would be cut off from its images.
+            // Without its mirrors, the images of the registry would be unreachable.
             if rule.never_source && !rule.is_of_release() {
                 merged.problems.push(format!(
                     "{origin}: NeverContactSource of {source:?} is left out with its mirrors: hosts ask {source:?}"
@@ -194,8 +194,8 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
     merged
 }
 
-/// Sources whose mirrors WMCO gives to hosts and this operator does not, because it leaves their rules out. `own` are the rules of a pool: what it
-/// names itself, by the source or the whole registry, is not missing.
+/// Returns the sources whose mirrors WMCO gives to hosts and this operator does not, because it leaves their rules out. `own` are the rules of a
+/// pool: a source is not missing if they name it or its whole registry.
 pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<String> {
     let is_followed =
         |rule: &MirrorRule| merge(std::slice::from_ref(rule)).registries.values().any(|r| !r.mirrors.is_empty());
@@ -214,12 +214,12 @@ pub(super) fn not_followed(cluster: &[MirrorRule], own: &[MirrorRule]) -> Vec<St
     sources
 }
 
-/// Lists what a user must know: rules that are left out, those that extend to repositories that they do not name, and logins that are not used. Of
-/// rules of release images only that the source is never asked.
+/// Lists problems for users: rules that are left out, rules that extend to other repositories, and logins that are not used. For release images, only
+/// a source that is never contacted is reported.
 pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String> {
     let Merged { registries, mut problems } = merge(rules);
     for (name, registry) in registries {
-        // A rule for a whole registry is meant for all of its images.
+        // A rule for a whole registry does not extend to other repositories.
         let in_part = |(rule, _): &&(&MirrorRule, Vec<Endpoint>)| rule.source != name;
         for (rule, _) in registry.rules.iter().filter(in_part) {
             let MirrorRule { origin, source, mirrors, .. } = rule;
@@ -243,10 +243,10 @@ pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String>
     problems
 }
 
-/// Rules for parts of a registry whose images are asked from other mirrors, too: those of its other parts, or those of the whole.
+/// Returns messages about rules for parts of a registry whose images are also requested from other mirrors: those of other parts, or of the whole.
 fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
     let (parts, wholes): (Vec<_>, Vec<_>) = registry.rules.iter().partition(|(rule, _)| rule.source != name);
-    // Each mirror for tags of a part has been named already.
+    // Rules for tags of a part have been reported already.
     let parts: Vec<_> = parts.into_iter().filter(|(rule, _)| !rule.tags && !rule.is_of_release()).collect();
     let others = if wholes.is_empty() { &parts[..parts.len().min(1)] } else { &wholes[..] };
     let urls = |endpoints: &[Endpoint]| endpoints.iter().map(Endpoint::url).collect::<Vec<_>>().join(", ");
@@ -264,7 +264,7 @@ fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
     parts.iter().filter_map(redirect).collect()
 }
 
-/// Logins of organisations of a mirror that are not used: containerd sends one to each place.
+/// Returns messages about logins of a mirror that are not used: containerd sends one to each endpoint.
 fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
     let Some(used) = mirror.login(secret) else { return Vec::new() };
     let shown = |path: &str| format!("{}/{path}", mirror.endpoint.registry).trim_end_matches('/').to_owned();
@@ -282,13 +282,13 @@ fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
         .collect()
 }
 
-/// Path and content of each `hosts.toml`.
+/// Returns path and content of each `hosts.toml`.
 pub(super) fn files(rules: &[MirrorRule], secret: &PullSecret) -> Vec<(String, String)> {
     let merged = merge(rules);
     merged.registries.iter().map(|(name, registry)| (path(name), hosts_toml(registry, secret))).collect()
 }
 
-/// Returns the path of a registry's `hosts.toml`: Windows has no colons in names, and containerd knows that.
+/// Returns the path of a registry's `hosts.toml`. Windows does not allow colons in names, and containerd reads this form instead.
 fn path(registry: &str) -> String {
     let name = registry.split_once(':').map_or_else(|| registry.to_owned(), |(name, port)| format!("{name}_{port}_"));
     format!(r"{DIRECTORY}\{name}\hosts.toml")
@@ -296,7 +296,7 @@ fn path(registry: &str) -> String {
 
 #[derive(Serialize)]
 struct HostsToml {
-    /// Server that is asked last. containerd asks the source if there is none.
+    /// Server that is contacted last. Without it, containerd contacts the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     #[serde(flatten)]
@@ -308,13 +308,13 @@ struct HostsToml {
 #[derive(Clone, Serialize)]
 struct Host {
     capabilities: &'static [&'static str],
-    /// True if the URL is whole.
+    /// True if containerd must not extend the path of the URL.
     override_path: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     header: BTreeMap<&'static str, String>,
 }
 
-/// Writes mirrors in the order in which containerd asks them: that of the file.
+/// Writes mirrors in the order of the list, in which containerd contacts them.
 fn in_order<S: Serializer>(hosts: &[(String, Host)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(hosts.iter().map(|(url, host)| (url, host)))
 }
@@ -332,7 +332,7 @@ fn hosts_toml(registry: &Registry<'_>, secret: &PullSecret) -> String {
         Some((url, host)) => (Some(url.clone()), Some(host.clone())),
         None => (Some(format!("https://{NOWHERE}/v2")), None),
     };
-    // Nothing in it is of a kind that TOML lacks.
+    // Serialization does not fail: TOML has all of these types.
     toml::to_string(&HostsToml { server, last, host: hosts }).unwrap_or_default()
 }
 

@@ -22,7 +22,7 @@ fn never(rule: MirrorRule) -> MirrorRule {
 }
 
 fn secret() -> PullSecret {
-    // One login for the mirror, and one for an organisation of it.
+    // One login for the mirror, and one for an organisation on it.
     let text = br#"{"auths": {"mirror:5000": {"auth": "YTpi"}, "mirror:5000/own": {"auth": "Yzpk"}}}"#;
     PullSecret::parse(text, "1").unwrap().0
 }
@@ -75,7 +75,7 @@ fn rules_of_release_images_are_no_trouble() {
     assert!(problems(&[followed], &secret())[0].contains("NeverContactSource"), "the whole registry is cut off");
 }
 
-/// The example of OpenShift's page on mirrors for Windows nodes.
+/// Covers the example in OpenShift's documentation of mirrors for Windows nodes.
 #[test]
 fn the_example_of_openshift() {
     let ubi = |mirrors: &[&str]| rule("registry.access.redhat.com/ubi9/ubi-minimal", mirrors);
@@ -84,7 +84,7 @@ fn the_example_of_openshift() {
     let names = |rules: &[MirrorRule]| written(rules).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
     let file = |registry: &str| format!(r"C:\k\containerd\registries\{registry}\hosts.toml");
 
-    // containerd would ask example.io/example/ubi9/ubi-minimal, where the image is not.
+    // containerd would request example.io/example/ubi9/ubi-minimal, where the image is not.
     let given = [&[ubi(&["example.io/example/ubi-minimal", "example.com/example2/ubi-minimal"])], &rest[..]].concat();
     assert_eq!(names(&given), [file("docker-mirror.internal"), file("registry.redhat.io")]);
     let said = problems(&given, &secret());
@@ -247,7 +247,7 @@ fn what_cannot_be_followed_as_it_is_meant_is_named() {
     assert_eq!(written(&left_out), []);
 }
 
-/// A login is that of the mirror's whole path, as podman chooses it, although containerd asks a place above it.
+/// Covers the login for the mirror's full path, as in podman, although containerd contacts an endpoint above it.
 #[test]
 fn the_login_with_the_longest_path_of_the_mirror() {
     let text = br#"{"auths": {

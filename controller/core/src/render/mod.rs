@@ -1,12 +1,12 @@
-//! The services and files of a host: from facts of the cluster, the payload, the operator's settings and a pool's
-//! template to what all hosts of the pool share ([`render`]), the ConfigMap that stores it ([`Stored`]) and the
-//! configuration files of one host ([`Rendered::configs`]). Pure: no clock, no network, no disk, and the same input
+//! Services and files of hosts. [`render`] turns facts of the cluster, the payload, the operator's settings and a pool's
+//! template into the configuration that all hosts of the pool share. A ConfigMap stores it ([`Stored`]), and
+//! [`Rendered::configs`] returns the configuration files of one host. Pure: no clock, no network, no disk; the same input
 //! gives the same bytes.
 //!
-//! Service names, command lines and paths are WMCO's wherever there is no reason against it, so that a cluster can be taken
-//! over in place. The differences: no PowerShell; node name and address are always said to kubelet, because it is we who
-//! choose them; variables are looked up on the host, not in the Node, so that a host comes up without the API server;
-//! and no token lies on the host.
+//! Service names, command lines and paths are WMCO's unless there is a reason against it, so that a cluster can be taken
+//! over in place. The differences: no PowerShell; kubelet always gets its node name and address, because the operator
+//! chooses them; variables are looked up on the host, not in the Node, so that a host comes up without the API server; and
+//! no token is stored on the host.
 
 mod check;
 mod containerd;

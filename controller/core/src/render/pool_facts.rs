@@ -7,26 +7,26 @@ use super::{Cluster, MirrorRule, Proxy, PullSecret, RenderError, check, mirrors}
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
 const MIRRORS: &str = "template.spec.imageMirrors";
-/// Maximum number of bytes of a pool's mirrors, which are in one annotation with all the rest.
+/// Maximum size of a pool's mirrors, in bytes: they share one annotation with other settings.
 const MAX_MIRRORS: usize = 64 << 10;
 
-/// Reports whether a cloud controller manager is to find the machines of a pool's Nodes.
+/// Reports whether a cloud controller manager is responsible for the Nodes of a pool.
 pub fn has_cloud_controller(cluster: &Cluster, template: &TemplateSpec) -> bool {
     let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
     chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External)
 }
 
-/// Settings that decide about the images of a pool's hosts, for the comparison with nodes of WMCO.
+/// Image settings of a pool's hosts, for the comparison with nodes of WMCO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageSources {
-    /// True if the pool names the image of sandboxes.
+    /// True if the pool names the sandbox image.
     pub names_sandbox: bool,
     /// Sources whose mirrors WMCO gives to hosts and this operator does not.
     pub without_mirrors: Vec<String>,
 }
 
 impl ImageSources {
-    /// Image sources of the hosts of a pool.
+    /// Returns the image sources of a pool's hosts.
     pub fn of(cluster: &Cluster, template: &TemplateSpec) -> Self {
         let containerd = template.containerd.as_ref();
         Self {
@@ -36,7 +36,7 @@ impl ImageSources {
     }
 }
 
-/// The cluster as the hosts of a pool have it.
+/// Returns the facts of the cluster with the overrides of a pool.
 pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Cluster, RenderError> {
     let mut own = Cluster { external_cloud_provider: has_cloud_controller(cluster, template), ..cluster.clone() };
     if let Some(ProxySettings { http_proxy, https_proxy, no_proxy }) = template.proxy.clone() {
@@ -56,7 +56,7 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     if size > MAX_MIRRORS {
         return refuse(MIRRORS, format!("it has {size} bytes, and {MAX_MIRRORS} can be stored; name fewer mirrors"));
     }
-    // By the rules alone: a login that is added to the cluster's pull secret must not make a pool invalid that works.
+    // Checked without logins: a new login in the cluster's pull secret must not make a working pool invalid.
     let no_logins = PullSecret::default();
     if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_deref()), &no_logins).into_iter().next() {
         return refuse(MIRRORS, problem);
@@ -68,7 +68,7 @@ fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
     Err(RenderError::Metadata { field, problem })
 }
 
-/// Adds certificates and mirrors to a cluster, which are all of a pool's facts that are in files of hosts.
+/// Adds certificates and mirrors of a pool to a cluster. No other facts of a pool are in the files of hosts.
 pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&[ImageMirror]>) -> Cluster {
     if let Some(pem) = trusted {
         let before = cluster.trusted_ca.map(|before| before.trim().to_owned() + "\n").unwrap_or_default();
@@ -160,7 +160,7 @@ mod tests {
             (tags(vec![mirror("*.example.com", "mirror.example.com")]), MIRRORS),
             (tags(vec![mirror("registry.example.com/a", "mirror.example.com/b")]), MIRRORS),
             (tags(vec![mirror("registry.example.com", &format!("{}.example.com", "a".repeat(63))); 1000]), MIRRORS),
-            // It would be asked for the images of others, too: name the registry.
+            // The mirror would be asked for other images, too: the rule must name the registry.
             (tags(vec![mirror("registry.example.com/a", "mirror.example.com/a")]), MIRRORS),
             (
                 digests(vec![

@@ -1,4 +1,4 @@
-//! Parts that the payload must have before a host can become a node of this cluster: programs, and a kubelet that the API server supports.
+//! Requirements on the payload before a host can become a node of the cluster: programs, and a kubelet that the API server supports.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use super::{Cluster, Network, Platform, RenderError, context::Context, program};
 /// (<https://kubernetes.io/releases/version-skew-policy/#kubelet>). It must not be newer.
 pub(super) const OLDEST: u32 = 3;
 
-/// Programs without which a host of this cluster does not become a Ready node.
+/// Returns the programs without which a host of the cluster does not become a Ready node.
 fn programs(cluster: &Cluster) -> Vec<&'static str> {
     let mut programs = vec![program::KUBELET];
     if let Network::OvnHybrid { .. } = cluster.network {
@@ -31,12 +31,12 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), RenderError> {
     skew(context.cluster, context.payload)
 }
 
-/// Minor versions of the API servers that a kubelet of a minor version may follow.
+/// Returns the minor versions of API servers that support a kubelet of this minor version.
 pub fn api_servers_of_kubelet(minor: u32) -> RangeInclusive<u32> {
     minor..=minor.saturating_add(OLDEST)
 }
 
-/// Version and minor version of kubelet. One of one's own may have none.
+/// Returns version and minor version of kubelet. A kubelet that a user has added may have none.
 pub(super) fn kubelet(payload: &Manifest) -> Option<(&str, u32)> {
     let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET))?;
     let version = kubelet.version.as_deref()?;
@@ -56,7 +56,7 @@ fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
     Err(RenderError::Skew { kubelet: version.to_owned(), server, problem })
 }
 
-/// The minor version in `1.36.3` or `v1.36.3`.
+/// Returns the minor version in `1.36.3` or `v1.36.3`.
 fn minor(version: &str) -> Option<u32> {
     let (major, rest) = version.trim_start_matches('v').split_once('.')?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;

@@ -1,4 +1,4 @@
-//! The pull secret: what kubelet and containerd log in to registries with.
+//! Pull secret: registry logins of kubelet and containerd.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,17 +10,17 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Path of kubelet's logins. kubelet reads them from its root directory, again after five minutes.
+/// Path of kubelet's logins, in its root directory. kubelet reads the file again after five minutes.
 pub(super) const PATH: &str = api::host::path::REGISTRY_LOGINS;
-/// Name by which Red Hat identifies a cluster. It is no registry.
+/// Entry by which Red Hat identifies a cluster. It is not a registry.
 const TELEMETRY: &str = "cloud.openshift.com";
 
 /// Logins of registries.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PullSecret {
-    /// Registry as it is written, perhaps with a path, and `user:password` in Base64.
+    /// Logins as `user:password` in Base64, by registry as it is written, optionally with a path.
     entries: BTreeMap<String, String>,
-    /// State of the Secret that the logins are from: a hash over passwords would let them be guessed.
+    /// Revision of the Secret with the logins. It replaces a hash, which would let passwords be guessed.
     revision: String,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Debug for PullSecret {
     }
 }
 
-/// The text is no pull secret. Nothing is quoted from it.
+/// Error for a text that is not a pull secret. It quotes nothing from the text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("it must be JSON with the logins of registries in `auths`, as `.dockerconfigjson`")]
 pub struct PullSecretError;
@@ -41,10 +41,10 @@ struct DockerConfig {
 }
 
 impl PullSecret {
-    /// Reads `.dockerconfigjson`. Also returns the registries whose logins cannot be used.
+    /// Parses `.dockerconfigjson`. Also returns the registries whose logins cannot be used.
     ///
     /// # Errors
-    /// [`PullSecretError`] when the text is something else.
+    /// [`PullSecretError`] if the text does not have that form.
     pub fn parse(text: &[u8], revision: &str) -> Result<(Self, Vec<String>), PullSecretError> {
         let config: DockerConfig = serde_json::from_slice(text).map_err(|_| PullSecretError)?;
         let (mut entries, mut unusable) = (BTreeMap::new(), Vec::new());
@@ -64,13 +64,13 @@ impl PullSecret {
         Ok((Self::new(entries, revision), unusable))
     }
 
-    /// Makes a pull secret. Without logins there is no revision: each state of the Secret gives hosts the same.
+    /// Creates a pull secret. Without logins it has no revision: all revisions of the Secret then mean the same.
     fn new(entries: BTreeMap<String, String>, revision: &str) -> Self {
         let revision = if entries.is_empty() { String::new() } else { revision.to_owned() };
         Self { entries, revision }
     }
 
-    /// Returns the logins that the hosts of a pool get: all, if the pool says nothing.
+    /// Returns the logins that the hosts of a pool get: all, if the pool sets nothing.
     pub(super) fn of_hosts(&self, pool: Option<&ClusterPullSecret>) -> Self {
         pool.map_or_else(|| self.clone(), |pool| self.of_pool(pool))
     }
@@ -89,24 +89,24 @@ impl PullSecret {
         Self::new(entries.map(|(r, b)| (r.clone(), b.clone())).collect(), &self.revision)
     }
 
-    /// Returns the pull secret without anything secret, but different wherever the secret may be.
+    /// Returns the pull secret with its revision in place of each login, so that revisions stay distinct.
     pub(super) fn redacted(&self) -> Self {
         let entries = self.entries.keys().map(|registry| (registry.clone(), self.revision.clone())).collect();
         Self { entries, revision: self.revision.clone() }
     }
 
-    /// The login that kubelet would use for images below a path of a registry.
+    /// Returns the login that kubelet would use for images below a path of a registry.
     pub(super) fn of(&self, registry: &str, path: &str) -> Option<&str> {
         let fits = self.entries.iter().filter_map(|(key, basic)| Some((specificity(key, registry, path)?, basic)));
         fits.max_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, basic)| basic.as_str())
     }
 
-    /// Returns the state of the Secret that the logins are from.
+    /// Returns the revision of the Secret that the logins are from.
     pub(super) fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// kubelet's file, if there is any login.
+    /// Returns the content of kubelet's file, if there is any login.
     pub(super) fn file(&self) -> Option<Value> {
         let auths: BTreeMap<&String, Value> =
             self.entries.iter().map(|(registry, basic)| (registry, json!({ "auth": basic }))).collect();
@@ -122,7 +122,7 @@ fn basic(entry: &Value) -> Option<String> {
         (None, Some(user), Some(password)) => format!("{user}:{password}").into_bytes(),
         _ => return None,
     };
-    // Windows' and Linux' programs cut it at the first colon.
+    // Programs on Windows and Linux split the login at the first colon.
     let colon = login.iter().position(|b| *b == b':')?;
     (colon > 0 && !login.contains(&b'\n')).then(|| STANDARD.encode(login))
 }

@@ -98,7 +98,7 @@ fn a_pool_restricts_it() {
     }
 }
 
-/// Hosts that get no login have the same version whatever happens to the Secret.
+/// Covers hosts that get no login: their version stays the same, whatever happens to the Secret.
 #[test]
 fn without_logins_there_is_no_revision() {
     let (empty, _) = parse(&json!({"auths": {"quay.io": {}}}));

@@ -22,13 +22,13 @@ use super::{
     services::{has_node_manager, services},
 };
 
-/// Version of the algorithm of [`Rendered::hash`]. Raised whenever that changes, so that an old hash never equals a new one.
+/// Version of the algorithm of [`Rendered::hash`], raised with each change of it. It is stored with each version, but is not part of the hash.
 pub const HASH_VERSION: u32 = 1;
 
-/// Rendered configuration of a pool, without the parts that depend on the host: immutable once stored.
+/// Rendered configuration of a pool, without the parts that depend on the host. Immutable once stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
-    /// The services.
+    /// Services of the hosts.
     pub services: ServicesConfig,
     /// Configuration besides the services.
     pub shared: Shared,
@@ -40,44 +40,45 @@ pub struct Rendered {
 pub struct Shared {
     /// [`HASH_VERSION`] of the operator that rendered the version.
     pub hash_version: u32,
-    /// Payload files of this cluster's platform.
+    /// Payload files for the cluster's platform.
     pub files: Vec<File>,
     /// `KubeletConfiguration` without `registerWithTaints`: taints depend on the pool and are changed in place.
     pub kubelet: Value,
-    /// Drop-in for containerd, in TOML. None if the pool sets nothing.
+    /// Drop-in for containerd, in TOML. `None` if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containerd: Option<String>,
-    /// Rotation of logs that wicd rotates. None if log rotation is disabled.
+    /// Rotation of logs that wicd rotates. `None` if log rotation is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
-    /// Address of the cloud's metadata service. None where the hosts are in no cloud that has one.
+    /// Address of the cloud's metadata service. `None` if the hosts are in no cloud that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_address: Option<Ipv4Addr>,
-    /// Choice of the registry logins that hosts get. None if the pool sets nothing.
+    /// Choice of the registry logins that hosts get. `None` if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
-    /// PEM certificates that hosts trust in addition to those of the cluster. None if the pool sets nothing.
+    /// PEM certificates that hosts trust in addition to those of the cluster. `None` if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<String>,
-    /// Mirrors of registries before those of the cluster. None if the pool sets nothing.
+    /// Mirrors of registries that come before those of the cluster. `None` if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_mirrors: Option<Vec<ImageMirror>>,
-    /// Accounts that hosts are checked for. Hosts do not get them; a change makes a version so that hosts are checked again.
+    /// gMSA accounts that hosts are checked for. Hosts do not get them; a change makes a new version, so that hosts are checked again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_accounts: Vec<String>,
-    /// Plugin of Container Credential Guard. None if the pool names none.
+    /// Plugin of Container Credential Guard. `None` if the pool names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_plugin: Option<CredentialPlugin>,
-    /// Path and SHA-256 of the files that follow from the cluster, and from the pool's choice of logins, certificates and mirrors. Never a content,
-    /// and nothing of a secret.
+    /// Path and SHA-256 of each file that depends on the cluster, and on the pool's logins, certificates and mirrors. Contains neither contents nor
+    /// secrets.
     pub cluster_files: BTreeMap<String, String>,
 }
 
-/// Renders what the hosts of a pool get. The operator's settings take precedence over the defaults, the pool's settings over both.
+/// Renders the configuration of a pool's hosts. The operator's settings take precedence over the defaults, the pool's settings over both.
 ///
 /// # Errors
-/// [`RenderError::Fact`] when a fact of `cluster` cannot be used. [`RenderError::Setting`] when a setting of `template`
-/// cannot be used. [`RenderError::NoPrograms`] when `payload` has no kubelet for the cluster's platform.
+/// [`RenderError::Fact`] if a fact of `cluster` cannot be used. [`RenderError::Setting`] or [`RenderError::Metadata`] if a setting of `template`
+/// cannot be used. [`RenderError::NoPrograms`] if `payload` lacks a program that the cluster needs. [`RenderError::Skew`] if the API server does not
+/// support its kubelet.
 pub fn render(
     cluster: &Cluster,
     payload: &Manifest,
@@ -89,7 +90,7 @@ pub fn render(
     let logs = settings.logs.of_pool(template.logs.as_ref())?;
     let settings = &Settings { logs, ..settings.clone() };
     let plugin = credential_plugin::of_pool(template);
-    // Before anything is made of the payload: what a host must not have, its daemon must not keep either.
+    // Filtered before use: the services must not list files that hosts must not have.
     let files = credential_plugin::files(payload.files.clone(), plugin.as_ref())?;
     let payload = &Manifest { files, ..payload.clone() };
     let context = Context { cluster, payload, settings };
@@ -126,14 +127,14 @@ pub fn render(
     Ok(Rendered { services, shared })
 }
 
-/// The address of the metadata service. A pool of hosts that the cloud does not know has none.
+/// Returns the address of the metadata service. A pool whose hosts the cloud does not know has none.
 fn metadata_address(cluster: &Cluster, template: &TemplateSpec) -> Option<Ipv4Addr> {
     let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
     let is_there = matches!(cluster.platform, Platform::Aws | Platform::Azure | Platform::Gcp);
     (is_there && chosen != Some(CloudProvider::None)).then_some(METADATA_ADDRESS)
 }
 
-/// Accounts that the hosts of a pool are checked for, sorted.
+/// Returns the gMSA accounts that the hosts of a pool are checked for, sorted.
 fn service_accounts(template: &TemplateSpec) -> Vec<String> {
     let mut accounts = template.gmsa.as_ref().and_then(|gmsa| gmsa.accounts.clone()).unwrap_or_default();
     accounts.sort();
@@ -142,13 +143,13 @@ fn service_accounts(template: &TemplateSpec) -> Vec<String> {
 }
 
 impl Rendered {
-    /// Reports whether a cloud controller manager is to find the machines of the Nodes.
+    /// Reports whether a cloud controller manager is responsible for the Nodes.
     pub fn has_cloud_controller(&self) -> bool {
         self.services.services.iter().any(|s| s.name == "kubelet" && s.path.contains(kubelet::EXTERNAL_CLOUD))
     }
 
-    /// Hash of what the version means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the operator. Comparable
-    /// only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one is hashed again.
+    /// Returns the hash of the version's effect on a host, in 64 hex digits. The notation and parts that stay with the operator do not count.
+    /// Comparable only with hashes of the same operator, see [`HASH_VERSION`]: a stored version is hashed again.
     pub fn hash(&self) -> String {
         let Shared {
             hash_version: _,
@@ -165,7 +166,7 @@ impl Rendered {
             cluster_files,
         } = &self.shared;
         let mut hash = Sha256::new();
-        // Lengths keep one text from running over into the next.
+        // Lengths separate one text from the next.
         let mut add = |key: &str, text: &str| hash.update(format!("{key} {}\n{text}\n", text.len()));
         for (key, text) in canonical_services(&self.services).to_data() {
             add(&key, &text);
@@ -181,11 +182,11 @@ impl Rendered {
         if let Some(address) = metadata_address {
             add("metadata address", &address.to_string());
         }
-        // The same logins today: tomorrow the secret has others.
+        // The logins may be the same today, but differ when the secret changes.
         if let Some(ClusterPullSecret { mode, registries }) = cluster_pull_secret {
             add("pull secret", &format!("{mode:?} {registries:?}"));
         }
-        // The same files today: tomorrow the cluster has others.
+        // The files may be the same today, but differ when the cluster changes.
         if let Some(pem) = trusted_certificates {
             add("trusted certificates", pem.trim());
         }
@@ -204,48 +205,47 @@ impl Rendered {
         hex::encode(hash.finalize())
     }
 
-    /// Returns all that is not in the data of the ConfigMap that stores the version, as text.
+    /// Returns everything that is not in the data of the ConfigMap that stores the version, as text.
     pub(super) fn annotation(&self) -> String {
-        // Its keys are texts, so that it is always JSON.
+        // Serialization does not fail: all keys are strings.
         serde_json::to_string(&self.shared).unwrap_or_default()
     }
 
-    /// Name of the version: `<operator version>-<digest of what is stored>`, fit for names of objects.
+    /// Returns the name of the version, valid in object names: `<operator version>-<digest of the stored content>`.
     pub fn name(&self, operator_version: &str) -> String {
-        // Build metadata, as in `1.2.3+abc`, is legal in a version and not in a name.
+        // Build metadata, as in `1.2.3+abc`, is valid in a version but not in a name.
         let fit = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
         let version: String = operator_version.to_ascii_lowercase().chars().map(fit).collect();
         let digest = services_version::digest(&self.services.to_data(), &self.annotation());
         format!("{}-{digest}", version.trim_matches(['-', '.']))
     }
 
-    /// Digest of the payload files.
+    /// Returns the digest of the payload files.
     pub fn payload_digest(&self) -> String {
         payload::digest(&self.shared.files)
     }
 
-    /// The payload files.
+    /// Returns the payload files.
     pub fn files(&self) -> &[File] {
         &self.shared.files
     }
 
-    /// PEM certificates that hosts trust machine-wide: those of the cluster as it is now, and of the pool.
+    /// Returns the PEM certificates that hosts trust machine-wide: those of the cluster as it is now, and of the pool.
     pub fn trusted_ca(&self, cluster: &Cluster) -> String {
         self.of_version(cluster).trusted_ca.unwrap_or_default()
     }
 
-    /// The cluster with what the version has of its pool.
+    /// Returns the cluster with the certificates and mirrors of the version's pool.
     fn of_version(&self, cluster: &Cluster) -> Cluster {
         let Shared { trusted_certificates, image_mirrors, .. } = &self.shared;
         pool_facts::with_files(cluster.clone(), trusted_certificates.as_deref(), image_mirrors.as_deref())
     }
 
-    /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a
-    /// host can go back to an older version; those of the cluster are as the cluster is now, because older ones would be of
-    /// no use.
+    /// Returns the configuration files of one host, sorted by path. Files of kubelet and containerd are as they were rendered, so that a host can go
+    /// back to an older version; files of the cluster are as the cluster is now, because older ones would be useless.
     ///
     /// # Errors
-    /// [`RenderError::Fact`] when a fact of `cluster`, or the name or address of the node in `host`, cannot be used.
+    /// [`RenderError::Fact`] if a fact of `cluster`, or the name or address of the node in `host`, cannot be used.
     pub fn configs(&self, cluster: &Cluster, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
         check::files(cluster)?;
         check::host(host)?;
@@ -266,8 +266,8 @@ impl Rendered {
     }
 }
 
-/// The version of what was just rendered: the current one if that means the same to a host, so that an operator that renders
-/// what the last one rendered changes no host.
+/// Returns the version of a new rendering: the current version if it has the same effect on a host, so that a new operator that renders the same
+/// changes no host.
 pub fn version_for(rendered: &Rendered, operator_version: &str, current: Option<(&str, &Rendered)>) -> String {
     match current {
         Some((name, current)) if current.hash() == rendered.hash() => name.to_owned(),
@@ -275,7 +275,7 @@ pub fn version_for(rendered: &Rendered, operator_version: &str, current: Option<
     }
 }
 
-/// The services with all lists in order in which order says nothing.
+/// Returns the services with each list sorted whose order has no meaning.
 fn canonical_services(services: &ServicesConfig) -> ServicesConfig {
     let mut canonical = services.clone();
     canonical.services.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
@@ -289,7 +289,7 @@ fn canonical_services(services: &ServicesConfig) -> ServicesConfig {
     canonical
 }
 
-/// JSON with the keys of objects in order, however the map keeps them.
+/// Returns JSON with sorted keys, whatever the order of the map.
 fn canonical_json(value: &Value) -> String {
     fn write(value: &Value, out: &mut String) {
         match value {

@@ -24,7 +24,7 @@ fn kubelet_of(settings: KubeletSettings) -> TemplateSpec {
     TemplateSpec { kubelet: Some(settings), ..TemplateSpec::default() }
 }
 
-/// Everything that a pool can set.
+/// A template with everything that changes the rendered version.
 fn full() -> TemplateSpec {
     let reserved = Reserved::from([("memory".to_owned(), "4Gi".into())]);
     let template = kubelet_of(KubeletSettings {
@@ -73,14 +73,14 @@ fn a_pool_may_be_where_the_cloud_is_not() {
     }
 }
 
-/// The page has the row of each platform.
+/// Checks the row of each platform in `docs/reference/limits.md`.
 #[test]
 fn each_platform_is_as_the_reference_says() {
     const PAGE: &str = include_str!("../../../../docs/reference/limits.md");
     let platforms =
         [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
     for platform in platforms {
-        // As on OpenShift, which has a cloud controller manager on each of them.
+        // OpenShift runs a cloud controller manager on each of these platforms.
         let cluster = Cluster { platform, external_cloud_provider: platform != Platform::None, ..cluster() };
         let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &TemplateSpec::default()).unwrap();
         let services = &rendered.services.services;
@@ -95,7 +95,7 @@ fn each_platform_is_as_the_reference_says() {
             mark(rendered.shared.metadata_address.is_some()),
         );
         assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/limits.md lacks\n{row}");
-        // Hosts that the cloud does not know have nothing of it.
+        // Hosts that the cloud does not know have no metadata service.
         let none =
             kubelet_of(KubeletSettings { cloud_provider: Some(CloudProvider::None), ..KubeletSettings::default() });
         let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &none).unwrap();

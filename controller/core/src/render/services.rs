@@ -1,4 +1,4 @@
-//! The services of a host.
+//! Services of a host.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use super::{
 
 const NODE_MANAGER: &str = "cloud-node-manager";
 
-/// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
+/// Returns the content of the services ConfigMap: a service for each program that the payload has and the cluster needs.
 ///
-/// kubelet must be there. containerd need not be: a host may have its own container runtime.
+/// kubelet is required. containerd is not: a host may have its own container runtime.
 pub(super) fn services(
     cluster: &Cluster,
     payload: &Manifest,
@@ -33,7 +33,7 @@ pub(super) fn services(
     let all =
         [containerd, kubelet_service, csi_proxy, hybrid_overlay, windows_exporter, cloud_node_manager, kube_proxy];
     let mut services: Vec<Service> = all.iter().filter_map(|service| service(&context)).collect();
-    // Windows does not start a service that depends on one that does not exist.
+    // Windows does not start a service whose dependency does not exist.
     let names: Vec<String> = services.iter().map(|s| s.name.clone()).collect();
     let environment = proxy_variables(cluster);
     for service in &mut services {
@@ -49,11 +49,11 @@ pub(super) fn services(
         .collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
 
-    // No variables of the machine: they are its owner's, and services of others read them, too.
+    // Machine-wide variables stay unset: they belong to the owner of the host, and other services read them, too.
     Ok(ServicesConfig { services, files, ..ServicesConfig::default() })
 }
 
-/// The proxy, as each service gets it. Without one there is no exception from it either.
+/// Returns the proxy variables of each service. Without a proxy, `NO_PROXY` is not set either.
 fn proxy_variables(cluster: &Cluster) -> BTreeMap<String, String> {
     let Proxy { http, https, no } = &cluster.proxy;
     let set = |(name, value): (&str, &Option<String>)| {
@@ -67,8 +67,8 @@ fn proxy_variables(cluster: &Cluster) -> BTreeMap<String, String> {
     variables
 }
 
-/// List of what is reached without the proxy: what was given, and what a node must reach in any case. A proxy may not know the cluster's inside, and
-/// the metadata service answers by who asks.
+/// Returns the value of `NO_PROXY`: the given entries, and those that every node needs. A proxy may not know the cluster's internal addresses, and
+/// the metadata service identifies a client by its address.
 fn without_proxy(cluster: &Cluster, given: &str) -> String {
     let host = cluster.api_server.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
@@ -83,7 +83,7 @@ fn without_proxy(cluster: &Cluster, given: &str) -> String {
     list.join(",")
 }
 
-/// A service with the parts that all have.
+/// Returns a service with the fields that all services have.
 fn service(name: &str, priority: u32, path: String, dependencies: &[&str]) -> Service {
     let variables = [(NODE_NAME, HostFact::NodeName), (NODE_IP, HostFact::NodeIp)];
     let used = |(text, fact): (&str, HostFact)| path.contains(text).then(|| HostVariable { name: text.into(), fact });
@@ -151,7 +151,7 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
 }
 
-/// Service of kube-proxy. Its configuration `C:\k\kube-proxy.conf` and that of CNI depend on the host's network, so that wicd makes them, not we.
+/// Returns the service of kube-proxy. wicd writes `C:\k\kube-proxy.conf` and CNI's configuration, because they depend on the host's network.
 fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let Network::OvnHybrid { .. } = context.cluster.network else { return None };
     let command = format!(r"{} --config C:\k\kube-proxy.conf --windows-service", program::KUBE_PROXY);

@@ -1,7 +1,7 @@
-//! Rendered versions as they are stored: an immutable ConfigMap each. Its data is WMCO's format, so that wicd and WMCO can
-//! read it; all the rest is an annotation.
+//! Stored versions, each in an immutable ConfigMap. Its data has WMCO's format, so that wicd and WMCO can read it; everything else is in an
+//! annotation.
 //!
-//! Stored data is outside input: any client that may write ConfigMaps in the namespace may have written it.
+//! Stored data is untrusted input: any client that may write ConfigMaps in the namespace may have written it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,29 +15,29 @@ use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::O
 
 use super::{Rendered, Shared, kubelet};
 
-/// Maximum number of bytes of annotations that the API server takes.
+/// Maximum size of annotations that the API server accepts, in bytes.
 const MAX_ANNOTATION: usize = 256 << 10;
-/// Maximum size of a ConfigMap that the API server takes, in bytes.
+/// Maximum size of a ConfigMap that the API server accepts, in bytes.
 const MAX_DATA: usize = 1 << 20;
-/// Maximum number of files of a payload: far more than any has.
+/// Maximum number of files of a payload, far more than any payload has.
 const MAX_FILES: usize = 1000;
-/// Maximum size of the settings of containerd, in bytes: far more than they need.
+/// Maximum size of containerd's settings, in bytes, far more than they need.
 const MAX_CONTAINERD: usize = 16 << 10;
 
-/// A services ConfigMap.
+/// Content of a services ConfigMap.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one is made for each version, and nearly all are ours")]
 pub enum Stored {
-    /// ConfigMap rendered by this operator or another version of it.
+    /// ConfigMap of this operator, from this or another release.
     Ours(Rendered),
-    /// ConfigMap of WMCO, which knows of services alone.
+    /// ConfigMap of WMCO, which has only services.
     Legacy(ServicesConfig),
 }
 
-/// A stored version cannot be used.
+/// Error for a stored version that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
-    /// The ConfigMap is larger than it can have been made.
+    /// The ConfigMap is larger than the API server accepts.
     #[error("the services ConfigMap is too large; delete it once no node follows it")]
     TooLarge,
     /// The services cannot be read.
@@ -49,13 +49,13 @@ pub enum StoredError {
         key = key::RENDERED
     )]
     Syntax(#[source] serde_json::Error),
-    /// A payload file in the ConfigMap is not acceptable.
+    /// A payload file in the ConfigMap is invalid.
     #[error("{0}")]
     Files(#[from] ManifestError),
-    /// The content of the ConfigMap is not acceptable.
+    /// Other content of the ConfigMap is invalid.
     #[error("the {what} in the services ConfigMap: {problem}; delete the ConfigMap once no node follows it")]
     Content {
-        /// Part that is not acceptable.
+        /// Invalid part of the content.
         what: &'static str,
         /// Fault of the part.
         problem: &'static str,
@@ -80,11 +80,11 @@ impl Rendered {
         }
     }
 
-    /// Checks that a ConfigMap holds what its version says.
+    /// Checks that the content of a ConfigMap has the digest that its version names.
     ///
     /// # Errors
-    /// [`UnverifiedError::NoDigest`] when `version` carries no digest. [`UnverifiedError::Differs`] when the content has
-    /// another digest, or the annotation is missing.
+    /// [`UnverifiedError::NoDigest`] if `version` has no digest. [`UnverifiedError::Differs`] if the content has another digest, or the annotation is
+    /// missing.
     pub fn verify(version: &str, config_map: &ConfigMap) -> Result<(), UnverifiedError> {
         let data = config_map.data.clone().unwrap_or_default();
         services_version::verify(version, &data, Self::annotation_of(config_map).map(String::as_str))
@@ -94,12 +94,12 @@ impl Rendered {
         config_map.metadata.annotations.as_ref().and_then(|all| all.get(key::RENDERED))
     }
 
-    /// Reads a services ConfigMap and checks all that is in it, but for who has written it.
+    /// Reads a services ConfigMap and checks its content, but not who has written it.
     ///
     /// # Errors
-    /// [`StoredError::TooLarge`] when the data or the annotation is larger than the API server takes.
-    /// [`StoredError::Services`] when the data are not valid services. [`StoredError::Syntax`] when the annotation is not
-    /// JSON of the right form. [`StoredError::Files`] or [`StoredError::Content`] when a value in it is not acceptable.
+    /// [`StoredError::TooLarge`] if the data or the annotation is larger than the API server accepts. [`StoredError::Services`] if the data are not
+    /// valid services. [`StoredError::Syntax`] if the annotation is not JSON of the right form. [`StoredError::Files`] or [`StoredError::Content`] if
+    /// a value in it is invalid.
     pub fn from_config_map(config_map: &ConfigMap) -> Result<Stored, StoredError> {
         let no_data = BTreeMap::new();
         let data = config_map.data.as_ref().unwrap_or(&no_data);
@@ -121,7 +121,7 @@ fn checked(mut shared: Shared) -> Result<Shared, StoredError> {
     if shared.files.len() > MAX_FILES {
         return refuse("list of payload files", "it has too many");
     }
-    // The rules for files are the manifest's.
+    // The rules for files are those of the manifest.
     let manifest = Manifest { schema: 1, files: shared.files };
     let text = serde_json::to_vec(&manifest).map_err(StoredError::Syntax)?;
     shared.files = Manifest::parse(&text)?.files;
@@ -141,14 +141,14 @@ fn checked(mut shared: Shared) -> Result<Shared, StoredError> {
     Ok(shared)
 }
 
-/// Returns which of the stored versions may be deleted: those of this operator that nothing refers to. `stored` says of each whether it is this
-/// operator's, as [`Stored::Ours`]. Names are of the same form on both sides: versions, or ConfigMaps.
+/// Returns the stored versions that may be deleted: those of this operator without references. `stored` has a flag for each that is true for
+/// [`Stored::Ours`]. The names in both arguments have the same form: versions, or ConfigMaps.
 pub fn collectable(stored: &[(String, bool)], referenced: &BTreeSet<String>) -> Vec<String> {
     let free = stored.iter().filter(|(name, ours)| *ours && !referenced.contains(name));
     free.map(|(name, _)| name.clone()).collect()
 }
 
-/// Reports whether an object with these labels is this operator's.
+/// Reports whether an object with these labels belongs to this operator.
 pub fn is_ours(labels: &BTreeMap<String, String>) -> bool {
     labels.get(MANAGED_BY).is_some_and(|by| by == COMPONENT)
 }

@@ -100,7 +100,7 @@ fn only_ours_that_nothing_refers_to_is_collected() {
     assert_eq!(collectable(&stored, &BTreeSet::new()), ["old", "current"]);
 }
 
-/// JSON of any shape, and often of nearly the right one.
+/// JSON that differs from a valid annotation in one value.
 fn near(good: Value) -> impl Strategy<Value = Value> {
     let keys: Vec<String> = good.as_object().unwrap().keys().cloned().collect();
     let other = prop_oneof![

@@ -223,9 +223,9 @@ fn another_network_may_have_directories_of_its_own() {
         (OVN, good, "hybrid overlay has its own"),
         (Network::External, "/etc/cni/net.d", "must be a directory on C:"),
         (Network::External, r"C:\x'\..\y", "must be a directory on C:"),
-        (Network::External, r"C:\cni", "must be one for CNI alone"),
-        (Network::External, r"C:\Windows\System32\cni", "must be one for CNI alone"),
-        (Network::External, r"C:\Program Files\containerd", "must be one for CNI alone"),
+        (Network::External, r"C:\cni", "use a directory for CNI only"),
+        (Network::External, r"C:\Windows\System32\cni", "use a directory for CNI only"),
+        (Network::External, r"C:\Program Files\containerd", "use a directory for CNI only"),
     ] {
         let error = services(&cluster(network, directory), &payload(&PROGRAMS), &Settings::default()).unwrap_err();
         assert!(error.to_string().contains(problem), "{directory}: {error}");

@@ -1,30 +1,30 @@
-//! The TLS profile of an OpenShift cluster, as kubelet takes it.
+//! TLS profile of an OpenShift cluster, in kubelet's form.
 //!
-//! Form of the profile, and contents of the named ones:
+//! Form of the profile, and contents of the named profiles:
 //! <https://github.com/openshift/api/blob/master/config/v1/types_tlssecurityprofile.go>
 
 use api::text;
 use serde_json::Value;
 
-/// Least TLS version, and ciphers, of what serves on a node.
+/// Minimum TLS version and ciphers of a server on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsProfile {
-    /// Least TLS version, as `VersionTLS12`.
+    /// Minimum TLS version, for example `VersionTLS12`.
     pub min_version: &'static str,
-    /// IANA names of the ciphers, the most wanted one first.
+    /// IANA names of the ciphers, in order of preference.
     pub ciphers: Vec<&'static str>,
 }
 
-/// A profile with which kubelet would not start, or would serve with less than the cluster asks for.
+/// Fault of a profile with which kubelet would not start, or would serve with less than the cluster asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum TlsProfileError {
     /// The type of the profile is unknown.
     #[error("its type {0:?} is not known: use Old, Intermediate, Modern or Custom")]
     UnknownType(String),
-    /// A field of a custom profile is missing or wrong.
+    /// A field of a custom profile is missing or invalid.
     #[error("the custom profile has no usable {0}: set it")]
     Field(&'static str),
-    /// A custom profile lacks the ciphers that Go needs for HTTP/2: at least one of them.
+    /// A custom profile has neither of the ciphers of which Go needs one for HTTP/2.
     #[error(
         "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
          start without: add one, or set minTLSVersion to VersionTLS13"
@@ -34,64 +34,64 @@ enum TlsProfileError {
 
 const VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
 const TLS_1_3: &str = "VersionTLS13";
-/// Ciphers for HTTP/2, of which Go needs at least one, unless TLS 1.3 is the least version.
+/// Ciphers for HTTP/2, of which Go needs at least one, unless the minimum version is TLS 1.3.
 const HTTP2: [&str; 2] = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
 
-/// Ciphers: name in a profile, name for kubelet, and newest named profile that has it. These are all that Go's `crypto/tls` calls secure. The others
-/// of a profile, without forward secrecy or with a finite field, are for old clients that no kubelet has.
-const CIPHERS: [(&str, &str, Era); 13] = [
-    ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256", Era::Modern),
-    ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384", Era::Modern),
-    ("TLS_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256", Era::Modern),
-    ("ECDHE-ECDSA-AES128-GCM-SHA256", HTTP2[1], Era::Intermediate),
-    ("ECDHE-RSA-AES128-GCM-SHA256", HTTP2[0], Era::Intermediate),
-    ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Era::Intermediate),
-    ("ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Era::Intermediate),
-    ("ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", Era::Intermediate),
-    ("ECDHE-RSA-CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", Era::Intermediate),
-    ("ECDHE-ECDSA-AES128-SHA", "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Era::Old),
-    ("ECDHE-RSA-AES128-SHA", "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", Era::Old),
-    ("ECDHE-ECDSA-AES256-SHA", "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Era::Old),
-    ("ECDHE-RSA-AES256-SHA", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Era::Old),
+/// Ciphers: name in a profile, name for kubelet, and newest named profile that has it. These are all ciphers that Go's `crypto/tls` considers secure.
+/// The other ciphers of a profile, without forward secrecy or with finite-field key exchange, are for old clients that kubelet does not have.
+const CIPHERS: [(&str, &str, NewestProfile); 13] = [
+    ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256", NewestProfile::Modern),
+    ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384", NewestProfile::Modern),
+    ("TLS_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256", NewestProfile::Modern),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", HTTP2[1], NewestProfile::Intermediate),
+    ("ECDHE-RSA-AES128-GCM-SHA256", HTTP2[0], NewestProfile::Intermediate),
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", NewestProfile::Intermediate),
+    ("ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", NewestProfile::Intermediate),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", NewestProfile::Intermediate),
+    ("ECDHE-RSA-CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", NewestProfile::Intermediate),
+    ("ECDHE-ECDSA-AES128-SHA", "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", NewestProfile::Old),
+    ("ECDHE-RSA-AES128-SHA", "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", NewestProfile::Old),
+    ("ECDHE-ECDSA-AES256-SHA", "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", NewestProfile::Old),
+    ("ECDHE-RSA-AES256-SHA", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", NewestProfile::Old),
 ];
 
 /// Newest named profile that has a cipher. Older profiles have it, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Era {
+enum NewestProfile {
     Old,
     Intermediate,
     Modern,
 }
 
 impl TlsProfile {
-    fn named(min_version: &'static str, oldest: Era) -> Self {
+    fn named(min_version: &'static str, oldest: NewestProfile) -> Self {
         let ciphers = CIPHERS.iter().filter(|(.., era)| *era >= oldest).map(|(_, name, _)| *name);
         Self { min_version, ciphers: ciphers.collect() }
     }
 
-    /// Reads `spec.tlsSecurityProfile` of an `APIServer`. Also returns sentences about what is not used of it. A profile that kubelet could not
-    /// serve with is replaced by Intermediate, as on Linux nodes: it must not keep other facts of the cluster from nodes.
+    /// Reads `spec.tlsSecurityProfile` of an `APIServer`. Also returns messages about unused parts. A profile that kubelet could not serve with is
+    /// replaced by Intermediate, as on Linux nodes: it must not keep other facts of the cluster from nodes.
     pub fn of_cluster(profile: Option<&Value>) -> (Self, Vec<String>) {
         Self::parse(profile).unwrap_or_else(|error| {
             let sentence = format!(
-                "spec.tlsSecurityProfile of the APIServer cluster cannot be used, and kubelet has Intermediate in its place: {error}"
+                "spec.tlsSecurityProfile of the APIServer cluster cannot be used, kubelet uses Intermediate instead: {error}"
             );
-            (Self::named("VersionTLS12", Era::Intermediate), vec![sentence])
+            (Self::named("VersionTLS12", NewestProfile::Intermediate), vec![sentence])
         })
     }
 
-    /// Reads `spec.tlsSecurityProfile` of an `APIServer`; OpenShift takes Intermediate if it is not set. Also returns sentences about ciphers
+    /// Parses `spec.tlsSecurityProfile` of an `APIServer`. An unset profile is Intermediate, as in OpenShift. Also returns messages about ciphers
     /// that are left out of a custom profile.
     ///
     /// # Errors
-    /// Fails when the profile is not one that kubelet could serve with.
+    /// Fails if kubelet could not serve with the profile.
     fn parse(profile: Option<&Value>) -> Result<(Self, Vec<String>), TlsProfileError> {
         let profile = profile.filter(|p| !p.is_null());
         let named = |min_version, oldest| Ok((Self::named(min_version, oldest), Vec::new()));
         match profile.map(|p| p["type"].as_str().unwrap_or_default()) {
-            None | Some("" | "Intermediate") => named("VersionTLS12", Era::Intermediate),
-            Some("Old") => named("VersionTLS10", Era::Old),
-            Some("Modern") => named(TLS_1_3, Era::Modern),
+            None | Some("" | "Intermediate") => named("VersionTLS12", NewestProfile::Intermediate),
+            Some("Old") => named("VersionTLS10", NewestProfile::Old),
+            Some("Modern") => named(TLS_1_3, NewestProfile::Modern),
             Some("Custom") => Self::custom(profile.map_or(&Value::Null, |p| &p["custom"])),
             Some(other) => Err(TlsProfileError::UnknownType(text::line(other, 64))),
         }
@@ -101,7 +101,7 @@ impl TlsProfile {
         let version = custom["minTLSVersion"].as_str();
         let min_version = VERSIONS.into_iter().find(|known| Some(*known) == version);
         let min_version = min_version.ok_or(TlsProfileError::Field("minTLSVersion"))?;
-        // Without a list, those of Go apply.
+        // Without a list, Go's defaults apply.
         let names = custom["ciphers"].as_array().map(Vec::as_slice).unwrap_or_default();
         let (mut ciphers, mut unknown) = (Vec::new(), Vec::new());
         for name in names.iter().take(64).map(|name| name.as_str().unwrap_or_default()) {

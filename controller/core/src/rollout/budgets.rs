@@ -1,14 +1,16 @@
-//! Budgets of a pool: to how many more nodes an operation may be granted, by the reason for which their number is bounded. Pure.
+//! Budgets of a pool: the number of further nodes that may be granted an operation, for each kind of limit. Pure.
 //!
 //! | budget | bounds | limit |
 //! |---|---|---|
-//! | [`Budget::Unavailable`] | available nodes that a grant makes unavailable | `rollout.maxUnavailable` without the nodes that are unavailable already, and what pools share |
-//! | [`Budget::Reserved`] | available nodes with such a grant that has not begun: they count already, and another grant may take its place | `rollout.maxUnavailable` without those that have begun |
+//! | [`Budget::Unavailable`] | available nodes that a grant makes unavailable | `rollout.maxUnavailable` minus unavailable nodes; shared limit |
+//! | [`Budget::Reserved`] | available nodes with such a grant that has not begun | `rollout.maxUnavailable` minus begun operations |
 //! | [`Budget::Pods`] | nodes whose pods are disturbed, available or not | `rollout.maxUnavailable` |
-//! | [`Budget::UnavailableAlready`] | changes of nodes that are unavailable: nothing is lost by them | `provisioning.maxConcurrent` |
+//! | [`Budget::UnavailableAlready`] | changes of unavailable nodes, which have nothing to lose | `provisioning.maxConcurrent` |
 //! | [`Budget::NonDisruptive`] | changes without a disruption | `provisioning.maxConcurrent` |
-//! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts that join, leave without a disruption, or are repaired | `provisioning.maxConcurrent` each |
-//! | [`Budget::Pulls`] | hosts that pull images ahead | [`MAX_PULLING`](super::image_pull::MAX_PULLING) |
+//! | [`Budget::Joins`], [`Budget::Removals`], [`Budget::Repairs`] | hosts to join, remove or repair | `provisioning.maxConcurrent` each |
+//! | [`Budget::Pulls`] | hosts that pull images ahead of use | [`MAX_PULLING`](super::image_pull::MAX_PULLING) |
+//!
+//! A node whose grant has not begun counts as unavailable already, but another grant may replace that one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +25,7 @@ use super::{
     grants::Limits,
 };
 
-/// Reason for which the number of nodes is bounded.
+/// Kind of limit on the number of nodes with an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Budget {
     Unavailable,
@@ -37,25 +39,25 @@ pub(super) enum Budget {
     Pulls,
 }
 
-/// Operation that a node is charged for.
+/// Operation for which budgets are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
     /// A change, a restart, a maintenance, or the removal of an available node.
     Disruption(Disruption),
-    /// Removal of a node that is unavailable, or that a change has cordoned already.
+    /// Removal of a host that has not joined, is unavailable, or is already disturbed by a change.
     Removal,
 }
 
-/// Rest of each budget.
+/// Remaining budgets of a pool.
 #[derive(Debug)]
 pub(super) struct Budgets<'a> {
     left: BTreeMap<Budget, u32>,
-    /// Nodes that were unavailable when their operations were granted, work again, and are too many now.
+    /// Nodes that became Ready after an uncharged grant, and now exceed the pod budget.
     recovered: BTreeSet<&'a str>,
 }
 
 impl<'a> Budgets<'a> {
-    /// Budgets of a pool in which `cap` nodes may be unavailable.
+    /// Creates the budgets of a pool in which at most `cap` nodes may be unavailable.
     pub(super) fn new(
         candidates: &'a [Candidate],
         limits: &Limits,
@@ -64,17 +66,17 @@ impl<'a> Budgets<'a> {
         too_many_down: bool,
         now: Timestamp,
     ) -> Self {
-        // A hold in the middle of an operation takes back neither the cordon nor its price.
+        // A hold during an operation neither lifts the cordon nor frees the budget.
         let counts = |s: &Candidate| s.joined && if s.held { is_disturbed(s) } else { !lost.names.contains(&s.name) };
         let busy = count(candidates, |s| counts(s) && is_busy(s));
         let begun = count(candidates, |s| counts(s) && is_busy(s) && !is_reserved(s));
         let shared = limits.others.as_ref().map_or(u32::MAX, |share| share.left);
         let (pods, recovered) = disturbed(candidates, cap);
         let max = limits.max_concurrent;
-        // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
-        // might be if they worked.
+        // When many nodes are down at once, they may all come back at any moment: then no more of them are changed at once than if they
+        // worked.
         let unavailable = if too_many_down { max.min(cap) } else { max };
-        // A host that waits after a failure keeps its grant, and blocks no other one until its retry.
+        // A host in backoff keeps its grant, but does not block others until its retry.
         let busy_with = |which: &dyn Fn(&Candidate) -> bool| count(candidates, |s| which(s) && !waits(s, now));
         let changes_unavailable = busy_with(&|s| is_changed_while_unavailable(s) && !is_drained(s));
         let removals = busy_with(&|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available);
@@ -97,18 +99,18 @@ impl<'a> Budgets<'a> {
         self.left.get(&budget).copied().unwrap_or(0)
     }
 
-    /// Takes one of a budget, if one is left.
+    /// Takes one from a budget. Returns false if none is left.
     pub(super) fn take(&mut self, budget: Budget) -> bool {
         self.take_all(&[budget])
     }
 
-    /// Charges the budgets for an operation on a node: one of each, or none.
+    /// Charges all budgets of an operation on a node. Returns false and charges nothing if one of them is used up.
     pub(super) fn charge(&mut self, candidate: &Candidate, charge: Charge) -> bool {
         let is_disruptive = charge != Charge::Disruption(Disruption::None);
         !(is_disruptive && self.has_recovered(candidate)) && self.take_all(&charged(candidate, charge))
     }
 
-    /// Reports whether a node works again that was unavailable when its operation was granted, and is too many now.
+    /// Reports whether a node became Ready after an uncharged grant, and now exceeds the pod budget.
     pub(super) fn has_recovered(&self, candidate: &Candidate) -> bool {
         self.recovered.contains(candidate.name.as_str())
     }
@@ -122,9 +124,9 @@ impl<'a> Budgets<'a> {
     }
 }
 
-/// Budgets that an operation on a node is charged to. What it has already costs nothing.
+/// Returns the budgets to charge for an operation on a node, without those that it has been charged to already.
 fn charged(candidate: &Candidate, charge: Charge) -> Vec<Budget> {
-    // A node that is disturbed already is one of those with disturbed pods.
+    // A node that is already disturbed counts against the pod budget.
     let is_counted = is_disturbed(candidate) && !is_reserved(candidate) && !is_changed_without_disruption(candidate);
     let pods = (has_pods(candidate) && !is_counted).then_some(Budget::Pods);
     let node = match charge {
@@ -139,15 +141,15 @@ fn charged(candidate: &Candidate, charge: Charge) -> Vec<Budget> {
     pods.into_iter().chain(node).collect()
 }
 
-/// Number of nodes whose pods may still be disturbed, and the nodes that are too many. What was granted to a node while it was not Ready
-/// cost nothing, and it may have become Ready since: then it is uncordoned, and waits for its turn.
+/// Returns the remaining pod budget, and the nodes that exceed it. A grant to a node that was not Ready was not charged, and the node
+/// may have become Ready since then: it is uncordoned, and waits for its turn.
 fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
     let counts =
         |s: &&Candidate| has_pods(s) && is_disturbed(s) && !is_reserved(s) && !is_changed_without_disruption(s);
     let (mut revocable, fixed): (Vec<&Candidate>, Vec<&Candidate>) =
         candidates.iter().filter(counts).partition(|s| is_revocable(s));
     let left = (cap as usize).saturating_sub(fixed.len());
-    // What only waits for a place is taken back first, and then what has not begun.
+    // Uncharged grants are revoked first, then grants whose operation has not begun.
     revocable.sort_by_key(|s| (s.grant_without_place, !(s.begun || s.removing), &s.name));
     let kept = revocable.len().min(left);
     let recovered = revocable[kept..].iter().map(|s| s.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! State of one host for the decision about grants.
+//! State of a host, as input for decisions about grants.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::node::maintenance::By;
 
-/// State of one host of a pool, as far as it counts for grants.
+/// State of a pool's host, as far as decisions about grants depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 pub struct Candidate {
@@ -15,97 +15,97 @@ pub struct Candidate {
     pub name: String,
     /// Zone of the Node; empty if it has none.
     pub zone: String,
-    /// Type of the host's grant.
+    /// Type of the host's grant, if it has one.
     pub grant: Option<GrantType>,
-    /// Version that a grant to stage or update names.
+    /// Version of the grant, for grants to stage or update.
     pub grant_version: Option<String>,
-    /// Disruption of the update that was granted. An update of unknown disruption counts as disruptive.
+    /// Disruption of the granted update. An unknown disruption counts as disruptive.
     pub grant_disruption: Option<Disruption>,
-    /// True if the grant was given while the node took no pods, and has no place in the budget.
+    /// True if the grant was given while the node took no pods, so that it has no slot in the budget.
     pub grant_without_place: bool,
-    /// True if the change of the host has begun, and may have disturbed the node.
+    /// True if a change of the host has begun, and may have disturbed the node.
     pub begun: bool,
-    /// True if the host's change has changed something on the host, so that its grant is no longer revoked.
-    pub past_return: bool,
-    /// True if the removal of the host has begun, which may have cordoned its Node.
+    /// True if the operation has changed something on the host, so that its grant can no longer be revoked.
+    pub irrevocable: bool,
+    /// True if the removal of the host has begun, and may have cordoned its Node.
     pub removing: bool,
-    /// True if the operation of the grant is over. Nothing more is done with such a grant.
+    /// True if the operation of the grant is over. A used grant has no further effect.
     pub grant_used: bool,
-    /// True if the host is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
+    /// True if the host is to be removed: it is no longer in the inventory, or its pool or instance is being deleted.
     pub leaving: bool,
-    /// True if the host is released as it is when it leaves, whatever its pool says.
+    /// True if the host is released without being deconfigured when it is removed, whatever its pool says.
     pub let_go: bool,
-    /// True if the host is being deconfigured: its removal is no longer revoked.
+    /// True if the host is being deconfigured, so that its removal can no longer be revoked.
     pub deconfiguring: bool,
-    /// True if the host leaves together with its machine. Nothing is done with it, and it counts for nothing.
+    /// True if the host is removed together with its machine. Decisions ignore such a host.
     pub vanishing: bool,
-    /// True if the host has joined and followed its version completely at least once.
+    /// True if the host has completely followed a version at least once. A host that is to be removed counts as soon as it has a Node.
     pub joined: bool,
     /// True if the Node is Ready.
     pub ready: bool,
-    /// True if the Node is Ready, has been so for long enough, and takes pods.
+    /// True if the Node is Ready, has been Ready for long enough, and is not cordoned.
     pub available: bool,
-    /// Time of the retry after a failure. A time in the past means that no attempt has succeeded since.
+    /// Time of the next attempt after a failure. A time in the past means that no attempt has succeeded since.
     pub waits_until: Option<Timestamp>,
-    /// True if a user put the host on hold. It counts neither as one of the pool nor as unavailable.
+    /// True if a user has put the host on hold. It counts neither toward the size of the pool nor as unavailable.
     pub held: bool,
     /// Change that the host needs to follow the target; `None` if it follows it.
     pub change: Option<PendingChange>,
-    /// True if the change would lose settings of the legacy operator's, which are not accepted. The adopted node stays unchanged.
+    /// True if the change would lose settings of the legacy operator, and no user has accepted that. The adopted node stays unchanged.
     pub withheld: bool,
-    /// True if the Node is cordoned, and not by this operator.
+    /// True if the Node is cordoned, but not by this operator.
     pub cordoned: bool,
-    /// True if the host follows a version that is neither the target nor the one that the rollout began with: that of a rollout which was abandoned.
-    pub astray: bool,
-    /// Version that the host follows, if wicd's certificate there has expired: the host gets another with that version, whatever its change waits
-    /// for.
+    /// True if the host follows the version of an abandoned rollout: neither the target nor the version that the rollout began with.
+    pub follows_abandoned_version: bool,
+    /// Version that the host follows, if wicd's certificate on it has expired. The host gets a new certificate with that version, even while its
+    /// change waits.
     pub renews: Option<String>,
-    /// True if everything that the change needs is on the host.
+    /// True if everything that the change needs has been copied to the host.
     pub staged: bool,
     /// True if the host failed to follow the target. It is not retried.
     pub failed: bool,
-    /// True if the host asks for a restart.
+    /// True if the host requests a restart.
     pub wants_reboot: bool,
-    /// Requester of the node's drain for maintenance.
+    /// Requester of the node's maintenance, if one is requested.
     pub maintenance: Option<By>,
-    /// Time when the last maintenance since the last update was over. The host cannot change it.
+    /// Time when the last maintenance since the last update ended. The host cannot change it.
     pub maintained_at: Option<Timestamp>,
-    /// Time since which the Node is not Ready.
+    /// Time when the Node stopped being Ready.
     pub down_since: Option<Timestamp>,
     /// True if a user requests that the node be repaired at once.
     pub repair_requested: bool,
     /// MachineHealthCheck that replaces the host's Machine, so that the operator does not repair the node.
     pub health_check: Option<String>,
-    /// True if the host did not answer over SSH when it was last tried.
+    /// True if the host did not answer over SSH at the last attempt, or is not probed.
     pub unreachable: bool,
-    /// True if the host accepts another SSH key than the first of its list, or has an old one to remove.
+    /// True if the host accepts another SSH key than the first of its list, or has an old key to remove.
     pub wants_key: bool,
-    /// True if the SSH keys of the host are being worked on.
+    /// True if the SSH keys of the host are being rotated.
     pub rotating: bool,
-    /// Time of the retry after a failed key rotation. A time in the past means that no rotation has succeeded since.
+    /// Time of the next attempt after a failed key rotation. A time in the past means that no rotation has succeeded since.
     pub key_waits_until: Option<Timestamp>,
-    /// True if the host has not all images that it pulls ahead, or has some to release.
+    /// True if the host lacks images that it is to pull ahead of use, or has pulled images to release.
     pub wants_images: bool,
-    /// True if the host pulls images.
+    /// True if the host is pulling images.
     pub pulling: bool,
-    /// Time of the retry after a failed pull. A time in the past means that no pull has succeeded since.
+    /// Time of the next attempt after a failed pull. A time in the past means that no pull has succeeded since.
     pub images_wait_until: Option<Timestamp>,
 }
 
-/// Change that a node needs to follow the target.
+/// Change that a node needs to follow the target version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingChange {
-    /// Target of the change.
+    /// Target version of the change.
     pub version: String,
-    /// Disruption by the change.
+    /// Disruption that the change causes.
     pub disruption: Disruption,
-    /// Services to restart.
+    /// Names of the services to restart.
     pub services: Vec<String>,
 }
 
 impl Candidate {
-    /// Makes the operator bring another certificate for wicd, if the one that ended at `end` is over: the host was off when wicd would have renewed
-    /// it. A valid certificate is wicd's own business. No other change is made, and none that waits keeps the node from it.
+    /// Plans the renewal of wicd's certificate if it has expired at `end`: the host was off when wicd would have renewed it. wicd renews a valid
+    /// certificate by itself. The renewal changes nothing else, and no waiting change delays it.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {
         if !self.ready || end.is_none_or(|end| end > now) {
             return;
@@ -119,16 +119,16 @@ impl Candidate {
     }
 }
 
-/// Nodes that are no longer waited for.
+/// Lost nodes, for which a rollout does not wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Names of the lost nodes.
     pub names: BTreeSet<String>,
-    /// True if so many nodes are lost that none is written off.
+    /// True if too many nodes are lost, so that none is written off.
     pub too_many: bool,
 }
 
-/// Lost nodes: not Ready, on hosts that do not answer either, for longer than `after`.
+/// Returns the lost nodes: not Ready for longer than `after`, on hosts that do not answer either.
 pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
     let gone = |s: &Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
     let names: BTreeSet<String> = candidates.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
@@ -136,7 +136,7 @@ pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: In
     Lost { names: if too_many { BTreeSet::new() } else { names }, too_many }
 }
 
-/// Reports whether a grant makes an available node unavailable, or may.
+/// Reports whether a grant makes an available node unavailable, or may do so.
 pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>) -> bool {
     match grant {
         Some(GrantType::Update) => disruption.is_none_or(|d| d >= Disruption::Restart),
@@ -148,36 +148,35 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
     }
 }
 
-/// Reports whether the operator disturbs a node, or may at any moment. The change of a host that leaves is not continued without a grant: what it
-/// left behind is seen in the node, and must not keep the host and its neighbours from their removal.
+/// Reports whether the operator disturbs a node, or may do so at any moment. The change of a host that is to be removed does not continue without a
+/// grant: the node's state shows the cordon that it left, which must not delay the removal of this host and others.
 pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
     let goes_on = candidate.begun && !(candidate.leaving && candidate.grant.is_none());
     goes_on || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Reports whether a node uses up a place in the budget of unavailable nodes.
+/// Reports whether a node counts against the budget of unavailable nodes.
 pub(super) fn is_busy(candidate: &Candidate) -> bool {
     !candidate.available || is_disturbed(candidate)
 }
 
-/// Reports whether the pods of a node depend on what the operator does with it. A node that is not Ready, or that a user has cordoned, has none to
-/// lose.
+/// Reports whether operations on a node can disturb pods. A node that is not Ready, or that a user has cordoned, has no pods to lose.
 pub(super) fn has_pods(candidate: &Candidate) -> bool {
     candidate.joined && candidate.ready && !candidate.cordoned
 }
 
-/// Reports whether the operator disturbs a node, and can still leave off and lift the cordon.
+/// Reports whether the operator disturbs a node, but can still abort and lift the cordon.
 pub(super) fn is_revocable(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
         Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance) => {
-            !candidate.past_return && disturbs(candidate.grant, candidate.grant_disruption)
+            !candidate.irrevocable && disturbs(candidate.grant, candidate.grant_disruption)
         }
         _ => false,
     }
 }
 
-/// Reports whether an available node is disturbed only by a grant that has not begun, which can be replaced.
+/// Reports whether an available node counts as disturbed only because of a grant that has not begun, and that can be replaced.
 pub(super) fn is_reserved(candidate: &Candidate) -> bool {
     candidate.available
         && !candidate.begun
@@ -186,7 +185,7 @@ pub(super) fn is_reserved(candidate: &Candidate) -> bool {
         && is_busy(candidate)
 }
 
-/// Reports whether a node is being changed without being disturbed.
+/// Reports whether a node is being changed without a disruption.
 pub(super) fn is_changed_without_disruption(candidate: &Candidate) -> bool {
     candidate.grant == Some(GrantType::Update) && !disturbs(candidate.grant, candidate.grant_disruption)
 }
@@ -197,12 +196,12 @@ pub(super) fn is_changed_while_unavailable(candidate: &Candidate) -> bool {
     candidate.joined && !candidate.available && changes && disturbs(candidate.grant, candidate.grant_disruption)
 }
 
-/// Reports whether a host waits after a failure.
+/// Reports whether a host is in backoff after a failure.
 pub(super) fn waits(candidate: &Candidate, now: Timestamp) -> bool {
     candidate.waits_until.is_some_and(|until| until > now)
 }
 
-/// Reports whether neither the Node nor the host is heard of. Of a node that is to stay in maintenance that is expected.
+/// Reports whether neither the Node nor the host responds. A node that stays in maintenance is expected not to respond.
 pub(super) fn is_silent(candidate: &Candidate) -> bool {
     let is_expected = is_maintained(candidate) && candidate.maintenance.is_some();
     candidate.joined
@@ -213,42 +212,42 @@ pub(super) fn is_silent(candidate: &Candidate) -> bool {
         && !is_expected
 }
 
-/// Reports whether a node is drained for maintenance, or is about to be.
+/// Reports whether a node has a grant for maintenance.
 pub(super) fn is_maintained(candidate: &Candidate) -> bool {
     candidate.grant == Some(GrantType::Maintenance)
 }
 
-/// Reports whether a node has the grant for maintenance, and has not used it.
+/// Reports whether a node has an unused grant for maintenance.
 pub(super) fn has_its_maintenance(candidate: &Candidate) -> bool {
     is_maintained(candidate) && !candidate.grant_used
 }
 
-/// Reports whether a host requests its maintenance again since its last update. A user may do so as often as they like.
+/// Reports whether a host or a client of its Node requests another maintenance since the last update. Users may repeat it on the instance.
 pub(super) fn is_repeated(candidate: &Candidate) -> bool {
     candidate.maintained_at.is_some() && candidate.maintenance.is_some_and(|by| by != By::Person)
 }
 
-/// Reports whether the maintenance of a node has gone so far that users work on the host, and not the operator.
+/// Reports whether the maintenance of a node has gone so far that users work on the host, and the operator does not.
 pub(super) fn is_drained(candidate: &Candidate) -> bool {
-    is_maintained(candidate) && candidate.past_return
+    is_maintained(candidate) && candidate.irrevocable
 }
 
-/// Reports whether a host has a grant of this type for the wanted version.
+/// Reports whether a host has a grant of this type for the version of the change.
 pub(super) fn has(candidate: &Candidate, type_: GrantType, wanted: &PendingChange) -> bool {
     candidate.grant == Some(type_) && candidate.grant_version.as_ref() == Some(&wanted.version)
 }
 
-/// Reports whether a host has the grant for the wanted change.
+/// Reports whether a host has the grant for the change.
 pub(super) fn is_granted(candidate: &Candidate, wanted: &PendingChange) -> bool {
     has(candidate, GrantType::Update, wanted) && candidate.grant_disruption.is_none_or(|d| d == wanted.disruption)
 }
 
-/// Time `by` later than `since`; `None`: never.
+/// Returns the time `by` after `since`; `None` means never.
 pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Timestamp> {
     since?.checked_add(SignedDuration::try_from(by?).ok()?).ok()
 }
 
-/// Number of candidates that match the predicate.
+/// Returns the number of candidates that match the predicate.
 pub(super) fn count(candidates: &[Candidate], which: impl Fn(&Candidate) -> bool) -> u32 {
     u32::try_from(candidates.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
 }

@@ -1,11 +1,11 @@
 //! Decision about which hosts get a grant.
 //!
-//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts no node and is bounded by
-//! `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update, a restart or its removal, is bounded by
-//! `rollout.maxUnavailable`; the same on a node that does not work does not use it up.
+//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joins disrupt no node and are bounded by
+//! `provisioning.maxConcurrent` alone. Disruptions of a working node, for example an update, a restart or its removal, are bounded by
+//! `rollout.maxUnavailable`; operations on a node that does not work are not charged to it.
 //!
-//! What a grant that is taken back sets free is given to another host only in the next look: the writing may fail because
-//! the operation has begun in between, and then two nodes would be down for one.
+//! The slot of a revoked grant goes to another host only in the next decision: the write may fail because the operation has begun in between, and
+//! then two nodes would be down instead of one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,50 +28,50 @@ use super::{
 
 pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 
-/// Limits of a pool.
+/// Limits on the operations of a pool.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent limit")]
 pub struct Limits {
-    /// Hosts that join, are repaired, or are changed or removed without being disturbed, at once.
+    /// Number of hosts that may join, be repaired, or be changed or removed without a disruption at once.
     pub max_concurrent: u32,
-    /// Nodes that may be unavailable at once.
+    /// Number of nodes that may be unavailable at once.
     pub max_unavailable: IntOrPercent,
-    /// Hosts that pull images ahead at once.
+    /// Number of hosts that may pull images ahead of use at once.
     pub max_pulling: u32,
-    /// True if nothing new may begin.
+    /// True if no operation may begin.
     pub paused: bool,
-    /// True if leaving hosts are released as they are.
+    /// True if hosts that are to be removed are released without being deconfigured.
     pub orphan: bool,
-    /// True if changes may begin now: a maintenance window is open, or there are none.
+    /// True if changes may begin now: a maintenance window is open, or none is defined.
     pub open: bool,
     /// Order in which nodes are changed.
     pub order: Order,
-    /// Time after which a lost node is no longer waited for; `None`: it always is.
+    /// Time after which a rollout no longer waits for a lost node; `None`: it always waits.
     pub ignore_lost_after: Option<Duration>,
-    /// Limit on how many nodes may have been changed by now.
+    /// Limit on the number of nodes that may have been changed by now.
     pub gate: UpdateLimit,
-    /// Remediation of nodes that have not been Ready for long.
+    /// Remediation of nodes that have not been Ready for a long time.
     pub remediation: RemediationType,
     /// Time after which a node that is not Ready is repaired.
     pub not_ready_after: Duration,
-    /// Maximum number of nodes that are not Ready. When there are more, the cause is elsewhere.
+    /// Maximum number of nodes that are not Ready. If there are more, the cause is assumed to be elsewhere, and none is repaired.
     pub max_unhealthy: IntOrPercent,
-    /// Rest of the limit over all pools; `None`: there is no such limit.
+    /// Remaining share of the limit over all pools; `None`: no such limit applies.
     pub others: Option<Share>,
-    /// True if there is a version for hosts that join: not the one that has failed here, if the files of no other are there.
+    /// True if there is a version for joining hosts. False if the version has failed in this pool, and the files of the one before are missing.
     pub joins: bool,
 }
 
-/// Cause that keeps every waiting node from its change, while no node that works is being changed.
+/// Cause that keeps all waiting nodes from being changed, while no working node is being changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsedUp {
-    /// Nodes that do not work use up `maxUnavailable`.
+    /// Nodes that are not Ready or are cordoned use up `maxUnavailable`.
     Unavailable {
-        /// Names of the nodes that do not work.
+        /// Names of the unavailable nodes.
         nodes: Vec<String>,
-        /// Number of nodes that may be unavailable.
+        /// Number of nodes that may be unavailable at once.
         cap: u32,
-        /// Time since which the last of the nodes does not work.
+        /// Time when the last of the nodes stopped being Ready.
         since: Option<Timestamp>,
     },
     /// Other pools use up the limit over all pools.
@@ -79,7 +79,7 @@ pub enum UsedUp {
 }
 
 impl UsedUp {
-    /// Time since which the nodes wait.
+    /// Returns the time since which the nodes wait.
     pub fn since(&self) -> Option<Timestamp> {
         match self {
             Self::Unavailable { since, .. } => *since,
@@ -88,18 +88,18 @@ impl UsedUp {
     }
 }
 
-/// A grant to write.
+/// Grant to write to an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granting {
     /// Type of the grant.
     pub type_: GrantType,
-    /// Version of a grant to stage or update.
+    /// Version of the grant, for grants to stage or update.
     pub version: Option<String>,
-    /// Disruption of an update. For a repair: whether the host is restarted, too.
+    /// Disruption of an update. For a repair: `Reboot` if the host is restarted, too.
     pub disruption: Option<Disruption>,
     /// Services that an update restarts.
     pub services: Vec<String>,
-    /// True if the node takes no pods now, so that the grant costs nothing.
+    /// True if the node takes no pods now, so that the grant is not charged to the budget.
     pub without_place: bool,
 }
 
@@ -112,23 +112,23 @@ impl From<GrantType> for Granting {
 /// Decision about the grants of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Grants to write, by host; `None` takes one back.
+    /// Grants to write, by host; `None` revokes the grant.
     pub changes: BTreeMap<String, Option<Granting>>,
-    /// Nodes that take pods again since they were granted something that cost nothing, and for which there is a place now.
+    /// Nodes that take pods again after an uncharged grant, and for which the budget now has a slot.
     pub placed: BTreeSet<String>,
-    /// Number of available nodes that could still be disturbed now.
+    /// Number of available nodes that may still be disturbed now.
     pub allowed_disruptions: u32,
-    /// Number of nodes that are disturbed, or may be at any moment, because of a grant.
+    /// Number of nodes that are disturbed because of a grant, or may be at any moment.
     pub disrupting: u32,
     /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
-    /// Nodes that are no longer waited for.
+    /// Names of lost nodes, for which the rollout does not wait.
     pub lost: Vec<String>,
-    /// True if so many nodes are not Ready, or lost, that none is repaired, or none written off.
+    /// True if too many nodes are not Ready or lost, so that none is repaired or none is written off.
     pub too_many_unhealthy: bool,
-    /// Nodes that are to be changed and have no grant for it, in their order.
+    /// Names of the nodes that wait for a grant for their change, in their order.
     pub waiting: Vec<String>,
-    /// Cause for which no waiting node gets its turn, though nothing holds the change up.
+    /// Cause that keeps all waiting nodes from their turn, although nothing blocks the rollout.
     pub used_up: Option<UsedUp>,
 }
 
@@ -152,25 +152,25 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
     plan.decision()
 }
 
-/// Desired grant of a host.
+/// Decision about the grant of one host.
 enum GrantDecision {
-    /// Current grant of the host.
+    /// The host keeps its current grant.
     Keep,
-    /// New grant for the host.
+    /// The host gets a new grant.
     Give(Granting),
 }
 
-/// Decision in the making. A host that it does not decide about gets no grant.
+/// Decision in progress. A host without an entry in `decisions` gets no grant.
 struct Plan<'a> {
     limits: &'a Limits,
     now: Timestamp,
     /// Hosts, sorted by name.
     candidates: Vec<&'a Candidate>,
     lost: Lost,
-    /// True if so many nodes are down that the cause must be elsewhere.
+    /// True if so many nodes are down that the cause is assumed to be elsewhere.
     too_many_down: bool,
     decisions: BTreeMap<&'a str, GrantDecision>,
-    /// Nodes that the gate lets pass, and that wait for their turn: a restart now would be one too many.
+    /// Nodes that the update limit admits and that wait for their turn: a separate restart now would be one disruption too many.
     admitted: BTreeSet<&'a str>,
     /// Number of nodes that may be unavailable at once.
     cap: u32,
@@ -197,19 +197,19 @@ impl<'a> Plan<'a> {
             too_many_down,
             lost,
         };
-        // What has begun continues to its end: a node must not be left half changed. As long as nothing on its host was changed it can be given up,
-        // which lifts the cordon. One that leaves is not finished first, and one that is to stay again is not removed, until its host is being
-        // deconfigured.
+        // An operation that has begun continues to its end: a node must not be left half changed. As long as nothing on its host has changed, it can
+        // be aborted, which lifts the cordon. The change of a host that is to be removed is not finished first. A host that is to stay again is not
+        // removed, unless it is already being deconfigured.
         for candidate in plan.candidates.clone() {
             let changes = candidate.begun
                 && !candidate.leaving
                 && !matches!(candidate.grant, Some(GrantType::Remove | GrantType::Orphan))
-                && !plan.is_given_up(candidate);
+                && !plan.should_abort(candidate);
             if candidate.grant.is_some() && (changes || (candidate.leaving && candidate.deconfiguring)) {
                 plan.keep(candidate);
             }
         }
-        // The one takes seconds, the other may end between two images; the next host gets its turn when it is over.
+        // A key rotation takes seconds, and a pull can end between two images; the next host gets its turn when the operation is over.
         for candidate in plan.candidates.clone() {
             let pulls_on = candidate.pulling && !limits.paused && !candidate.held && candidate.maintenance.is_none();
             let goes_on = (candidate.rotating && candidate.grant == Some(GrantType::RotateKey))
@@ -221,39 +221,39 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Reports whether a change that has not changed anything on its host yet is given up: a user holds the node or pauses the pool, no window is
-    /// open now, the version has failed elsewhere, or the change is no longer wanted, as the repair of a node that is Ready again.
-    fn is_given_up(&self, candidate: &Candidate) -> bool {
+    /// Reports whether an operation that has not changed anything on its host yet is aborted: a user has put the node on hold or paused the pool, no
+    /// window is open now, the version has failed elsewhere, or the operation is no longer needed, such as the repair of a node that is Ready again.
+    fn should_abort(&self, candidate: &Candidate) -> bool {
         let is_wanted = match candidate.grant {
             Some(GrantType::Update) if candidate.renews.is_some() && candidate.renews == candidate.grant_version => {
-                return !candidate.past_return && (self.limits.paused || candidate.held);
+                return !candidate.irrevocable && (self.limits.paused || candidate.held);
             }
             Some(GrantType::Update) => {
                 let same = |w: &PendingChange| candidate.grant_version.as_ref() == Some(&w.version);
                 !candidate.failed && candidate.change.as_ref().is_some_and(same)
             }
             Some(GrantType::Reboot) => candidate.wants_reboot,
-            // A user has chosen the time, so that no window is asked.
+            // A user has chosen the time, so that windows do not apply.
             Some(GrantType::Maintenance) => {
                 let is_held = self.limits.paused || candidate.held || candidate.withheld;
                 let is_wanted = candidate.maintenance.is_some() && !is_held;
-                return !candidate.past_return && (!is_wanted || self.budgets.has_recovered(candidate));
+                return !candidate.irrevocable && (!is_wanted || self.budgets.has_recovered(candidate));
             }
-            // A window bounds changes, not repairs.
-            Some(GrantType::Repair) => return !candidate.past_return && !self.may_repair(candidate),
+            // Windows restrict changes, not repairs.
+            Some(GrantType::Repair) => return !candidate.irrevocable && !self.may_repair(candidate),
             _ => return false,
         };
         let is_stopped = candidate.grant == Some(GrantType::Update)
             && matches!(self.limits.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let goes_on = is_wanted && !is_stopped && self.may_change() && !candidate.held && !candidate.withheld;
-        !candidate.past_return && !candidate.leaving && (!goes_on || self.budgets.has_recovered(candidate))
+        !candidate.irrevocable && !candidate.leaving && (!goes_on || self.budgets.has_recovered(candidate))
     }
 
     fn is_base(&self, candidate: &Candidate) -> bool {
         candidate.joined && !candidate.held && !self.lost.names.contains(&candidate.name)
     }
 
-    /// Reports whether a node may be one of the first to be changed. A lost one would keep the place of one that shows something.
+    /// Reports whether a node may be one of the first to be changed. A lost node would take the place of a node that shows whether the version works.
     fn can_be_first(&self, candidate: &Candidate) -> bool {
         self.limits.gate.limit.is_none() || !self.lost.names.contains(&candidate.name)
     }
@@ -266,7 +266,7 @@ impl<'a> Plan<'a> {
         self.limits.open && !self.limits.paused
     }
 
-    /// Reports whether an operation may begin on this node, if there is reason and room for one.
+    /// Reports whether the state of a node allows another operation to begin. Need and budgets are not checked.
     fn is_free(&self, candidate: &Candidate) -> bool {
         candidate.joined
             && !candidate.leaving
@@ -289,12 +289,12 @@ impl<'a> Plan<'a> {
         self.decisions.insert(&candidate.name, if same { GrantDecision::Keep } else { GrantDecision::Give(grant) });
     }
 
-    /// Charges the budgets for a disruption of this node.
+    /// Charges the budgets for a disruption of the node. Returns false if one of them is used up.
     fn charge(&mut self, candidate: &Candidate, disruption: Disruption) -> bool {
         self.budgets.charge(candidate, Charge::Disruption(disruption))
     }
 
-    /// Grants joins. A host that waits after a failure gives its place to the next one, and gets another after those that were never tried.
+    /// Grants joins. A host in backoff passes its slot to the next host, and is tried again after the hosts that were never tried.
     fn join(&mut self) {
         let mut new: Vec<&'a Candidate> = self.candidates.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
         new.sort_by_key(|s| s.waits_until);
@@ -311,8 +311,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants removals. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way, and nothing that has begun
-    /// is: Orphan means orphan. The place of a change that has begun is that of the removal.
+    /// Grants removals. A host that is released without being deconfigured is not touched, so that neither a pause, a hold nor a begun operation
+    /// delays the release. The slot of a begun change passes to the removal.
     fn leave(&mut self) {
         for candidate in self.candidates.clone().into_iter().filter(|s| s.leaving) {
             if self.decisions.contains_key(candidate.name.as_str()) {
@@ -320,8 +320,8 @@ impl<'a> Plan<'a> {
             }
             let orphan = self.limits.orphan || candidate.let_go;
             let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
-            // A node that works and was not cordoned yet, because its host cannot be reached or proven: its place is another's until its
-            // next attempt.
+            // A working node that is not cordoned yet, because its host cannot be reached or proven: another node uses its slot until the next
+            // attempt.
             let is_in_vain = self.waits(candidate) && candidate.available && !candidate.removing;
             let held = (candidate.held || self.budgets.has_recovered(candidate) || is_in_vain) && !orphan;
             if !held && candidate.grant == Some(wanted) {
@@ -348,22 +348,22 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants maintenance that users and hosts request. They have chosen the time, so that no window, approval or step of a rollout is asked; a pause
-    /// is.
+    /// Grants maintenance that users and hosts request. The requester has chosen the time, so that windows, approvals and rollout steps do not apply;
+    /// a pause does.
     fn maintain(&mut self) {
         if self.limits.paused {
             return;
         }
-        // A place that was used for the last one is given out by the next decision.
+        // A slot that the last maintenance has used becomes free in the next decision.
         let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
         let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
-        // What users request takes precedence over what hosts request.
+        // Requests of users take precedence over requests of hosts.
         candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
         self.give_maintenance(candidates);
     }
 
-    /// Grants maintenance to hosts that request it again since their last update, after updates: a host that ends its maintenance and begins the next
-    /// would otherwise take a place forever, and no update its turn.
+    /// Grants maintenance that hosts request again since their last update. Updates come first: a host that ends its maintenance and begins the next
+    /// would otherwise keep a slot forever, and no update would get its turn.
     fn maintain_again(&mut self) {
         if self.limits.paused {
             return;
@@ -386,8 +386,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants renewals of daemons' certificates, which only the operator can bring. No pod is disturbed, so that no window and no step of a rollout
-    /// is asked.
+    /// Grants renewals of wicd's expired certificates, which only the operator can renew. No pod is disturbed, so that windows and rollout steps do
+    /// not apply.
     fn renew(&mut self) {
         for candidate in self.candidates.clone() {
             let Some(version) = candidate.renews.clone().filter(|_| self.is_free(candidate)) else { continue };
@@ -398,7 +398,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants updates, and the transfer ahead of what they need.
+    /// Grants updates, and the copying of their files in advance.
     fn update(&mut self) {
         let mut candidates: Vec<(&'a Candidate, &'a PendingChange)> = self
             .candidates
@@ -408,7 +408,7 @@ impl<'a> Plan<'a> {
             .collect();
         candidates.sort_by_cached_key(|(candidate, _)| self.rank(candidate));
         if !self.may_change() {
-            // The continuation of a transfer is not disruptive.
+            // Copying that has begun may continue, because it is not disruptive.
             for (candidate, wanted) in candidates {
                 if !self.is_repaired_first(candidate) && has(candidate, GrantType::Stage, wanted) {
                     self.keep(candidate);
@@ -424,9 +424,10 @@ impl<'a> Plan<'a> {
         let settled = u32::try_from(self.candidates.iter().filter(settled).count()).unwrap_or(u32::MAX);
         let mut room = self.limits.gate.limit.map_or(u32::MAX, |limit| limit.saturating_sub(settled));
 
-        // Who has the grant goes first, so that grants do not move about. A place among the first is not taken from a node of an abandoned
-        // rollout while that is sent what it needs.
-        let is_to_be_sent = |s: &Candidate| s.astray && !s.staged && s.waits_until.is_none() && self.is_free(s);
+        // Nodes with a grant go first, so that grants stay where they are. A node of an abandoned rollout keeps its place among the first while its
+        // files are copied.
+        let is_to_be_sent =
+            |s: &Candidate| s.follows_abandoned_version && !s.staged && s.waits_until.is_none() && self.is_free(s);
         let reserved = candidates.iter().filter(|(s, _)| is_to_be_sent(s)).count();
         let reserved = u32::try_from(reserved).unwrap_or(u32::MAX);
         for granted in [true, false] {
@@ -436,7 +437,7 @@ impl<'a> Plan<'a> {
                 } else {
                     candidate.staged && !pulls_first(candidate, wanted)
                 };
-                let reserved = if granted || candidate.astray { 0 } else { reserved };
+                let reserved = if granted || candidate.follows_abandoned_version { 0 } else { reserved };
                 if fits && room > reserved && self.is_free(candidate) && self.charge(candidate, wanted.disruption) {
                     room -= 1;
                     self.give(
@@ -471,7 +472,7 @@ impl<'a> Plan<'a> {
                 self.give(candidate, Granting { version, ..GrantType::Stage.into() });
             }
         }
-        // Those that are at it, or wait for their turn with all that they need, stay.
+        // Nodes whose files are being copied, or that wait for their turn with all files, keep their grant.
         for (candidate, wanted) in candidates {
             if room > 0 && has(candidate, GrantType::Stage, wanted) && !self.is_repaired_first(candidate) {
                 self.keep(candidate);
@@ -479,7 +480,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants restarts that hosts ask for.
+    /// Grants restarts that hosts request.
     fn reboot(&mut self) {
         if !self.may_change() {
             return;
@@ -496,8 +497,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants repairs of nodes that have not been Ready for long, those for the longest time first. A node that was tried in vain makes way for those
-    /// that have not had their turn: a few that never come back must not keep the others down.
+    /// Grants repairs of nodes that have not been Ready for a long time, the longest first. A node whose repair has failed comes after nodes that
+    /// were not tried yet: a few broken nodes must not block the others.
     fn repair(&mut self) {
         let mut candidates: Vec<&'a Candidate> =
             self.candidates.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
@@ -511,10 +512,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants key rotations, on one host at a time: a key that locks out is detected on one of them. A rotation is not disruptive, so that no window
-    /// and no budget is asked.
+    /// Grants key rotations, on one host at a time: a key that locks the operator out is detected on the first host. A rotation is not disruptive, so
+    /// that windows and budgets do not apply.
     fn rotate_key(&mut self) {
-        // A leaving host gives its turn back, even in the middle of a rotation.
+        // A host that is to be removed gives up its turn, even in the middle of a rotation.
         if self.limits.paused || self.candidates.iter().any(|s| s.rotating && !s.leaving) {
             return;
         }
@@ -522,14 +523,14 @@ impl<'a> Plan<'a> {
         let has = |s: &Candidate| s.grant == Some(GrantType::RotateKey);
         let taken = self.candidates.iter().any(|s| has(s));
         let wants = |s: &&'a Candidate| s.wants_key && s.ready && has(s) == taken && !waits(s) && self.is_idle(s);
-        // Those that have failed are not in the way of the others.
+        // Hosts whose rotation has failed go last.
         let next = self.candidates.iter().copied().filter(wants).min_by_key(|s| (s.key_waits_until.is_some(), &s.name));
         if let Some(candidate) = next {
             self.give(candidate, GrantType::RotateKey);
         }
     }
 
-    /// Grants pulls of images ahead, on a few hosts at a time. No pod is disturbed, so that no window is asked, and no budget but that of pulls.
+    /// Grants image pulls ahead of use, on a few hosts at a time. No pod is disturbed: only the budget of pulls applies, and no window.
     fn pull_images(&mut self) {
         if self.limits.paused {
             return;
@@ -539,7 +540,7 @@ impl<'a> Plan<'a> {
         let is_wanted = |s: &Candidate| s.wants_images && !s.withheld && s.maintenance.is_none();
         let wants = |s: &&'a Candidate| is_wanted(s) && !s.pulling && s.ready && !waits(s) && self.is_idle(s);
         let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(wants).collect();
-        // Those that have failed are not in the way of the others.
+        // Hosts whose pull has failed go last.
         candidates.sort_by_key(|s| (!has(s), s.images_wait_until.is_some(), s.images_wait_until, &s.name));
         for candidate in candidates {
             if self.budgets.take(Budget::Pulls) {
@@ -548,8 +549,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Reports whether something that disturbs no pod may begin on a node. A node that has been sent what it needs may wait for its turn for days,
-    /// and needs no grant for that.
+    /// Reports whether an operation that disturbs no pod may begin on a node. A node that has all files for its change may wait for its turn for
+    /// days, and needs no grant for that.
     fn is_idle(&self, candidate: &Candidate) -> bool {
         let idles = candidate.staged && candidate.grant == Some(GrantType::Stage) && self.is_kept(candidate);
         let is_ours = candidate.joined && !candidate.held && !candidate.leaving;
@@ -562,8 +563,8 @@ impl<'a> Plan<'a> {
 
     fn is_to_be_repaired(&self, candidate: &Candidate) -> bool {
         let is_due = later(candidate.down_since, Some(self.limits.not_ready_after)).is_some_and(|at| at <= self.now);
-        // Who requests a repair knows whether many nodes are down for one cause.
-        let is_requested = candidate.repair_requested && !self.limits.paused && is_ours_to_repair(candidate);
+        // A user who requests a repair knows whether many nodes are down for one cause.
+        let is_requested = candidate.repair_requested && !self.limits.paused && may_be_repaired(candidate);
         is_requested || (self.may_repair(candidate) && is_due)
     }
 
@@ -572,23 +573,22 @@ impl<'a> Plan<'a> {
     }
 
     fn is_repairable(&self, candidate: &Candidate) -> bool {
-        self.limits.remediation != RemediationType::None && is_ours_to_repair(candidate)
+        self.limits.remediation != RemediationType::None && may_be_repaired(candidate)
     }
 
-    /// Reports whether a node is repaired before it is sent another version. It is not once a repair has been tried: perhaps only the other version
-    /// can correct it.
+    /// Reports whether a node is repaired before it is sent another version. After a failed attempt it is not: perhaps only the other version can fix
+    /// it.
     fn is_repaired_first(&self, candidate: &Candidate) -> bool {
         (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
     }
 
-    /// Rank of a node among those that are to be changed. Nodes that an abandoned rollout has left go first, so that no more versions are in use than
-    /// need be; then those that are unavailable, which have nothing to lose. Those that were tried in vain, and lost ones, go last: they would only
-    /// take the others' time.
+    /// Returns the rank of a node that is to be changed. Nodes of an abandoned rollout go first, to keep the number of versions in use low; then
+    /// unavailable nodes, which have nothing to lose. Nodes whose last attempt has failed and lost nodes go last: they would only delay the others.
     fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
         let place = match candidate {
             _ if self.lost.names.contains(&candidate.name) => 4,
             Candidate { waits_until: Some(_), .. } => 3,
-            Candidate { astray: true, .. } => 0,
+            Candidate { follows_abandoned_version: true, .. } => 0,
             Candidate { available: false, .. } => 1,
             _ => 2,
         };
@@ -613,8 +613,8 @@ impl<'a> Plan<'a> {
         self.candidates.iter().filter_map(of).min()
     }
 
-    /// Cause that uses up the places of working nodes, while none of them is being changed. A node that has just come back is no cause: its place is
-    /// free again by itself.
+    /// Returns the cause that uses up the budget of unavailable nodes, while no working node is being changed. A node that has just come back is no
+    /// cause: its slot becomes free by itself.
     fn used_up(&self) -> Option<UsedUp> {
         let is_granted = |s: &Candidate| match self.decisions.get(s.name.as_str()) {
             Some(GrantDecision::Keep) => disturbs(s.grant, s.grant_disruption),
@@ -675,7 +675,7 @@ impl<'a> Plan<'a> {
                 None | Some(GrantDecision::Keep) => {}
             }
         }
-        // What is taken back now may be cordoned for a moment yet: its place is given out by the next decision.
+        // A node whose grant is revoked now may still be cordoned for a moment: the next decision gives out its slot.
         let is_freed = |s: &&Candidate| {
             let is_taken_back = !self.decisions.contains_key(s.name.as_str());
             is_taken_back && has_pods(s) && disturbs(s.grant, s.grant_disruption)
@@ -693,24 +693,23 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Reports whether so many nodes are down that the cause must be elsewhere. Nodes that are down because of an operation are no sign of a fault of the
-/// others.
+/// Reports whether so many nodes are down that the cause is assumed to be elsewhere. Nodes that are down because of an operation do not count.
 fn is_too_many_down(candidates: &[Candidate], max_unhealthy: IntOrPercent) -> bool {
     let joined = |s: &Candidate| s.joined && !s.held;
     let down = count(candidates, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
     down > max_unhealthy.of(count(candidates, joined))
 }
 
-/// Reports whether a node is not Ready, and no user or other program is at work on it.
-fn is_ours_to_repair(candidate: &Candidate) -> bool {
-    // What would put a node right is of the version that it has to go to.
+/// Reports whether a node is not Ready, and no user or other program is working on it.
+fn may_be_repaired(candidate: &Candidate) -> bool {
+    // A repair would install the target version, which a withheld node must not get yet.
     let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
-    // Who requests its maintenance is at work on it, or is about to be.
+    // The requester of a maintenance works on the node, or is about to.
     is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none() && !candidate.ready
 }
 
-/// Reports whether a node pulls its images before it is disturbed. One attempt is enough: a registry that fails does not block a rollout. A node
-/// whose maintenance is requested pulls none.
+/// Reports whether a node pulls its images before it is disturbed. One attempt is enough: a failing registry does not block a rollout. A node with
+/// requested maintenance pulls none.
 fn pulls_first(candidate: &Candidate, wanted: &PendingChange) -> bool {
     let is_tried = candidate.images_wait_until.is_some() || candidate.maintenance.is_some();
     wanted.disruption >= Disruption::Restart && candidate.ready && candidate.wants_images && !is_tried

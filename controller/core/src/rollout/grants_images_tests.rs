@@ -1,4 +1,4 @@
-//! Tests of which hosts pull images ahead.
+//! Tests of grants for image pulls ahead of use.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of which host is given another SSH key.
+//! Tests of grants for key rotations.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Situations of a pool, and who is granted what.
+//! Tests of grants for many states of a pool.
 
 use jiff::SignedDuration;
 
@@ -57,7 +57,7 @@ fn requested(candidate: Candidate) -> Candidate {
 fn dead_for(seconds: i64, name: &str) -> Candidate {
     Candidate { down_since: at(-seconds), ..dead(name) }
 }
-/// A host that has failed, and may be tried again.
+/// A host whose last attempt has failed, and that may be tried again.
 fn tried(candidate: Candidate) -> Candidate {
     Candidate { waits_until: at(-1), ..candidate }
 }
@@ -72,7 +72,7 @@ fn begun(candidate: Candidate) -> Candidate {
 }
 /// A host whose operation has begun and has changed something on it.
 fn changed(candidate: Candidate) -> Candidate {
-    Candidate { past_return: true, ..begun(candidate) }
+    Candidate { irrevocable: true, ..begun(candidate) }
 }
 fn changed_by(disruption: Disruption, candidate: Candidate) -> Candidate {
     Candidate {
@@ -80,18 +80,18 @@ fn changed_by(disruption: Disruption, candidate: Candidate) -> Candidate {
         ..candidate
     }
 }
-/// A node that is to be changed.
+/// A node that needs a change.
 fn old(candidate: Candidate) -> Candidate {
     changed_by(Disruption::Drain, candidate)
 }
-/// A node on which all is there that its change needs.
+/// A node that has all files for its change.
 fn staged(candidate: Candidate) -> Candidate {
     Candidate { staged: true, ..candidate }
 }
 fn ready_to_go(name: &str) -> Candidate {
     staged(old(node(name)))
 }
-/// A host with a grant to go to a version.
+/// A host with a grant for a version.
 fn to(version: &str, grant: GrantType, candidate: Candidate) -> Candidate {
     let grant_disruption = (grant == GrantType::Update).then_some(Disruption::Drain);
     Candidate { grant_version: Some(version.into()), grant_disruption, ..granted(candidate, grant) }
@@ -100,7 +100,7 @@ fn gated(limit: u32) -> Limits {
     Limits { gate: UpdateLimit { limit: Some(limit), ..UpdateLimit::default() }, ..limits() }
 }
 
-/// Returns the changes of grants: each name with its grant, or with `-` if the grant is taken back.
+/// Returns the changes of grants: each name with its grant, or with `-` if the grant is revoked.
 fn changes(candidates: &[Candidate], limits: &Limits) -> String {
     let change =
         |(name, grant): (String, Option<Granting>)| format!("{name} {}", grant.map_or("-", |g| g.type_.as_str()));
@@ -366,7 +366,7 @@ fn maintenance() {
     }
 }
 
-/// Covers a host that ends its maintenance and requests the next one in the same moment, as often as it likes.
+/// Covers a host that ends its maintenance and requests the next one at once, again and again.
 #[test]
 fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
     use GrantType::{Maintenance, Stage};
@@ -392,7 +392,7 @@ fn a_host_that_requests_its_maintenance_again_comes_after_updates() {
     }
 }
 
-/// Covers hosts that do nothing but begin and end their maintenance.
+/// Covers hosts that only begin and end their maintenance.
 #[test]
 fn no_host_keeps_the_others_from_their_turn() {
     let mut pool = vec![asks(node("a")), asks(node("b")), ready_to_go("c"), ready_to_go("d")];
@@ -584,7 +584,7 @@ fn repairs_and_lost_nodes() {
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true));
 }
 
-/// Covers a grant that must be replaced, because the instance does nothing more with it.
+/// Covers a used grant, which must be replaced because the instance does nothing more with it.
 #[test]
 fn a_grant_whose_operation_is_over_is_not_left_as_it_is() {
     let follows = |used| Candidate { grant_used: used, ..to(V2, GrantType::Update, ready_to_go("a")) };
@@ -622,7 +622,7 @@ fn unavailable_nodes_first_then_zone_after_zone_and_lost_ones_last() {
     let order = waiting(&candidates, &zones);
     assert_eq!((order[0].as_str(), order[13].as_str()), ("down", "gone"));
     assert!(order[1..7].iter().all(|n| n.starts_with('b')) && order[7..13].iter().all(|n| n.starts_with('a')));
-    // Neighbours by name do not go together, and another version begins with others.
+    // Neighbours by name do not change together, and another version begins with other nodes.
     assert!(!order[1..7].is_sorted());
     for candidate in &mut candidates {
         candidate.change = Some(PendingChange { version: "3-c".into(), ..PendingChange::default() });
@@ -683,7 +683,7 @@ fn a_node_that_would_lose_settings_is_left_as_it_is() {
         let decision = decide(&[withheld(candidate.clone()), ready_to_go("b")], &limits, NOW);
         assert!(!matches!(decision.changes.get("a"), Some(Some(_))), "{candidate:?}: {decision:?}");
         assert!(!decision.waiting.contains(&"a".to_string()), "{candidate:?}: {decision:?}");
-        // One that is down uses up the budget, withheld or not.
+        // A node that is down uses up the budget, withheld or not.
         assert!(!candidate.available || decision.changes.contains_key("b"), "the others go on: {decision:?}");
     }
     let key = withheld(Candidate { wants_key: true, ..ready_to_go("a") });
@@ -785,21 +785,21 @@ fn the_slot_of_a_host_that_fails_goes_to_another() {
 
 #[test]
 fn nodes_of_an_abandoned_rollout_go_first() {
-    let astray = |candidate: Candidate| Candidate { astray: true, ..candidate };
+    let follows_abandoned_version = |candidate: Candidate| Candidate { follows_abandoned_version: true, ..candidate };
     check! { &gated(1);
-        "before all others": [ready_to_go("a"), astray(ready_to_go("b"))] => "b Update",
-        "also if they have to be sent it first": [ready_to_go("a"), astray(old(node("b")))] => "b Stage",
+        "before all others": [ready_to_go("a"), follows_abandoned_version(ready_to_go("b"))] => "b Update",
+        "also if they have to be sent it first": [ready_to_go("a"), follows_abandoned_version(old(node("b")))] => "b Stage",
     }
     check! { &limits();
         "which holds up no other node where there is room":
-            [ready_to_go("a"), astray(old(node("b")))] => "a Update, b Stage",
+            [ready_to_go("a"), follows_abandoned_version(old(node("b")))] => "a Update, b Stage",
     }
     check! { &gated(1);
-        "but not if they were tried in vain": [ready_to_go("a"), tried(astray(ready_to_go("b")))] => "a Update",
+        "but not if they were tried in vain": [ready_to_go("a"), tried(follows_abandoned_version(ready_to_go("b")))] => "a Update",
     }
 }
 
-/// Covers a grant that has to get a place, otherwise the operator would cordon the node in the moment before its pool takes the grant back.
+/// Covers an uncharged grant that must get a slot: otherwise the operator would cordon the node just before its pool revokes the grant.
 #[test]
 fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     use GrantType::Remove;
@@ -818,7 +818,7 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     assert!(decision.placed.is_empty(), "{decision:?}");
     assert_eq!(decision.changes, BTreeMap::from([("a".into(), None)]), "it waits for its turn");
 
-    // Another node has the place, and may be cordoned already, whichever of them is the first by name.
+    // Another node has the slot and may be cordoned already, whichever is first by name.
     for (a, b) in [("a", "b"), ("b", "a")] {
         let waiting = Candidate { removing: true, ..back(a) };
         let working = Candidate { removing: true, ..granted(leaving(node(b)), Remove) };
@@ -830,8 +830,8 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     assert!(decision.placed.is_empty(), "what is taken back in the same decision is free in the next: {decision:?}");
 }
 
-/// Covers a host that was off for four days, with a certificate of the default life, as old as any on a host that is on. Back in time, wicd renews it
-/// by itself.
+/// Covers a host that was off for four days. Its certificate has the default lifetime, and is as old as it can get on a host that is on. wicd renews
+/// it by itself, because the host is back in time.
 #[test]
 fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
     let issued = Timestamp::UNIX_EPOCH;
@@ -842,7 +842,7 @@ fn a_host_that_comes_back_with_a_valid_certificate_is_left_alone() {
         (167, node("a"), None),
         (168, node("a"), Some((GrantType::Update, Some(Disruption::None)))),
         (67 + 96, restart(node("a")), Some((GrantType::Reboot, None))),
-        // A repair brings another, too.
+        // A repair replaces the certificate, too.
         (200, dead("a"), Some((GrantType::Repair, None))),
     ] {
         let now = issued.checked_add(SignedDuration::from_hours(hours)).unwrap();

@@ -1,4 +1,4 @@
-//! Pools that live: hosts do what they are granted, or fail, die and come back, and users change their minds.
+//! Simulated pools: hosts carry out their grants, fail, die and come back, and users change their minds.
 
 use api::{FailureAction, RolloutStatus, RolloutStep};
 use proptest::prelude::*;
@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     node::maintenance::By,
-    rollout::progress::{Seen, Settings, course},
+    rollout::progress::{ObservedNodes, Settings, course},
 };
 
-/// Simulated host: what is seen of it, and what is not.
+/// Simulated host, with its observed and its hidden state.
 #[derive(Clone, Debug)]
 struct Host {
     candidate: Candidate,
@@ -17,7 +17,7 @@ struct Host {
     has: Option<String>,
     gave_up: Option<String>,
     disruption: Disruption,
-    /// True if nothing that is done on the host succeeds.
+    /// True if every operation on the host fails.
     broken: bool,
     /// True if the host requests the next maintenance as soon as one is over.
     asks_again: bool,
@@ -31,7 +31,7 @@ struct World {
     limits: Limits,
 }
 
-/// Next event on a host.
+/// Next event on a simulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     GoesOn,
@@ -69,7 +69,7 @@ impl Host {
         self.candidate = Candidate { name: self.candidate.name.clone(), ..Candidate::default() };
     }
 
-    /// Takes the host out of the list, or puts it back, as a user does.
+    /// Removes the host from the list or adds it again, as a user does.
     fn is_wanted_or_not(&mut self) {
         self.candidate.leaving ^= !self.candidate.deconfiguring;
     }
@@ -85,8 +85,8 @@ impl Host {
             }
             (Event::Recovers, _) if !self.candidate.begun => self.is_up(),
             (Event::Fails, Some(GrantType::Update)) if self.candidate.begun && !self.broken => {
-                // It went back to the previous version.
-                (self.candidate.begun, self.candidate.past_return) = (false, false);
+                // The host has gone back to the previous version.
+                (self.candidate.begun, self.candidate.irrevocable) = (false, false);
                 self.gave_up.clone_from(&self.candidate.grant_version);
                 self.is_up();
             }
@@ -103,7 +103,7 @@ impl Host {
                 self.candidate.unreachable = self.broken;
             }
             (Event::GoesOn, _) if self.candidate.vanishing => self.is_gone(),
-            // It ends between two images.
+            // A pull ends between two images.
             (Event::GoesOn, None) => self.candidate.pulling = false,
             (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
             _ => {}
@@ -133,12 +133,12 @@ impl Host {
                 }
             }
             GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance
-                if !self.candidate.past_return =>
+                if !self.candidate.irrevocable =>
             {
-                self.candidate.past_return = true;
+                self.candidate.irrevocable = true;
             }
             GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance => {
-                (self.candidate.begun, self.candidate.past_return) = (false, false);
+                (self.candidate.begun, self.candidate.irrevocable) = (false, false);
                 self.candidate.waits_until = None;
                 if let (GrantType::Update, Some(version)) = (grant, &self.candidate.grant_version) {
                     self.follows.clone_from(version);
@@ -154,7 +154,7 @@ impl Host {
                 }
                 self.is_up();
             }
-            // Until it is being deconfigured, it is only cordoned and drained.
+            // Before it is deconfigured, the host is only cordoned and drained.
             GrantType::Remove if self.candidate.available => self.candidate.available = false,
             GrantType::Remove if self.candidate.joined && !self.candidate.deconfiguring => {
                 self.candidate.deconfiguring = true;
@@ -188,7 +188,7 @@ impl World {
             if let Some(change) = decision.changes.get(&host.candidate.name) {
                 let removed = leaves(host.candidate.grant);
                 write(&mut host.candidate, change.as_ref());
-                // Its removal is taken back: the cordon is lifted.
+                // The removal is revoked: the cordon is lifted.
                 host.candidate.available |= removed && !leaves(host.candidate.grant) && host.candidate.ready;
             }
         }
@@ -200,11 +200,11 @@ fn leaves(grant: Option<GrantType>) -> bool {
 }
 
 fn write(candidate: &mut Candidate, change: Option<&Granting>) {
-    let gives_up = candidate.begun && !candidate.past_return && !candidate.leaving;
+    let gives_up = candidate.begun && !candidate.irrevocable && !candidate.leaving;
     if candidate.grant != change.map(|g| g.type_) || gives_up {
         // The cordon is lifted.
         candidate.available |= gives_up && candidate.ready;
-        (candidate.begun, candidate.past_return) = (false, false);
+        (candidate.begun, candidate.irrevocable) = (false, false);
     }
     candidate.grant = change.map(|g| g.type_);
     candidate.grant_used = false;
@@ -212,7 +212,7 @@ fn write(candidate: &mut Candidate, change: Option<&Granting>) {
     candidate.grant_disruption = change.and_then(|g| g.disruption);
 }
 
-/// Reports whether a node uses up a place in the budget of unavailable nodes, computed again.
+/// Reports whether a node counts against the budget of unavailable nodes, independently of the tested code.
 fn takes_one(candidate: &Candidate) -> bool {
     let granted = match candidate.grant {
         Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),
@@ -224,7 +224,7 @@ fn takes_one(candidate: &Candidate) -> bool {
     !candidate.available || candidate.begun || granted
 }
 
-/// Reports whether what was granted is held up by a user or a window, or is no longer what its node needs.
+/// Reports whether a grant is blocked by a user or a window, or is no longer needed by its node.
 fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> bool {
     let stopped = candidate.held || candidate.withheld || limits.paused;
     let wanted = match candidate.grant {
@@ -243,7 +243,7 @@ fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> b
     stopped || !limits.open || !wanted
 }
 
-/// Reports whether the operator disturbs the pods of a node, or may.
+/// Reports whether the operator disturbs the pods of a node, or may do so.
 fn loses_pods(candidate: &Candidate) -> bool {
     let quiet = candidate.grant == Some(GrantType::Update) && candidate.grant_disruption == Some(Disruption::None);
     let changes = candidate.begun
@@ -257,12 +257,12 @@ fn loses_pods(candidate: &Candidate) -> bool {
     candidate.joined && candidate.ready && !candidate.cordoned && !candidate.vanishing && changes && !quiet
 }
 
-/// Reports whether nothing on the host was changed, so that the cordon can be lifted.
+/// Reports whether an operation has changed nothing on the host, so that only the cordon must be lifted.
 fn can_be_taken_back(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
         Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance) => {
-            !candidate.past_return
+            !candidate.irrevocable
         }
         _ => false,
     }
@@ -274,7 +274,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     let decision = decide(candidates, limits, now);
     let base = |s: &&Candidate| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
     let cap = limits.max_unavailable.of(u32::try_from(candidates.iter().filter(base).count()).unwrap()) as usize;
-    // A hold does not make a node available that is being worked on.
+    // A hold does not make a node available while an operation disturbs it.
     let pays = |s: &&Candidate| base(s) || (s.held && loses_pods(s));
     let before = candidates.iter().filter(pays).filter(|s| takes_one(s)).count();
     let mut after = candidates.to_vec();
@@ -288,7 +288,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
     prop_assert!(limits.others.as_ref().is_none_or(|share| new <= share.left as usize), "{decision:?}");
 
-    // A node that was down when its operation was granted may be up again: no more than may be disturbed are, whatever they were.
+    // A node that was down when its operation was granted may be up again: no more nodes than allowed are disturbed, whatever their state was.
     let losing = |candidates: &[Candidate]| candidates.iter().filter(|s| loses_pods(s)).count();
     let too_many = losing(candidates) > cap;
     let goes_on =
@@ -309,7 +309,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
         prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
     }
     // An operation that is no longer wanted is aborted, as long as the host is unchanged.
-    let is_reversible = |old: &Candidate| old.begun && !old.past_return && !old.leaving && !old.vanishing;
+    let is_reversible = |old: &Candidate| old.begun && !old.irrevocable && !old.leaving && !old.vanishing;
     for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
         let is_change = old.grant.is_some_and(GrantType::is_change);
         let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
@@ -318,7 +318,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     for (old, new) in pairs().filter(|(old, _)| decision.changes.contains_key(&old.name)) {
         let waits = old.waits_until.is_some_and(|until| until > now);
         let ends = old.grant.is_none() || (old.leaving && new.grant.is_some());
-        let given_up = !old.past_return && (is_unwanted(old, limits, too_many_down) || (too_many && loses_pods(old)));
+        let given_up = !old.irrevocable && (is_unwanted(old, limits, too_many_down) || (too_many && loses_pods(old)));
         prop_assert!(!old.begun || ends || leaves(old.grant) || given_up, "{old:?} {new:?}");
         prop_assert!(old.grant != new.grant || old.grant.is_some());
         let Some(grant) = new.grant else { continue };
@@ -356,7 +356,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
         prop_assert!(!limits.paused || grant == GrantType::Orphan, "{new:?}");
     }
 
-    // None of the other limits is exceeded by what is new.
+    // New grants exceed none of the other limits.
     let many = limits.max_concurrent as usize;
     let joins = |s: &Candidate| !s.joined && s.grant == Some(GrantType::Provision);
     let tries = |s: &Candidate| s.waits_until.is_none_or(|until| until <= now);
@@ -364,7 +364,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
         |s: &Candidate| tries(s) && s.grant == Some(GrantType::Update) && s.grant_disruption == Some(Disruption::None);
     let dead = |s: &Candidate| {
         let changes = matches!(s.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Maintenance));
-        let is_drained = s.grant == Some(GrantType::Maintenance) && s.past_return;
+        let is_drained = s.grant == Some(GrantType::Maintenance) && s.irrevocable;
         tries(s) && s.joined && !s.available && changes && !is_drained && !quiet(s)
     };
     let repair = |s: &Candidate| tries(s) && s.grant == Some(GrantType::Repair);
@@ -401,8 +401,7 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     other.rotate_left(middle);
     prop_assert_eq!(&decide(&other, limits, now), &decision);
 
-    // What is written leads to a state in which there is nothing more to write, after one round for each host at most: what one gets may make room for
-    // another.
+    // The written grants lead to a stable state after at most one round for each host: a grant for one host may make room for another.
     let limits = &Limits { others: limits.others.as_ref().map(|_| Share::default()), ..limits.clone() };
     let mut next = decide(&after, limits, now);
     for _ in 0..after.len() {
@@ -448,7 +447,7 @@ prop_compose! {
         versions in (any_version(), any_version(), proptest::option::of(any_version()), proptest::option::weighted(0.1, any_version())),
         disruptions in (any_disruption(), any_disruption()),
         zone in "[ab]?",
-        (begun, past_return) in any::<(bool, bool)>(),
+        (begun, irrevocable) in any::<(bool, bool)>(),
         joined in proptest::bool::weighted(0.9),
         state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
         flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2), proptest::option::weighted(0.15, prop_oneof![Just(By::Person), Just(By::Host)])),
@@ -476,7 +475,7 @@ prop_compose! {
             grant_version: names_version.then_some(granted),
             grant_disruption: (grant == Some(GrantType::Update)).then_some(disruptions.0),
             begun: has_begun,
-            past_return: has_begun && past_return,
+            irrevocable: has_begun && irrevocable,
             leaving,
             deconfiguring: begun && leaving && grant == Some(GrantType::Remove),
             let_go: leaving && lots.0,
@@ -559,8 +558,8 @@ proptest! {
         check(&world.candidates(), &world.limits.clone(), time(0))?;
     }
 
-    /// Checks the limits while hosts progress, fail, die and come back, and users pause, close, hold, take hosts out, put them back and change the
-    /// target.
+    /// Checks the limits while hosts progress, fail, die and come back, and users pause the pool, close its window, hold hosts, remove hosts, add
+    /// them again and change the target.
     #[test]
     fn a_walk_keeps_to_the_limits(
         world in any_world(),
@@ -595,8 +594,8 @@ proptest! {
         }
     }
 
-    /// Checks that no node stays cordoned, whatever happened before: when a user pauses the pool, holds its nodes or closes its window, or takes the
-    /// change back, all that has changed nothing on a host is given up, and the rest is completed.
+    /// Checks that no node stays cordoned, whatever happened before: when a user pauses the pool, holds its nodes, closes its window or revokes the
+    /// change, operations that have changed nothing on a host are aborted, and the others are completed.
     #[test]
     fn all_is_uncordoned_in_the_end(
         world in any_world(),
@@ -633,7 +632,7 @@ proptest! {
         for round in 0..6 {
             let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
-            let begun = world.hosts.iter().filter(|h| h.candidate.begun && !h.candidate.past_return).count();
+            let begun = world.hosts.iter().filter(|h| h.candidate.begun && !h.candidate.irrevocable).count();
             prop_assert!(begun == 0, "round {}: {:?}", round, world);
             world.now += 100;
             let (target, now) = (world.target.clone(), world.now);
@@ -644,7 +643,7 @@ proptest! {
                     host.is_up();
                 }
                 if stop == 3 && !host.candidate.begun {
-                    // What was past return may have ended at an earlier target.
+                    // An operation that could not be aborted may have ended at an earlier target.
                     host.follows.clone_from(&target);
                 }
             }
@@ -654,8 +653,8 @@ proptest! {
         }
     }
 
-    /// Checks that there are never more nodes unavailable than allowed, however operations begin, end and fail, as long as no node dies by itself,
-    /// and the pool stays as it is.
+    /// Checks that no more nodes than allowed are ever unavailable, however operations begin, end and fail, as long as no node dies by itself, and
+    /// the limits stay the same.
     #[test]
     fn never_more_are_unavailable_than_allowed(
         world in any_world(),
@@ -669,7 +668,7 @@ proptest! {
         }
         let total = u32::try_from(world.hosts.len()).unwrap();
         let cap = world.limits.max_unavailable.of(total) as usize;
-        // Without those that are written off, or let go, a share of the pool stays the same.
+        // Without written-off or released nodes, a percentage of the pool stays the same number.
         (world.limits.ignore_lost_after, world.limits.orphan) = (None, false);
         for (events, passed, whim) in rounds {
             world.now += passed;
@@ -692,8 +691,8 @@ proptest! {
         }
     }
 
-    /// Checks that a rollout ends, whatever the state: when nothing is held up and operations succeed, all nodes get there, step by step, and those
-    /// that cannot be reached are not waited for.
+    /// Checks that a rollout ends, whatever the initial state: when nothing blocks it and operations succeed, all nodes change step by step, and
+    /// unreachable nodes are not waited for.
     #[test]
     fn a_rollout_ends(
         world in any_world(),
@@ -707,13 +706,13 @@ proptest! {
         for (host, broken) in world.hosts.iter_mut().zip(broken) {
             (host.candidate.held, host.gave_up, host.candidate.vanishing, host.candidate.withheld) = (false, None, false, false);
             let dead = host.candidate.joined && !host.candidate.ready;
-            // A node that is down forever without repair has to be one that cannot be reached either.
+            // A node that is down forever without repair must also be unreachable, so that it counts as lost.
             if dead && (broken || world.limits.remediation == RemediationType::None) {
                 (host.broken, host.candidate.unreachable) = (true, true);
-                // One that is to stay in maintenance is waited for.
+                // A node that stays in maintenance would be waited for.
                 host.candidate.maintenance = None;
             }
-            // Only a user uncordons a node that was cordoned before; that is the test's part.
+            // Only a user uncordons a node that was cordoned before: the test does it here.
             host.candidate.available |= host.candidate.ready && !host.candidate.begun;
         }
         if let Some(host) = world.hosts.iter_mut().find(|h| cycles && h.candidate.ready) {
@@ -730,7 +729,7 @@ proptest! {
             let base: Vec<&Host> = world.hosts.iter().filter(|h| h.candidate.joined && !h.candidate.leaving && !gone.names.contains(&h.candidate.name)).collect();
             let count = |f: &dyn Fn(&Host) -> bool| u32::try_from(base.iter().filter(|h| f(h)).count()).unwrap();
             let follows = |h: &Host| h.follows == "v2";
-            let seen = Seen {
+            let seen = ObservedNodes {
                 total: count(&|_| true),
                 changed: count(&|h| follows(h) && h.candidate.available),
                 following: count(&follows),
@@ -752,7 +751,7 @@ proptest! {
             let now = world.now;
             for host in &mut world.hosts {
                 if host.candidate.leaving && !host.candidate.joined {
-                    // It is deleted; the next one of that name joins again.
+                    // The instance is deleted, and the next one of that name joins again.
                     host.candidate.leaving = false;
                 }
                 host.act(Event::GoesOn, "v2", now);

@@ -1,4 +1,4 @@
-//! Images that a pool has its hosts pull ahead, and which hosts have them.
+//! Images that the hosts of a pool pull ahead of use, and the hosts that have them.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,30 +8,30 @@ use jiff::Timestamp;
 use super::member::Member;
 use crate::{backoff::believed, enumeration::first_names, rollout::candidate::Candidate};
 
-/// Number of hosts of a pool that pull images at the same time.
+/// Maximum number of hosts of a pool that pull images at the same time.
 pub const MAX_PULLING: u32 = 2;
 
-/// Reports whether a host is to pull images of the list, or to release some that it has pulled.
+/// Reports whether a host has images of the list to pull, or pulled images to release.
 pub fn wants(listed: &[String], instance: &WindowsInstance) -> bool {
     match instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref()) {
         None => !listed.is_empty(),
-        // What was requested may be pinned, though no answer says so.
+        // Requested images may be pinned even if no answer reports them.
         Some(pulled) => listed.is_empty() || !is_same(&pulled.images, listed) || !is_same(&pulled.requested, listed),
     }
 }
 
-/// The images of a list that are not on the host, in the order of the list. The answer of a host is hostile: only names of the list count.
+/// Returns the listed images that the host reports as missing. Its answer is untrusted: only names of the list count.
 pub fn missing(listed: &[String], answer: &[String]) -> Vec<String> {
     listed.iter().filter(|image| answer.contains(image)).cloned().collect()
 }
 
-/// The image to pull next. After a failure it is another one, so that one that cannot be pulled does not keep the others from the host.
+/// Returns the image to pull next. After a failure it is another one, so that an image that cannot be pulled does not block the others.
 pub fn next<'a>(missing: &'a [String], failures: Option<&Failures>) -> Option<&'a String> {
     let failed = failures.map_or(0, |f| usize::try_from(f.count).unwrap_or_default());
     missing.get(failed.checked_rem(missing.len())?)
 }
 
-/// Failures for this list; failures for another list are over.
+/// Returns the failures for this list. Failures for another list no longer count.
 pub fn failures<'a>(pulled: &'a PrePulled, listed: &[String]) -> Option<&'a Failures> {
     pulled.failures.as_ref().filter(|_| is_same(&pulled.requested, listed))
 }
@@ -40,10 +40,10 @@ fn is_same(some: &[String], others: &[String]) -> bool {
     some.iter().collect::<BTreeSet<_>>() == others.iter().collect::<BTreeSet<_>>()
 }
 
-/// Observes the images of a host, as far as they count for a decision about grants.
+/// Records the state of a host's images in its candidate.
 pub fn observe(member: &mut Member, listed: &[String], backoff_max: Duration, now: Timestamp) {
     let Member { instance, candidate } = member;
-    // The host of an adopted node is not changed before its first update, which makes it the operator's.
+    // An adopted node is not changed before its first update, which makes it the operator's.
     let is_ours = instance.status.as_ref().is_some_and(|s| s.wicd.is_some());
     candidate.wants_images = candidate.joined && is_ours && wants(listed, instance);
     let pulled = instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref());
@@ -53,12 +53,12 @@ pub fn observe(member: &mut Member, listed: &[String], backoff_max: Duration, no
     });
 }
 
-/// State of the images of a pool; `None` if the pool lists none.
-pub fn standing(listed: &[String], members: &[Member]) -> Option<Standing> {
+/// Returns the state of a pool's images; `None` if the pool lists none.
+pub fn standing(listed: &[String], members: &[Member]) -> Option<ImagePullStatus> {
     if listed.is_empty() {
         return None;
     }
-    let mut standing = Standing { images: listed.len(), ..Standing::default() };
+    let mut standing = ImagePullStatus { images: listed.len(), ..ImagePullStatus::default() };
     let counts = |c: &Candidate| c.joined && !c.leaving;
     for Member { instance, candidate } in members.iter().filter(|m| counts(&m.candidate)) {
         standing.total += 1;
@@ -66,7 +66,7 @@ pub fn standing(listed: &[String], members: &[Member]) -> Option<Standing> {
         if !wants(listed, instance) {
             standing.complete += 1;
         } else if let Some(failures) = pulled.and_then(|p| failures(p, listed)) {
-            // Until an attempt succeeds: the condition must not change with each retry.
+            // A failure is reported until an attempt succeeds: the condition must not change with each retry.
             standing.failed.push((candidate.name.clone(), failures.summary()));
         } else if candidate.pulling {
             standing.pulling.push(candidate.name.clone());
@@ -77,23 +77,23 @@ pub fn standing(listed: &[String], members: &[Member]) -> Option<Standing> {
     Some(standing)
 }
 
-/// State of the images that the hosts of a pool pull ahead.
+/// State of the images that the hosts of a pool pull ahead of use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ImagePullStatus {
     /// Number of listed images.
     pub images: usize,
-    /// Number of nodes.
+    /// Number of nodes that need the images.
     pub total: usize,
     /// Number of nodes that have all images.
     pub complete: usize,
-    /// Names of the nodes that pull.
+    /// Names of the nodes that are pulling images.
     pub pulling: Vec<String>,
-    /// Names of the nodes whose last attempt failed, and why.
+    /// Names of the nodes whose last attempt failed, with the failures.
     pub failed: Vec<(String, String)>,
 }
 
-impl Standing {
-    /// State of the images in a sentence.
+impl ImagePullStatus {
+    /// Returns the state as a sentence for users.
     pub fn message(&self) -> String {
         let Self { images, total, complete, pulling, failed } = self;
         let noun = if *images == 1 { "the image" } else { &format!("all {images} images") };

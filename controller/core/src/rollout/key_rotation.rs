@@ -10,54 +10,54 @@ use kube::ResourceExt;
 
 use super::member::Member;
 
-/// Time until Secrets are read again: the operator does not watch them.
+/// Interval between reads of the Secrets, which the operator does not watch.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// The first keys of hosts.
+/// First SSH key of each host.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// Hash of each key, or why it is not available, by Secret and key in it.
-    first: HashMap<Place, Result<String, String>>,
+    /// Hash of each key, or the reason why it is not available, by Secret and data key.
+    first: HashMap<SecretKey, Result<String, String>>,
     /// Warnings for keys that are too weak.
     weak: Vec<String>,
-    /// The first key of each host. The pool's list applies: its instances may not have been updated yet.
-    of_host: HashMap<String, Place>,
+    /// Location of each host's first key. The pool's list applies: its instances may not have been updated yet.
+    of_host: HashMap<String, SecretKey>,
 }
 
-/// Name of a Secret, and key in the Secret.
-pub type Place = (String, String);
+/// Name of a Secret, and a key in its data.
+pub type SecretKey = (String, String);
 
-fn place(reference: &SecretKeyRef) -> Place {
+fn place(reference: &SecretKeyRef) -> SecretKey {
     (reference.name.clone(), reference.key().to_owned())
 }
 
-/// Maximum age of what is known of a Secret, by the number of Secrets: no more than twenty a second are read.
-pub fn may_be_old(secrets: usize) -> Duration {
+/// Returns the maximum age of cached Secrets for their number: no more than twenty are read per second.
+pub fn max_cache_age(secrets: usize) -> Duration {
     Duration::from_millis(50).saturating_mul(u32::try_from(secrets).unwrap_or(u32::MAX))
 }
 
-/// The keys that hosts have first, each once.
-pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<Place, SecretKeyRef> {
+/// Returns the first keys of hosts, each once.
+pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<SecretKey, SecretKeyRef> {
     hosts.values().filter_map(|h| h.private_keys.first()).map(|key| (place(key), key.clone())).collect()
 }
 
 impl Keys {
-    /// Keys of `hosts`. `first` are the hashes of [`first_keys`], or why one is not available; `weak` the warnings for them.
+    /// Creates the keys of `hosts`. `first` has a hash for each of [`first_keys`] or why it is missing, `weak` has warnings.
     pub fn new(
         hosts: &BTreeMap<String, InstanceHost>,
-        first: HashMap<Place, Result<String, String>>,
+        first: HashMap<SecretKey, Result<String, String>>,
         weak: Vec<String>,
     ) -> Self {
         let of_host = hosts.iter().filter_map(|(name, h)| Some((name.clone(), place(h.private_keys.first()?))));
         Self { first, weak, of_host: of_host.collect() }
     }
 
-    /// Warnings for keys that are too weak.
+    /// Returns the warnings for keys that are too weak.
     pub fn weak(&self) -> &[String] {
         &self.weak
     }
 
-    /// Reports whether a host is to be given another key. It never is when it is not known which.
+    /// Reports whether a host must get another key or give up its old one. False if its first key is not available.
     pub fn wants(&self, instance: &WindowsInstance) -> bool {
         let place = self.of_host.get(&instance.name_any());
         let Some(Ok(first)) = place.and_then(|place| self.first.get(place)) else { return false };
@@ -67,18 +67,18 @@ impl Keys {
         taken.is_some_and(|taken| taken != first || retires)
     }
 
-    /// Time of the next read of the Secrets.
+    /// Returns the time until the Secrets are read again; `None` if there are no keys.
     pub fn look_again(&self) -> Option<Duration> {
-        (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
+        (!self.first.is_empty()).then(|| LOOK_AGAIN.max(max_cache_age(self.first.len())))
     }
 
-    /// State of the hosts' keys; `None` if there are no hosts.
-    pub fn standing(&self, members: &[Member]) -> Option<Standing> {
+    /// Returns the state of the hosts' keys; `None` if there are no keys.
+    pub fn standing(&self, members: &[Member]) -> Option<KeyRotationStatus> {
         if self.first.is_empty() {
             return None;
         }
         let problems = self.first.values().filter_map(|k| k.as_ref().err());
-        let mut standing = Standing { problem: problems.min().cloned(), ..Standing::default() };
+        let mut standing = KeyRotationStatus { problem: problems.min().cloned(), ..KeyRotationStatus::default() };
         for Member { instance, candidate } in members {
             if !candidate.joined || candidate.leaving || !self.of_host.contains_key(&candidate.name) {
                 continue;
@@ -101,23 +101,23 @@ impl Keys {
     }
 }
 
-/// Further remedies for a host that refuses every key.
+/// Returns further remedies for a host that refuses every key.
 fn todo(instance: &WindowsInstance) -> String {
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let machine = machine.map(|m| format!("; events of its Machine {m} report whether it is replaced"));
-    format!("; or list the key that it accepts, after the first one{}", machine.unwrap_or_default())
+    format!("; or add the key that the host accepts to the list, after the first key{}", machine.unwrap_or_default())
 }
 
 /// State of the SSH keys of a pool's hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Number of nodes.
+pub struct KeyRotationStatus {
+    /// Number of nodes with a listed key.
     pub total: usize,
-    /// Names of the nodes that accept an old key.
+    /// Names of the nodes that still accept an old key.
     pub old: Vec<String>,
-    /// Names of the nodes that could not be given the new key, and why.
+    /// Names of the nodes that could not be given the new key, with the failures.
     pub failed: Vec<(String, String)>,
-    /// Cause for which a key is not available.
+    /// Reason why a key is not available.
     pub problem: Option<String>,
 }
 
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The first keys of hosts, each in a Secret of its own.
+    /// Keys of hosts, each in a Secret of its own.
     fn keys(of: &[(&str, Result<&str, &str>)]) -> Keys {
         let place = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
         Keys {
@@ -178,7 +178,7 @@ mod tests {
         let failing = KeyRotation { retiring_key_hash: None, failures: Some(failures) };
         let mut members: Vec<Member> = ["e", "d", "a"].into_iter().map(|name| member(name, Some("1"), None)).collect();
         members.extend([member("c", Some("1"), Some(failing)), member("b", Some("2"), None)]);
-        let expected = Standing {
+        let expected = KeyRotationStatus {
             total: 4,
             old: vec!["a".into(), "c".into()],
             failed: vec![("c".into(), "AddKey: read-only".into())],
@@ -186,7 +186,7 @@ mod tests {
         };
         assert_eq!(known.standing(&members), Some(expected.clone()));
         members[2].candidate.leaving = true;
-        let without = Standing { total: 3, old: vec!["c".into()], ..expected };
+        let without = KeyRotationStatus { total: 3, old: vec!["c".into()], ..expected };
         assert_eq!(known.standing(&members), Some(without));
         assert_eq!(Keys::default().standing(&members), None);
         assert_eq!((known.look_again(), Keys::default().look_again()), (Some(LOOK_AGAIN), None));
@@ -202,10 +202,10 @@ mod tests {
         };
         let rotation = KeyRotation { retiring_key_hash: None, failures: Some(refused) };
         for (machine, expected) in [
-            (None, "Connect: add it; or list the key that it accepts, after the first one"),
+            (None, "Connect: add it; or add the key that the host accepts to the list, after the first key"),
             (
                 Some("ns/m"),
-                "Connect: add it; or list the key that it accepts, after the first one; events of its Machine ns/m report whether it is replaced",
+                "Connect: add it; or add the key that the host accepts to the list, after the first key; events of its Machine ns/m report whether it is replaced",
             ),
         ] {
             let mut member = member("a", Some("1"), Some(rotation.clone()));
@@ -223,7 +223,7 @@ mod tests {
         {
             let names: Vec<String> = (0..count).map(|n| n.to_string()).collect();
             let known = keys(&names.iter().map(|n| (n.as_str(), Ok("2"))).collect::<Vec<_>>());
-            assert_eq!(may_be_old(count), Duration::from_millis(old), "{count}");
+            assert_eq!(max_cache_age(count), Duration::from_millis(old), "{count}");
             assert_eq!(known.look_again(), Some(Duration::from_millis(again)), "{count}");
         }
     }

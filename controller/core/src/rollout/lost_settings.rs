@@ -1,19 +1,20 @@
-//! Settings that a node of the legacy operator has, and that a version of this operator would take from it. Pure.
+//! Settings of a legacy operator's node that a version of this operator would remove. Pure.
 //!
-//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one gets some of them as
-//! arguments. Where it was not, a change of version would remove them without an error. So a node with such a
-//! difference stays as it was taken over, until the setting is provided or a user accepts the loss.
+//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this operator gets some of them as
+//! arguments. If an argument is missing, a change of version would remove the setting without an error. So a node with such a
+//! difference stays as it was adopted, until the setting is provided or a user accepts the loss.
 //!
-//! | what the legacy version has | is lost if the target has |
+//! | setting of the legacy version | lost if the target has |
 //! |---|---|
-//! | a service | none of that name |
-//! | an environment variable that is not empty | none of that name; with another value it is provided |
+//! | a service | no service of that name |
+//! | an environment variable that is not empty | no variable of that name; another value is no loss |
 //! | a cloud-node-manager | one that waits for its ServiceAccount, which is missing |
-//! | the image of sandboxes that WMCO's containerd has | another one, which the pool does not name |
-//! | mirrors of registries | none of a source, because containerd cannot follow its rule |
-//! | a flag of kubelet's that a cluster needs, see [`FLAGS`] | none, or another value |
+//! | the sandbox image of WMCO's containerd | another image, which the pool does not name |
+//! | mirrors of registries | no mirrors for a source, because containerd cannot follow its rule |
+//! | a kubelet flag that describes the cluster, see [`FLAGS`] | no such flag, or another value |
 //!
-//! Trusted certificates are no loss: wicd keeps those that the legacy operator has imported for as long as the host is a node.
+//! Trusted certificates are not lost: wicd keeps those that the legacy operator has imported for as long as the host is a
+//! node.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -27,45 +28,45 @@ use crate::{
     render::{ImageSources, program::CONTAINERD_CONFIG},
 };
 
-/// Flags of kubelet's that say something about the cluster. All others are this operator's as well, or say how it is started.
+/// kubelet flags that describe the cluster. Other flags are this operator's as well, or say how kubelet is started.
 const FLAGS: [&str; 4] =
     ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
-/// The image of sandboxes in WMCO's settings of containerd, whatever its release. Its ConfigMap does not name it.
+/// Sandbox image in WMCO's containerd configuration, the same in every release. WMCO's ConfigMap does not name it.
 const WMCO_SANDBOX: &str = "mcr.microsoft.com/oss/kubernetes/pause:3.9";
-/// The word that accepts another image of sandboxes.
+/// Word that accepts another sandbox image.
 const SANDBOX: &str = "sandbox-image";
-/// The word that accepts the loss of mirrors.
+/// Word that accepts the loss of mirrors.
 const MIRRORS: &str = "image-mirrors";
-/// The service that initialises Nodes of a cloud.
+/// Service that initialises Nodes of a cloud.
 const NODE_MANAGER: &str = "cloud-node-manager";
-/// The word that accepts every loss.
+/// Word that accepts every loss.
 const ALL: &str = "all";
-/// Maximum length of a name or value in a message, in characters: the ConfigMap may say anything.
+/// Maximum length of a name or value in a message, in characters: the ConfigMap is untrusted.
 const LONGEST: usize = 80;
 
-/// A setting that would be lost.
+/// Setting that would be lost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
-    /// A service.
+    /// Service of this name.
     Service(String),
-    /// The cloud-node-manager that runs. The one in its place would wait for a ServiceAccount.
+    /// Running cloud-node-manager, whose replacement would wait for a missing ServiceAccount.
     NodeManager,
-    /// A machine-wide environment variable. Its value may hold a password.
+    /// Machine-wide environment variable of this name. Its value may hold a password.
     Variable(String),
-    /// A flag of kubelet's: its name without dashes, and its value.
+    /// kubelet flag: its name without dashes, and its value.
     Flag(String, String),
-    /// The image of sandboxes, without which no pod starts.
+    /// Sandbox image, without which no pod starts.
     Sandbox,
-    /// Mirrors of the sources that are named.
+    /// Mirrors of these sources.
     Mirrors(Vec<String>),
-    /// Settings of the version that cannot be read now, with the cause.
+    /// Settings of a version that cannot be read now, with the cause.
     Unreadable(String),
-    /// Settings that are unknown, because the ConfigMap of this version is gone.
+    /// Settings of this version, which are unknown because its ConfigMap is gone.
     Gone(String),
 }
 
 impl Loss {
-    /// Word that accepts the loss.
+    /// Returns the word that accepts the loss.
     fn name(&self) -> &str {
         match self {
             Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
@@ -77,7 +78,7 @@ impl Loss {
         }
     }
 
-    /// Remedy that keeps the setting.
+    /// Returns the remedy that keeps the setting.
     fn remedy(&self) -> &'static str {
         match self {
             Self::Service(name) if matches!(name.as_str(), "hybrid-overlay-node" | "kube-proxy") => {
@@ -137,13 +138,13 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The loss of a node that has a cloud-node-manager, where the ServiceAccount of the one that it would get is missing.
+/// Returns the loss of a running cloud-node-manager, if the ServiceAccount of its replacement is missing.
 pub fn node_manager(from: &ServicesConfig, to: &ServicesConfig, is_lacking: bool) -> Option<Loss> {
     let runs = |config: &ServicesConfig| config.services.iter().any(|s| s.name.eq_ignore_ascii_case(NODE_MANAGER));
     (is_lacking && runs(from) && runs(to)).then_some(Loss::NodeManager)
 }
 
-/// Losses of image sources of a node that goes from `from` to `to`.
+/// Returns the image sources that a node would lose by a change from `from` to `to`.
 pub fn images(from: &ServicesConfig, to: &ServicesConfig, sources: &ImageSources) -> Vec<Loss> {
     let settings =
         |config: &ServicesConfig| config.files.iter().find(|f| f.path == CONTAINERD_CONFIG).map(|f| f.checksum.clone());
@@ -153,11 +154,11 @@ pub fn images(from: &ServicesConfig, to: &ServicesConfig, sources: &ImageSources
     sandbox.into_iter().chain(mirrors).collect()
 }
 
-/// Losses of a node that goes from `from` to `to`, sorted.
+/// Returns the services, variables and flags that a node would lose by a change from `from` to `to`, sorted.
 pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
     let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
-    // Windows ignores the case of names of variables.
+    // Windows ignores the case of variable names.
     let of_machine =
         |name: &str| to.environment_vars.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty());
     let sets = |name: &str| of_machine(name) || to.is_own_variable(name);
@@ -172,7 +173,7 @@ pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     all
 }
 
-/// Flags of [`FLAGS`] that kubelet's command has, with their values. `--name=value`, `--name value` and one dash are the same.
+/// Returns the [`FLAGS`] of kubelet's command with their values. `--name=value`, `--name value` and one dash are equal.
 fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
     let Some(kubelet) = config.services.iter().find(|s| s.name.eq_ignore_ascii_case("kubelet")) else {
         return BTreeMap::new();
@@ -185,7 +186,7 @@ fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
             Some((name, value)) => (name, value.trim_matches('"')),
             None => (flag, words.next_if(|w| !w.starts_with('-')).unwrap_or_default()),
         };
-        // A flag without a value says what kubelet does without it.
+        // An empty value means the same as no flag.
         if FLAGS.contains(&name) && !value.is_empty() {
             found.insert(name.to_owned(), value.to_owned());
         }
@@ -193,8 +194,8 @@ fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
     found
 }
 
-/// The losses that are not accepted. `accepted` are the annotations of pool and instance: names with commas or spaces
-/// between them, or `all`.
+/// Returns the losses that are not accepted. `accepted` has the annotations of the pool and the instance: names separated by
+/// commas or spaces, or `all`.
 pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     let words: Vec<&str> = accepted
         .iter()
@@ -206,7 +207,7 @@ pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     losses.iter().filter(|l| !is_accepted(l)).cloned().collect()
 }
 
-/// Returns all losses in a sentence, with the remedies. `None` if there are none.
+/// Returns a sentence about all losses with their remedies; `None` if there are none.
 pub fn message(losses: &[Loss]) -> Option<String> {
     let names: Vec<&str> = losses.iter().map(Loss::name).collect();
     let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();
@@ -220,7 +221,7 @@ pub fn message(losses: &[Loss]) -> Option<String> {
     })
 }
 
-/// Part of a text from a ConfigMap that is fit for a message.
+/// Shortens a text from a ConfigMap, and makes it safe for a message.
 fn short(text: &str) -> String {
     let mut cut: String = text.chars().filter(char::is_ascii_graphic).take(LONGEST).collect();
     if cut.len() < text.len() {
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// The services of `config` with a variable of their own.
+    /// The services of `config`, each with a variable of its own.
     fn own(mut config: ServicesConfig, name: &str) -> ServicesConfig {
         for service in &mut config.services {
             service.environment.insert(name.into(), "x".into());

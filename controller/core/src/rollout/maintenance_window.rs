@@ -1,11 +1,10 @@
 //! Maintenance windows: when changes may begin.
 //!
-//! A window is open if some start of its schedule lies at most its duration in the past. That is computed each time, so
-//! that an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
+//! A window is open if its last start is less than its duration ago. The state is computed from the clock alone, so that an operator that starts in
+//! the middle of a window, or was away at its start, still finds it open.
 //!
-//! Starts are in local time. Where clocks are set forward, a start that the clock leaves out is at the first moment after;
-//! where they are set back, a start that the clock shows twice is at the first of both. So starts follow each other in the
-//! order of local time, which the searches rely on. The duration is time that really passes.
+//! Starts are in local time. When clocks go forward, a skipped start moves to the first moment after the gap; when they go back, a repeated start
+//! counts the first time. So starts are in the order of local time, on which the searches rely. The duration is elapsed time.
 
 use api::{MaintenanceWindow, Reason};
 use croner::{
@@ -18,19 +17,18 @@ use jiff::{
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-/// State of the maintenance windows at a moment.
+/// State of the maintenance windows at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// True if changes may begin.
     pub open: bool,
-    /// Time when the last of the windows that are open now closes. Another one may have opened by then. `None` if no window is open, or if there are
-    /// none, so that changes may always begin.
+    /// Time when the last of the open windows closes. Another window may have opened by then. `None` if no window is open, or none is defined.
     pub closes: Option<Timestamp>,
     /// Time when the next window opens, if none is open.
     pub opens: Option<Timestamp>,
 }
 
-/// Fault of a window that therefore does not say when it is open.
+/// Fault of an invalid maintenance window.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WindowError {
     /// The schedule has more or fewer than five fields.
@@ -54,7 +52,7 @@ pub enum WindowError {
         value: String,
         /// Name of the field.
         field: &'static str,
-        /// Values that the field may have.
+        /// Values that the field accepts.
         expected: &'static str,
     },
     /// The time zone is unknown.
@@ -75,7 +73,7 @@ pub enum WindowError {
         /// Schedule of the window.
         schedule: String,
     },
-    /// The days of the schedule do not exist.
+    /// The schedule matches no day that exists.
     #[error(
         "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; write days that exist"
     )]
@@ -86,19 +84,19 @@ pub enum WindowError {
 }
 
 impl WindowError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         Reason::InvalidWindow
     }
 }
 
-/// Maximum length of a window, in seconds. The CRD allows no more; a search back has to end even so.
+/// Maximum duration of a window, in seconds, as in the CRD. Bounds the backward search for older objects, too.
 const LONGEST: i32 = 7 * 24 * 3600;
-/// Days ahead in which a window has to open: five years. Eight years without a leap day come only around 2100.
+/// Number of days within which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;
 
-/// Fields of a schedule: names, what they may be, and the words that croner understands in them. croner would take the name of a month for the
-/// weekday of the same number.
+/// Fields of a schedule: name, accepted values, and accepted words. Without the words, croner would accept the name of a month as the weekday of the
+/// same number.
 const FIELDS: [(&str, &str, &[&str]); 5] = [
     ("minute", "0 to 59", &[]),
     ("hour", "0 to 23", &[]),
@@ -115,8 +113,8 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Returns the state of the windows. Without windows, changes may always begin. One invalid window makes the answer an error, whether others are open
-/// or not: its author must learn of it at once.
+/// Returns the state of the windows. Without windows, changes may always begin. One invalid window makes the result an error, even if others are
+/// open: its author must learn of it at once.
 ///
 /// # Errors
 /// [`WindowError`] of the first invalid window: its schedule or time zone cannot be read, it has no duration, or it is closed and does not open
@@ -138,10 +136,10 @@ pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, Wi
     Ok(Windows { open, closes, opens: opens.filter(|_| !open) })
 }
 
-/// A window that was understood.
+/// Parsed maintenance window.
 struct Schedule {
     pattern: croner::CronPattern,
-    /// Times of each day that matches the pattern, in order.
+    /// Times of the starts on each matching day, in order.
     times: Vec<Time>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -168,11 +166,11 @@ impl Schedule {
         Ok(Self { pattern, times, zone, duration })
     }
 
-    /// Time when the window that is open now closes.
+    /// Returns the time when the window closes, if it is open now.
     fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         let earliest = now.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
         let date = |at: Timestamp| self.zone.to_datetime(at).date();
-        // A day more on both sides: where clocks are set back, now may have been a later date before.
+        // One more day on both sides: when clocks go back, the local date may go back, too.
         let first = date(earliest).yesterday().unwrap_or(Date::MIN);
         let mut day = date(now).tomorrow().unwrap_or(Date::MAX);
         while day >= first {
@@ -188,7 +186,7 @@ impl Schedule {
         None
     }
 
-    /// The first start after now.
+    /// Returns the first start after `now`.
     fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let mut day = self.zone.to_datetime(now).date();
         let last = day.saturating_add(AHEAD.days());
@@ -203,7 +201,7 @@ impl Schedule {
         None
     }
 
-    /// Times of a day at which the window starts.
+    /// Returns the times of the starts on a day.
     fn times(&self, day: Date) -> &[Time] {
         let number = |n: i8| u32::try_from(n).unwrap_or_default();
         let month = number(day.month());
@@ -214,14 +212,14 @@ impl Schedule {
         if matches { &self.times } else { &[] }
     }
 
-    /// The moment of a start. `None` beyond the end of time.
+    /// Returns the moment of a start; `None` if it is out of range.
     fn start(&self, day: Date, time: Time) -> Option<Timestamp> {
         let local = day.to_datetime(time);
         let at = |offset: Offset| offset.to_timestamp(local).ok();
         match self.zone.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset } => at(offset),
             AmbiguousOffset::Fold { before, .. } => at(before),
-            // The new offset is the greater one: with it, the moment is before that at which the clock was set.
+            // The offset after the gap is the greater one: with it, the moment is before the change of the clock.
             AmbiguousOffset::Gap { after, .. } => {
                 let mut later = self.zone.following(at(after)?);
                 later.find(|change| change.offset() == after).map(|change| change.timestamp())
@@ -232,9 +230,9 @@ impl Schedule {
 
 /// Fault of a schedule.
 enum Fault {
-    /// Number of fields, if it is not five.
+    /// Number of fields, which is not five.
     Fields(usize),
-    /// Field that cannot be read: its index in [`FIELDS`], and its text.
+    /// Index in [`FIELDS`] and text of the field that cannot be read.
     Field(usize, String),
 }
 
@@ -251,7 +249,7 @@ impl Fault {
     }
 }
 
-/// Reads a schedule. croner takes more than is promised here: nicknames as `@daily`, `?` for `*`, a `+` that turns "either day" into
+/// Parses a schedule. Some forms that croner accepts are refused: nicknames such as `@daily`, `?` for `*`, and a `+` that turns "either day" into
 /// "both days".
 fn parse(schedule: &str) -> Result<croner::CronPattern, Fault> {
     let fields: Vec<&str> = schedule.split_ascii_whitespace().collect();
@@ -263,14 +261,14 @@ fn parse(schedule: &str) -> Result<croner::CronPattern, Fault> {
         return Err(Fault::Field(strange, fields[strange].to_owned()));
     }
     parser.parse(&fields.join(" ")).map(|cron| cron.pattern).map_err(|_| {
-        // Which field it is that croner does not read, it does not say.
+        // croner does not report which field is invalid.
         let alone = |i: usize| (0..fields.len()).map(|n| if n == i { fields[i] } else { "*" }).collect::<Vec<_>>();
         let wrong = (0..fields.len()).find(|i| parser.parse(&alone(*i).join(" ")).is_err()).unwrap_or_default();
         Fault::Field(wrong, fields[wrong].to_owned())
     })
 }
 
-/// Reports whether a field consists of items, and these of numbers, signs and words of the field.
+/// Reports whether a field consists of non-empty items, and these of numbers, signs and words of the field.
 fn is_plain(field: &str, words: &[&str]) -> bool {
     let known = |word: &str| word.is_empty() || words.iter().any(|w| w.eq_ignore_ascii_case(word));
     field.bytes().all(|c| c.is_ascii_alphanumeric() || b"*,-/#".contains(&c))

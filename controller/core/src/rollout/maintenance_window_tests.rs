@@ -23,22 +23,22 @@ const PARIS: Option<&str> = Some("Europe/Paris");
 
 #[test]
 fn open_windows() {
-    // 2026-03-01 is a Sunday. Paris sets its clocks on 2026-03-29 at 01:00Z and on 2026-10-25 at 01:00Z.
+    // 2026-03-01 is a Sunday. Clocks in Paris change on 2026-03-29 at 01:00Z and on 2026-10-25 at 01:00Z.
     for (schedule, minutes, zone, now, closes) in [
         ("0 22 * * FRI", 360, None, "2026-03-06T22:00:00Z", "2026-03-07T04:00:00Z"),
         ("0 22 * * FRI", 360, None, "2026-03-07T03:59:59.999Z", "2026-03-07T04:00:00Z"),
         ("0 22 * * fri", 360, PARIS, "2026-03-06T21:00:00Z", "2026-03-07T03:00:00Z"),
-        // A year's end, in a zone where it is still the year before.
+        // The end of a year, in a zone that is still in the old year.
         ("0 22 31 12 *", 360, Some("America/New_York"), "2027-01-01T08:59:00Z", "2027-01-01T09:00:00Z"),
         ("0 0 * * MON", 10_080, None, "2026-03-08T23:59:59Z", "2026-03-09T00:00:00Z"),
-        // The next start of a week-long window follows when this one ends.
+        // The next start of a week-long window comes when this one ends.
         ("0 0 * * MON", 10_080, None, "2026-03-09T00:00:00Z", "2026-03-16T00:00:00Z"),
         ("0 0 29 2 *", 60, None, "2028-02-29T00:30:00Z", "2028-02-29T01:00:00Z"),
         ("* * * * *", 15, None, "2026-03-01T12:34:56Z", "2026-03-01T12:49:00Z"),
-        // Six hours are six hours, though the clock continues by seven, or by five.
+        // Six hours of elapsed time, although the clock advances by seven, or by five.
         ("0 22 * * SAT", 360, PARIS, "2026-03-29T02:59:59Z", "2026-03-29T03:00:00Z"),
         ("0 22 * * SAT", 360, PARIS, "2026-10-25T01:59:59Z", "2026-10-25T02:00:00Z"),
-        // 02:30 does not exist in March, and is twice in October.
+        // 02:30 does not exist that day in March, and occurs twice that day in October.
         ("30 2 * * *", 60, PARIS, "2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"),
         ("30 2 * * *", 45, PARIS, "2026-10-25T00:30:00Z", "2026-10-25T01:15:00Z"),
         // The 13th or a Friday, not the Friday of the 13th alone.
@@ -54,7 +54,7 @@ fn open_windows() {
         ("0 0 L * *", 60, None, "2026-02-28T00:00:00Z", "2026-02-28T01:00:00Z"),
         ("0 0 * * 5L", 60, None, "2026-03-27T00:00:00Z", "2026-03-27T01:00:00Z"),
         ("0 0 15W * *", 60, None, "2026-03-16T00:00:00Z", "2026-03-16T01:00:00Z"),
-        // A whole day that Samoa left out.
+        // A whole day that Samoa skipped.
         ("0 12 30 12 *", 60, Some("Pacific/Apia"), "2011-12-30T10:00:00Z", "2011-12-30T11:00:00Z"),
     ] {
         let expected = Windows { open: true, closes: Some(at(closes)), opens: None };
@@ -68,12 +68,12 @@ fn closed_windows() {
         ("0 22 * * FRI", 360, None, "2026-03-06T21:59:59.999Z", "2026-03-06T22:00:00Z"),
         ("0 22 * * FRI", 360, None, "2026-03-07T04:00:00Z", "2026-03-13T22:00:00Z"),
         ("0 22 * * FRI", 360, PARIS, "2026-03-07T03:00:00Z", "2026-03-13T21:00:00Z"),
-        // From winter to summer: an hour earlier in UTC.
+        // The change to summer time: an hour earlier in UTC.
         ("0 22 * * FRI", 360, PARIS, "2026-03-28T03:00:00Z", "2026-04-03T20:00:00Z"),
         ("30 2 * * *", 60, PARIS, "2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z"),
         ("30 2 * * *", 60, PARIS, "2026-03-29T02:00:00Z", "2026-03-30T00:30:00Z"),
         ("30 2 * * *", 60, PARIS, "2026-10-25T00:29:59Z", "2026-10-25T00:30:00Z"),
-        // The second 02:30 of that night is no start.
+        // The second 02:30 of that night is not a start.
         ("30 2 * * *", 45, PARIS, "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"),
         ("0 0 29 2 *", 60, None, "2024-02-29T01:00:00Z", "2028-02-29T00:00:00Z"),
         ("0 0 31 * *", 60, None, "2026-03-31T01:00:00Z", "2026-05-31T00:00:00Z"),
@@ -148,7 +148,7 @@ fn invalid_windows() {
         assert!(error.to_string().contains(&format!("{schedule:?}")), "{error}");
         assert_eq!(error.reason(), "InvalidWindow");
     }
-    // As the window of an earlier commit reads, which had durationMinutes.
+    // Windows of an earlier version had durationMinutes instead.
     let error =
         look(&[MaintenanceWindow { duration_seconds: None, ..window("* * * * *", 15, None) }], now).unwrap_err();
     assert!(error.to_string().contains("has no durationSeconds"), "{error}");
@@ -165,7 +165,7 @@ fn the_slowest_schedules_take_no_time() {
     for schedule in ["0 0 30 2 *", "* * * * *", "* * 29 2 *", "59 23 31 12 *", "* * 31W 2 *", "0-59 0-23 1-31 1-12 0-7"]
     {
         let windows = vec![window(schedule, 10_080, PARIS); 16];
-        // The best of some: other programs may have the processor in between.
+        // The best of several runs: other programs may use the processor in between.
         let time = |_| {
             let begun = Instant::now();
             let _ = look(&windows, now);
@@ -176,7 +176,7 @@ fn the_slowest_schedules_take_no_time() {
     }
 }
 
-/// A field of a random schedule: its text and its values.
+/// Returns a field of a random schedule: its text and its values.
 fn field(min: i8, max: i8) -> impl Strategy<Value = (String, Vec<i8>)> {
     let all: Vec<i8> = (min..=max).collect();
     let values = proptest::collection::vec(min..=max, 1..4);
@@ -188,18 +188,18 @@ fn field(min: i8, max: i8) -> impl Strategy<Value = (String, Vec<i8>)> {
     prop_oneof![Just((if max == 3 { "0-3".to_owned() } else { "*".to_owned() }, all)), listed, steps]
 }
 
-/// A schedule as a list of values for each field.
+/// Random schedule, with the values of each field.
 #[derive(Debug)]
 struct Simple {
     text: String,
     values: Vec<Vec<i8>>,
-    /// True for the day of month, and for the day of week, if the field is `*`.
+    /// True, for the day of month and for the day of week, if the field is `*`.
     any: [bool; 2],
 }
 
 fn simple() -> impl Strategy<Value = Simple> {
     let fields = (field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 6));
-    // Each day in the hours in which clocks are set.
+    // Every day, in the hours in which clocks change.
     let every = |min: i8, max: i8| Just(("*".to_owned(), (min..=max).collect::<Vec<_>>()));
     let nights = (field(0, 59), field(0, 3), every(1, 31), every(1, 12), every(0, 6));
     prop_oneof![fields, nights].prop_map(|(minute, hour, day, month, weekday)| Simple {
@@ -222,7 +222,7 @@ impl Simple {
         has(0, local.minute()) && has(1, local.hour()) && has(3, local.month()) && on_day
     }
 
-    /// Reports whether a start is in this minute: one that the clock shows for the first time, or has just left out.
+    /// Reports whether a start falls into this minute: the clock shows it for the first time, or has just skipped it.
     fn starts(&self, at: Timestamp, zone: &TimeZone) -> bool {
         let minutes = SignedDuration::from_mins;
         let shown = |at: Timestamp| zone.to_datetime(at);
@@ -241,7 +241,7 @@ impl Simple {
     }
 }
 
-/// Zones and moments, mostly around those at which clocks are set there.
+/// Returns zones and moments, mostly around changes of the clocks there.
 fn zones_and_moments() -> impl Strategy<Value = (&'static str, Timestamp)> {
     let changes = [
         ("UTC", "2026-12-31T23:59:59Z"),
@@ -258,7 +258,7 @@ fn zones_and_moments() -> impl Strategy<Value = (&'static str, Timestamp)> {
 }
 
 proptest! {
-    /// Checks that any text and any moment give an answer, and not a crash.
+    /// Checks that any text and any moment give a result without a panic.
     #[test]
     fn any_text_and_any_moment(
         schedule in prop_oneof![".*", "[0-9*,/#LWA-Z -]{0,30}", "([0-9*]{1,2}[-/,#LW]?[0-9]{0,2} ){4}[0-9]"],
@@ -270,7 +270,7 @@ proptest! {
         let _ = look(&[window], Timestamp::from_second(second).unwrap());
     }
 
-    /// Checks that a window is open at its next opening, and not in the last moment before.
+    /// Checks that a window is open at its next opening, and closed just before.
     #[test]
     fn it_opens_when_it_says(schedule in simple(), (zone, now) in zones_and_moments()) {
         if let Ok(Windows { opens: Some(opens), .. }) = look(&[window(&schedule.text, 15, Some(zone))], now) {
@@ -281,7 +281,7 @@ proptest! {
         }
     }
 
-    /// Checks that a window is open if, counted minute by minute, a start is not longer ago than the window lasts.
+    /// Checks that a window is open if, counted minute by minute, its last start is less than its duration ago.
     #[test]
     fn open_as_counted(
         schedule in simple(),

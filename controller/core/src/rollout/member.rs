@@ -1,4 +1,4 @@
-//! Hosts of a pool, with what is observed of each.
+//! Hosts of a pool, with their observed state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,50 +17,50 @@ use crate::{
     backoff::believed,
     drain::cordon::{cordoned_by, is_cordoned},
     node::{self, maintenance::requests},
-    operation::{remove::is_past_return, times::age},
+    operation::{remove::is_irrevocable, times::age},
 };
 
 /// Node label with the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// One host of the pool, with what is observed of it.
+/// Host of a pool, with its observed state.
 pub struct Member {
     /// Instance of the host.
     pub instance: Arc<WindowsInstance>,
-    /// State of the host, as far as it counts for grants.
+    /// State of the host, as far as decisions about grants depend on it.
     pub candidate: Candidate,
 }
 
-/// Desired state of the pool, as far as it matters for what is observed of a host.
-pub struct Wish<'a> {
-    /// The version that all must follow.
+/// Desired state of a pool, as far as the observation of its hosts depends on it.
+pub struct DesiredMember<'a> {
+    /// Version that all hosts must follow.
     pub version: &'a str,
-    /// Time until a Ready node counts as available.
+    /// Time for which a node must be Ready to count as available.
     pub min_ready: Duration,
-    /// True if hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
+    /// True if hosts of nodes that are not Ready are probed. Otherwise they count as unreachable.
     pub looks: bool,
-    /// Maximum wait after a failure.
+    /// Maximum backoff after a failure.
     pub backoff_max: Duration,
 }
 
-/// Reports whether a user holds a host as it is. The annotation of the Node takes precedence over that of the instance.
+/// Reports whether a user has put a host on hold. The annotation of the Node takes precedence over that of the instance.
 pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
     let on_node = node.and_then(|n| n.annotations().get(key::HOLD));
     on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")
 }
 
-/// Observes one host. `change` is what a host needs to follow the wish if it does not yet, and whether everything for that is on the host.
+/// Observes one host. `change` is the change that the host needs to follow the desired version, if any, and whether all its files are on the host.
 pub fn member(
     instance: &Arc<WindowsInstance>,
     unwanted: bool,
     node: Option<&Node>,
-    wish: &Wish<'_>,
+    wish: &DesiredMember<'_>,
     change: Option<(PendingChange, bool)>,
     now: Timestamp,
 ) -> Member {
     let none = WindowsInstanceStatus::default();
     let status = instance.status.as_ref().unwrap_or(&none);
-    // A host that is taken out as it joins may be a node already, with pods: its removal has to find a place in the budget.
+    // A host that is removed while it joins may already be a node with pods: its removal needs a slot in the budget.
     let is_a_node = || status.node_ref.as_ref().is_some_and(|r| node.is_some_and(|n| n.uid().as_ref() == Some(&r.uid)));
     let joined = status.current_version.is_some() || ((unwanted || instance.is_leaving()) && is_a_node());
     let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
@@ -68,7 +68,7 @@ pub fn member(
     let held = since.is_some_and(|t| Duration::try_from(age(t, now)).unwrap_or_default() >= wish.min_ready);
     let wants_reboot = joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
     let (mut change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
-    // A host that has to be restarted anyway is changed and restarted in one go.
+    // A host that must be restarted anyway is changed and restarted in one operation.
     if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
         change.disruption = Disruption::Reboot;
     }
@@ -79,7 +79,7 @@ pub fn member(
     };
     let is_down = joined && !says_ready;
     let is_retry_open = is_retry_open(instance, status.last_handled_retry.as_ref());
-    // The repair that meets a request keeps its permission.
+    // The request stays open during the repair that serves it, so that the repair keeps its permission.
     let repairs = status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Repair);
     let repair_requested = is_down && (is_retry_open || (repairs && retry_requested(instance).is_some()));
     let candidate = Candidate {
@@ -94,8 +94,8 @@ pub fn member(
         removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
         vanishing: false,
         let_go: false,
-        deconfiguring: is_past_return(instance),
-        past_return: status.operation.as_ref().is_some_and(Operation::is_past_return),
+        deconfiguring: is_irrevocable(instance),
+        irrevocable: status.operation.as_ref().is_some_and(Operation::is_irrevocable),
         leaving: unwanted || instance.is_leaving(),
         joined,
         ready,
@@ -108,27 +108,27 @@ pub fn member(
         held: is_held(instance, node),
         withheld: false,
         cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
-        // Like the next ones, known of the whole pool.
+        // Set later, from facts about the whole pool.
         renews: None,
         staged: sent || status.staged_version.as_deref() == Some(wish.version),
         change,
-        // That is known only when it is known how far the rollout has got.
-        astray: false,
+        // Set later, from the progress of the rollout.
+        follows_abandoned_version: false,
         failed: status.failed_version.as_deref() == Some(wish.version),
         wants_reboot,
-        // What WMCO has made has no version of ours to be verified with: it is updated first.
+        // A node made by WMCO has no wicd that this operator can verify: it is updated first.
         maintenance: requests(instance, node).request.map(|r| r.by).filter(|_| joined && status.wicd.is_some()),
         maintained_at: status.last_maintenance_time.map(|t| t.known().unwrap_or(now)),
         down_since: since.filter(|_| joined && !says_ready),
         repair_requested,
-        // Known of Machines.
+        // Set later, from Machines.
         health_check: None,
         unreachable: !wish.looks
             || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
-        // That is known only when the keys have been read.
+        // Set later, from the keys in Secrets.
         wants_key: false,
         rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
-        // Known only with the pool's list of images.
+        // Set later, from the pool's list of images.
         wants_images: false,
         images_wait_until: None,
         pulling: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::PullImages),
@@ -137,10 +137,10 @@ pub fn member(
     Member { instance: instance.clone(), candidate }
 }
 
-/// Reports whether a grant whose operation is over counts as none, so that it stays until the next one takes its place. To take it back would be a
-/// write for each host, and another for the status that has seen it. Where the same may be due again, it is taken back first: what has been seen by
-/// then is newer than the operation, as that the Node no longer asks for a restart. A removal is used up if it was granted before it was known that
-/// the host is a node.
+/// Reports whether a used grant counts as no grant, so that it stays until the next one replaces it. Revoking it would cost one write for each host,
+/// and another for the status that has observed it. If the same operation may be due again, the grant is revoked first: the state that is observed
+/// after that is newer than the operation, for example that the Node no longer requests a restart. A removal is used up if it was granted before the
+/// host was known to be a node.
 fn is_nothing_once_used(grant: &Grant) -> bool {
     match grant.type_ {
         GrantType::Provision | GrantType::Stage | GrantType::Remove => true,
@@ -149,7 +149,7 @@ fn is_nothing_once_used(grant: &Grant) -> bool {
     }
 }
 
-/// Time when the next node will have been Ready for long enough. `node` returns the Node of a name.
+/// Returns the time when the next node will have been Ready for long enough. `node` returns the Node of a name.
 pub fn soonest_available(
     members: &[Member],
     min_ready: Duration,
@@ -172,7 +172,12 @@ mod tests {
 
     #[test]
     fn a_host_that_is_taken_out_as_it_joins_counts_as_the_node_that_it_is() {
-        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        let wish = DesiredMember {
+            version: "v1",
+            min_ready: Duration::ZERO,
+            looks: true,
+            backoff_max: Duration::from_mins(10),
+        };
         for (uid, leaving, expected) in [("n-1", true, true), ("n-1", false, false), ("n-2", true, false)] {
             let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
             instance.spec.leaving = leaving.then(api::Leaving::default);
@@ -188,7 +193,12 @@ mod tests {
 
     #[test]
     fn a_used_grant_is_none_or_is_taken_back() {
-        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        let wish = DesiredMember {
+            version: "v1",
+            min_ready: Duration::ZERO,
+            looks: true,
+            backoff_max: Duration::from_mins(10),
+        };
         for (type_, disruption, is_none) in [
             ("Provision", None, true),
             ("Stage", None, true),
@@ -218,7 +228,12 @@ mod tests {
 
     #[test]
     fn a_repair_that_a_person_requests_keeps_its_permission_until_it_is_over() {
-        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        let wish = DesiredMember {
+            version: "v1",
+            min_ready: Duration::ZERO,
+            looks: true,
+            backoff_max: Duration::from_mins(10),
+        };
         for (about, requested, handled, operation, ready, expected) in [
             ("nothing is requested", None, None, None, "False", (false, true)),
             ("it is requested", Some("1"), None, None, "False", (true, false)),
@@ -254,7 +269,12 @@ mod tests {
         instance.status =
             Some(WindowsInstanceStatus { current_version: Some("v1".into()), ..WindowsInstanceStatus::default() });
         let instance = Arc::new(instance);
-        let wish = Wish { version: "v2", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        let wish = DesiredMember {
+            version: "v2",
+            min_ready: Duration::ZERO,
+            looks: true,
+            backoff_max: Duration::from_mins(10),
+        };
         for (asks, disruption, expected) in [
             (false, Disruption::None, Disruption::None),
             (false, Disruption::Restart, Disruption::Restart),

@@ -1,4 +1,4 @@
-//! Hosts of a pool that may be worked on now: grants, the progress of a change, maintenance windows.
+//! Rollouts of a pool: grants for operations on hosts, progress of a change, maintenance windows.
 
 mod budgets;
 mod candidate;

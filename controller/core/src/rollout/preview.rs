@@ -1,4 +1,4 @@
-//! Preview of what would be done with each host, for a pool in mode Plan and for the command `plan`. Pure.
+//! Preview of the operation on each host, for pools in mode Plan and for the command `plan`. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,40 +7,40 @@ use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, Reason, Remediation
 use super::{grants::Limits, member::Member};
 use crate::enumeration::counted;
 
-/// Action of a host that is not changed but has a note.
+/// Action for a host that is not changed but has a note.
 const NOTHING: &str = "Nothing";
-/// Action of a node that would lose settings: a user has to decide.
+/// Action for a node that would lose settings: a user has to decide.
 const WITHHELD: &str = "Withhold";
-/// Action of a node that cannot be adopted as its pool is now.
+/// Action for a node that cannot be adopted with the current settings of its pool.
 const REFUSED: &str = "Refuse";
-/// Maximum number of hosts in a status.
+/// Maximum number of hosts in a pool's status.
 const SHOWN: usize = 100;
 
-/// Node of another operator that a pool would adopt.
+/// Adoption of another operator's node, as far as it can be foreseen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// Reason and message of the refusal to adopt it, if it would be refused.
+    /// Reason and message of the refusal, if the node cannot be adopted.
     pub refusal: Option<(Reason, String)>,
-    /// Message about the next change of the node, which would lose settings.
+    /// Message about settings that the next change of the node would lose.
     pub withheld: Option<String>,
 }
 
-/// Facts that have to be looked up of hosts.
-pub struct Sights<'a> {
-    /// Cause of a node's change, in words.
+/// Facts about hosts that the preview looks up.
+pub struct HostLookups<'a> {
+    /// Function that returns the cause of a node's change, for users.
     pub why: &'a dyn Fn(&Member) -> String,
-    /// Hosts without an instance that are nodes already.
+    /// Hosts without an instance that are nodes already, by name.
     pub adoptable: &'a BTreeMap<String, Adoption>,
-    /// Changes of a node without another version, which are not disruptive.
+    /// Function that returns the non-disruptive changes of a node besides its version.
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
 
-/// Hosts that would be changed, or have a note, sorted by name.
+/// Returns the hosts that would be changed or have a note, sorted by name.
 pub fn preview(
     hosts: &BTreeMap<String, InstanceHost>,
     members: &[Member],
     limits: &Limits,
-    sights: &Sights<'_>,
+    sights: &HostLookups<'_>,
 ) -> Vec<PlannedHost> {
     let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.candidate.name.as_str(), m)).collect();
     let mut list = Vec::new();
@@ -77,7 +77,7 @@ pub fn preview(
     list
 }
 
-/// Plan for a node of another operator.
+/// Returns the plan for another operator's node.
 fn of_adoption(name: &str, adoption: &Adoption) -> PlannedHost {
     let (action, what) = match adoption {
         Adoption { refusal: Some((reason, message)), .. } => {
@@ -93,8 +93,8 @@ fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> Pla
     PlannedHost { host: host.into(), action: action.into(), disruption: disruption.as_str().into(), why }
 }
 
-/// Plan for a node of the pool; `None` if nothing would be done.
-fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<String>) -> Option<PlannedHost> {
+/// Returns the plan for a node of the pool; `None` if nothing would be done.
+fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: Vec<String>) -> Option<PlannedHost> {
     let candidate = &member.candidate;
     let planned = |action, disruption, why| Some(planned(&candidate.name, action, disruption, why));
     if candidate.failed {
@@ -137,12 +137,12 @@ pub fn is_idle(list: &[PlannedHost]) -> bool {
     list.iter().all(|p| p.action == NOTHING)
 }
 
-/// Plan for a status, which must not grow with the pool.
+/// Returns the plan for a pool's status, which must not grow with the pool.
 pub fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
     PlanStatus { summary: summary(list, hosts), hosts: list.iter().take(SHOWN).cloned().collect() }
 }
 
-/// Numbers of hosts by action, in a sentence.
+/// Returns the numbers of hosts by action, as a sentence.
 pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for planned in list.iter().filter(|p| p.action != NOTHING) {
@@ -204,13 +204,13 @@ mod tests {
         };
         let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
         let down = Candidate { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
-        // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
+        // Arguments: listed in the inventory, candidate, changes besides the version, orphaned, remediation.
         let said = |listed: bool, candidate: Option<Candidate>, beside: &str, orphan, remediation| {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
             let instance = Arc::new(WindowsInstance::new("w", WindowsInstanceSpec::default()));
             let members: Vec<Member> =
                 candidate.into_iter().map(|candidate| Member { instance: instance.clone(), candidate }).collect();
-            let sights = Sights {
+            let sights = HostLookups {
                 why: &|_| "because".to_owned(),
                 adoptable: &BTreeMap::new(),
                 beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
@@ -289,7 +289,7 @@ mod tests {
             (refusal(), withheld(), "Refuse", "it cannot be adopted (HostUnproven: declare its key)", "1 refuse"),
         ] {
             let adoptable = BTreeMap::from([("w".to_owned(), Adoption { refusal, withheld })]);
-            let sights = Sights { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
+            let sights = HostLookups { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
             let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
             assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), (action, "None"));
             assert!(list[0].why.ends_with(expected), "{}", list[0].why);

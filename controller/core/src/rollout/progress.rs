@@ -1,17 +1,17 @@
-//! Progress of a change: how far it is, and how far it may go now.
+//! Progress of a rollout, and the number of nodes that it may have changed by now.
 //!
-//! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a user. How nodes are picked is not decided here:
-//! the gate says how many may have been changed, and the plan of grants keeps to it.
+//! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or an approval. The nodes are not chosen here: the limit
+//! says how many may have been changed, and decisions about grants obey it.
 
 use api::{FailureAction, IntOrPercent, RolloutStatus, RolloutStep, Time};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::times::begun;
 
-/// Observed nodes of a pool. Only those count that have joined and are neither held, lost nor leaving.
+/// Observed nodes of a pool. Only nodes count that have joined and are neither on hold, lost nor leaving.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Number of nodes.
+pub struct ObservedNodes {
+    /// Total number of nodes.
     pub total: u32,
     /// Number of nodes that follow the version and are available.
     pub changed: u32,
@@ -19,9 +19,9 @@ pub struct Seen {
     pub following: u32,
     /// Number of nodes that failed to follow the version.
     pub failed: u32,
-    /// Version that most joined nodes follow; `None`: there are none.
+    /// Version that most joined nodes follow; `None` if there are none.
     pub current: Option<String>,
-    /// True if `current` is not this operator's version, so that no node can be given it back.
+    /// True if `current` is a version of another operator, so that no node can go back to it.
     pub foreign: bool,
 }
 
@@ -32,28 +32,28 @@ pub struct Settings<'a> {
     pub steps: &'a [RolloutStep],
     /// Versions that a user has approved.
     pub approved: &'a [&'a str],
-    /// Number of failed nodes that is too many.
+    /// Number of failed nodes that counts as too many.
     pub max_failures: IntOrPercent,
     /// Action when too many nodes have failed.
     pub action: FailureAction,
 }
 
-/// Limit on how many nodes may have been changed by now.
+/// Limit on the number of nodes that may have been changed by now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateLimit {
-    /// Number of nodes that may follow the target, be on their way there, or have given up; `None`: all may.
+    /// Number of nodes that may follow the target, be changing to it, or have failed; `None`: all nodes.
     pub limit: Option<u32>,
-    /// Cause for which no more nodes are changed.
+    /// Reason why no more nodes are changed.
     pub hold: BlockedBy,
 }
 
-/// Cause for which no more nodes are changed.
+/// Reason why no more nodes are changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BlockedBy {
-    /// Nothing holds the rollout up.
+    /// Nothing blocks the rollout.
     #[default]
     None,
-    /// The nodes of the step are there, and its pause is not over.
+    /// The nodes of the step follow the version, and its pause is not over.
     Soaking {
         /// End of the pause.
         until: Timestamp,
@@ -72,41 +72,40 @@ pub enum BlockedBy {
     },
 }
 
-/// Progress of the rollout.
+/// Progress of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Rollout status to remember.
+    /// Rollout status to store.
     pub status: Option<RolloutStatus>,
-    /// Version that nodes must follow, including those that join.
+    /// Version that nodes must follow. For joining hosts, see [`Progress::in_force`].
     pub target: String,
-    /// Limit on how many nodes may follow the target by now.
+    /// Limit on the number of nodes that may follow the target by now.
     pub gate: UpdateLimit,
     /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
 }
 
 impl Progress {
-    /// The version that is in force: the one that joining hosts must follow, if this operator has its files. The target is in force only as soon as
-    /// all nodes may follow it: what waits for its trial, for a user or for a window, or has failed, is not given to a host because it is new, or was
-    /// rebuilt.
+    /// Returns the version for joining hosts, if this operator has its files. It is the target only once all nodes may follow it: a version that
+    /// waits for its first steps, an approval or a window, or that has failed, is not given to new or rebuilt hosts.
     pub fn in_force(&self, open: bool) -> &str {
         let Some(status) = &self.status else { return &self.target };
         let gated = !status.completed && (self.gate.limit.is_some() || !open);
         status.from_version.as_deref().filter(|_| gated).unwrap_or(&self.target)
     }
 
-    /// Reports whether a version is neither the target nor the one that the rollout began with.
+    /// Reports whether a version is neither the target nor the version that the rollout began with.
     pub fn is_astray(&self, version: &str) -> bool {
         let from = self.status.as_ref().and_then(|s| s.from_version.as_deref());
         version != self.target && from.is_some_and(|from| from != version)
     }
 }
 
-/// The course of the rollout to `rendered_version`, which begins here if `before` is about another one.
+/// Returns the progress of the rollout to `rendered_version`. If `before` is about another version, a new rollout begins.
 pub fn course(
     before: Option<&RolloutStatus>,
     rendered_version: &str,
-    seen: &Seen,
+    seen: &ObservedNodes,
     settings: Settings<'_>,
     now: Timestamp,
 ) -> Progress {
@@ -114,8 +113,8 @@ pub fn course(
         Some(before) if before.to_version == rendered_version => before.clone(),
         _ => begin(before, rendered_version, seen, now),
     };
-    // Nodes that were there before this operator are taken over as they are. The change to them begins with the first step.
-    // What they followed is what they can go back to, and not what others had before the rollout that is over.
+    // Nodes from before this operator are adopted as they are. Their change begins with the first step. They can go back to the version that they
+    // followed, not to the one from before a completed rollout.
     if status.completed && seen.current.as_ref().is_some_and(|current| *current != status.to_version) {
         let from_version = seen.current.clone().filter(|_| !seen.foreign);
         status = RolloutStatus { completed: false, step: 0, from_version, ..status };
@@ -126,13 +125,13 @@ pub fn course(
     let too_many = seen.failed > 0 && seen.failed >= settings.max_failures.of(seen.total);
     let stops = too_many && settings.action != FailureAction::Continue;
 
-    // A rollout that is over is not undone because of a node that comes back late.
+    // A completed rollout is not rolled back because of a node that comes back late.
     if stops && settings.action == FailureAction::Rollback && !status.completed && from.is_some() {
         status.rolled_back = true;
     }
     if let (true, Some(from)) = (status.rolled_back, from) {
         let hold = BlockedBy::FailureLimit { failed: seen.failed, rolled_back: true };
-        // The way back is known to work: it is as free as the budget lets it be.
+        // The previous version is known to work: only the budget limits the rollback.
         return Progress { status: Some(status), target: from, gate: UpdateLimit { limit: None, hold }, next: None };
     }
 
@@ -155,14 +154,14 @@ pub fn course(
     course
 }
 
-fn begin(before: Option<&RolloutStatus>, to: &str, seen: &Seen, now: Timestamp) -> RolloutStatus {
-    // What was never reached is nothing to go back to.
+fn begin(before: Option<&RolloutStatus>, to: &str, seen: &ObservedNodes, now: Timestamp) -> RolloutStatus {
+    // A version that was never reached cannot be a version to go back to.
     let from = match before {
         Some(before) if before.completed => Some(before.to_version.clone()),
         Some(before) => before.from_version.clone(),
         None => seen.current.clone().filter(|current| current != to && !seen.foreign),
     };
-    // To a pool without nodes nothing has to be rolled out, and a version that all nodes have followed needs no trial.
+    // A pool without nodes needs no rollout, and a version that all nodes have followed needs no steps.
     RolloutStatus {
         completed: seen.current.is_none(),
         step: if from.as_deref() == Some(to) { i32::MAX } else { 0 },
@@ -173,10 +172,10 @@ fn begin(before: Option<&RolloutStatus>, to: &str, seen: &Seen, now: Timestamp) 
     }
 }
 
-/// Passes the steps whose conditions are met, and says what holds up the next one.
+/// Passes the steps whose conditions are met. Returns the limit of the next step, and the time of the next check.
 fn pass_steps(
     status: &mut RolloutStatus,
-    seen: &Seen,
+    seen: &ObservedNodes,
     settings: Settings<'_>,
     now: Timestamp,
 ) -> (UpdateLimit, Option<Timestamp>) {
@@ -185,7 +184,7 @@ fn pass_steps(
     let mut next = None;
     while let Some(step) = settings.steps.get(index) {
         let nodes = step.nodes.of(seen.total).max(1);
-        // A node that gave up proves nothing: another one is tried in its place, until too many have failed.
+        // A failed node proves nothing: another one is tried in its place, until too many have failed.
         gate.limit = Some(nodes.saturating_add(seen.failed));
         if seen.changed < nodes.min(seen.total.saturating_sub(seen.failed)) {
             break;

@@ -1,4 +1,4 @@
-//! Rollouts, from their beginning to their end.
+//! Tests of rollouts from beginning to end.
 
 use proptest::prelude::*;
 
@@ -25,12 +25,12 @@ fn settings<'a>(steps: &'a [RolloutStep], approved: &'a [&'a str], action: Failu
     Settings { steps, approved, max_failures: IntOrPercent::Int(2), action }
 }
 
-/// A hundred nodes, of which `changed` have been changed, and `failed` gave up.
-fn seen(changed: u32, failed: u32) -> Seen {
-    Seen { total: 100, changed, following: changed, failed, current: Some("v1".into()), foreign: false }
+/// A hundred nodes, of which `changed` are changed and `failed` have failed.
+fn seen(changed: u32, failed: u32) -> ObservedNodes {
+    ObservedNodes { total: 100, changed, following: changed, failed, current: Some("v1".into()), foreign: false }
 }
 
-/// A rollout on its way from v1 to v2.
+/// A rollout in progress from v1 to v2.
 fn on_its_way(step: i32, reached: Option<i64>) -> RolloutStatus {
     RolloutStatus {
         from_version: Some("v1".into()),
@@ -48,7 +48,7 @@ fn completed(version: &str) -> RolloutStatus {
 
 #[test]
 fn begins() {
-    let nobody = Seen::default();
+    let nobody = ObservedNodes::default();
     let failed = RolloutStatus { rolled_back: true, ..on_its_way(1, None) };
     for (name, before, rendered, seen, from, step, is_completed) in [
         ("the first of a pool without nodes", None, "v1", nobody.clone(), None, 2, true),
@@ -57,12 +57,12 @@ fn begins() {
         ("the first, all follow another", None, "v2", seen(0, 0), Some("v1"), 0, false),
         ("after one that was completed", Some(completed("v1")), "v2", seen(0, 0), Some("v1"), 0, false),
         ("in a pool that has lost its nodes", Some(completed("v1")), "v2", nobody, Some("v1"), 2, true),
-        ("nodes of another operator", None, "v2", Seen { foreign: true, ..seen(0, 0) }, None, 0, false),
+        ("nodes of another operator", None, "v2", ObservedNodes { foreign: true, ..seen(0, 0) }, None, 0, false),
         (
             "such nodes come into a pool that had none",
             Some(RolloutStatus { start_time: at(0).into(), ..completed("v2") }),
             "v2",
-            Seen { foreign: true, ..seen(0, 0) },
+            ObservedNodes { foreign: true, ..seen(0, 0) },
             None,
             0,
             false,
@@ -133,7 +133,7 @@ fn passes_steps() {
         (
             "a small pool: fewer nodes than the step wants, and one gave up",
             on_its_way(0, None),
-            Seen { total: 1, failed: 1, following: 0, ..seen(0, 0) },
+            ObservedNodes { total: 1, failed: 1, following: 0, ..seen(0, 0) },
             &[],
             2,
             None,
@@ -162,8 +162,11 @@ fn passes_steps() {
 
 #[test]
 fn is_completed_when_all_follow() {
-    let follows =
-        |following, failed| Seen { following, current: Some("v2".into()), ..seen(following.saturating_sub(1), failed) };
+    let follows = |following, failed| ObservedNodes {
+        following,
+        current: Some("v2".into()),
+        ..seen(following.saturating_sub(1), failed)
+    };
     for (name, before, seen, action, expected) in [
         ("one does not", on_its_way(2, None), follows(99, 0), FailureAction::Pause, false),
         ("all do, though one is not available", on_its_way(0, None), follows(100, 0), FailureAction::Pause, true),
@@ -174,7 +177,7 @@ fn is_completed_when_all_follow() {
         (
             "no node is left for now",
             on_its_way(1, None),
-            Seen { total: 0, ..follows(0, 0) },
+            ObservedNodes { total: 0, ..follows(0, 0) },
             FailureAction::Pause,
             false,
         ),
@@ -208,7 +211,7 @@ fn failures() {
     ] {
         let steps = steps();
         let current = if before.completed { "v2" } else { "v1" };
-        let seen = Seen { current: Some(current.into()), ..seen(50, failed) };
+        let seen = ObservedNodes { current: Some(current.into()), ..seen(50, failed) };
         let course = course(Some(&before), "v2", &seen, settings(&steps, &["v2"], action), at(1000));
         assert_eq!((course.target.as_str(), (course.gate.limit, course.gate.hold)), (target, gate), "{name}");
         assert_eq!(course.status.unwrap().rolled_back, target == "v1", "{name}");
@@ -225,7 +228,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// Checks that a rollout goes through its steps one after the other, whatever happens to the nodes, and passes none whose condition is not met.
+    /// Checks that a rollout passes its steps in order, and none whose condition is not met, whatever happens to the nodes.
     #[test]
     fn no_step_is_passed_without_its_condition(
         steps in proptest::collection::vec(any_step(), 0..5),
@@ -236,7 +239,7 @@ proptest! {
         let mut reached_at = vec![None; steps.len()];
         for (passed, changed, failed, approves) in looks {
             now += passed;
-            let seen = Seen { total: 20, changed: changed.min(20 - failed), following: changed.min(19 - failed), failed, ..seen(0, 0) };
+            let seen = ObservedNodes { total: 20, changed: changed.min(20 - failed), following: changed.min(19 - failed), failed, ..seen(0, 0) };
             let approved: &[&str] = match approves { 0 => &["v2"], 1 => &["v1", "v3"], _ => &[] };
             let settings = Settings { max_failures: IntOrPercent::Int(3), ..settings(&steps, approved, FailureAction::Pause) };
             let course = course(Some(&before), "v2", &seen, settings, at(now));
@@ -262,7 +265,7 @@ proptest! {
                 prop_assert_eq!(&course.gate, &UpdateLimit::default());
             }
             prop_assert!(course.next.is_none_or(|next| next > at(now)));
-            // The same look once more changes nothing.
+            // The same state gives the same result again.
             let again = super::course(Some(&status), "v2", &seen, settings, at(now));
             prop_assert_eq!(&again, &course);
             before = status;
@@ -286,7 +289,7 @@ fn hosts_that_join_get_no_version_that_is_gated() {
         (
             "all follow it",
             RolloutStatus { from_version: Some("v1".into()), ..completed("v2") },
-            Seen { current: Some("v2".into()), ..seen(100, 0) },
+            ObservedNodes { current: Some("v2".into()), ..seen(100, 0) },
             Pause,
             false,
             "v2",
@@ -301,7 +304,7 @@ fn hosts_that_join_get_no_version_that_is_gated() {
 #[test]
 fn a_rollout_is_not_taken_back_to_an_ancient_version() {
     let over = RolloutStatus { from_version: Some("v0".into()), ..completed("v2") };
-    let moved_in = |version: &str, foreign| Seen { current: Some(version.into()), foreign, ..seen(40, 0) };
+    let moved_in = |version: &str, foreign| ObservedNodes { current: Some(version.into()), foreign, ..seen(40, 0) };
     for (name, seen, from) in [
         ("hosts of another pool have moved in", moved_in("v1", false), Some("v1")),
         ("hosts of another operator have", moved_in("10.19", true), None),
@@ -324,7 +327,7 @@ fn who_is_astray() {
 }
 
 proptest! {
-    /// Checks that a host that joins gets the new version only when all may have it, whatever happens to the nodes, and whatever a user approves.
+    /// Checks that a joining host gets the new version only when all may have it, whatever happens to the nodes, and whatever a user approves.
     #[test]
     fn joiners_never_get_a_gated_version(
         steps in proptest::collection::vec(any_step(), 0..5),
@@ -335,7 +338,7 @@ proptest! {
         let mut now = 0;
         for (passed, changed, failed, approves, open) in looks {
             now += passed;
-            let seen = Seen { total: 20, changed: changed.min(20 - failed), following: changed.min(19 - failed), failed, ..seen(0, 0) };
+            let seen = ObservedNodes { total: 20, changed: changed.min(20 - failed), following: changed.min(19 - failed), failed, ..seen(0, 0) };
             let approved: &[&str] = if approves == 0 { &["v2"] } else { &["v1"] };
             let settings = Settings { max_failures: IntOrPercent::Int(3), ..settings(&steps, approved, action) };
             let course = course(Some(&before), "v2", &seen, settings, at(now));

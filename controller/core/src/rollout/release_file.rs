@@ -1,11 +1,11 @@
-//! File with what a release gives to hosts, published with the release: a plan shows from it what the release does to each node before it is
-//! installed. Pure.
+//! Release file: hashes and renderings that a release gives to hosts, published with the release. A plan uses it to show the effect of the release on
+//! each node before it is installed. Pure.
 //!
-//! Hosts get the payload and `wicd.exe`, of which the file has the hashes: the plan renders with them as with its own. They also get what the release
-//! renders, which only the release itself can do: the file has what it renders for clusters that every release knows, and the plan compares that with
-//! its own.
+//! Hosts get the payload and `wicd.exe`: the file has their hashes, and the plan renders with them as with its own. Hosts also get what the release
+//! renders, which only the release itself can do: the file has its renderings for reference clusters that every release knows, and the plan compares
+//! them with its own.
 //!
-//! The file is outside input.
+//! The file is untrusted input.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,34 +23,34 @@ use serde::{Deserialize, Serialize};
 use super::version_diff::{Change, change};
 use crate::render::{Cluster, Network, Platform, RenderError, Rendered, Settings, Stored, StoredError, render};
 
-/// Version of the format.
+/// Version of the file format.
 const SCHEMA: u32 = 1;
 /// Maximum size of a file, in bytes: far more than any release needs.
 pub const MAX_BYTES: usize = 8 << 20;
 /// Maximum number of payloads: far more than minor versions are supported at once.
 const MAX_PAYLOADS: usize = 32;
-/// Maximum number of references: two for each platform, and room for new ones.
+/// Maximum number of references: two for each platform, and room for new platforms.
 const MAX_REFERENCES: usize = 64;
 const MAX_VERSION: usize = 64;
-/// Maximum length of a report of what is wrong, in characters.
+/// Maximum length of a problem in an error message, in characters.
 const MAX_PROBLEM: usize = 300;
 
 const PLATFORMS: [Platform; 6] =
     [Platform::None, Platform::Aws, Platform::Azure, Platform::Gcp, Platform::Vsphere, Platform::Nutanix];
 
-/// File with what a release gives to hosts.
+/// Release file: hashes and renderings that a release gives to hosts.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseFile {
-    /// Version of the format; 1.
+    /// Version of the file format, always 1.
     schema: u32,
     /// Version of the operator.
     pub version: String,
     /// SHA-256 of `wicd.exe`, in lower-case hex.
     pub wicd: String,
-    /// Payloads of the release.
+    /// Payloads of the release, one for each minor version of Kubernetes.
     payloads: Vec<MinorPayload>,
-    /// Renderings of the release for clusters that every release knows.
+    /// Renderings of the release for the reference clusters.
     references: Vec<Reference>,
 }
 
@@ -58,24 +58,24 @@ pub struct ReleaseFile {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 struct MinorPayload {
-    /// Minor version of Kubernetes that the payload is for, as 36 of `1.36`. None: any.
+    /// Minor version of Kubernetes, for example 36 for `1.36`. `None`: any version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kubernetes_minor: Option<u32>,
     manifest: Manifest,
 }
 
-/// Rendering of a release for a cluster.
+/// Rendering of a release for a reference cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 struct Reference {
     platform: String,
     /// True if the cluster has a hybrid overlay.
     hybrid_overlay: bool,
-    /// ConfigMap as a cluster stores it, without the files of the payload.
+    /// ConfigMap as stored in a cluster, without the files of the payload.
     config_map: ConfigMap,
 }
 
-/// Fault for which a file cannot be used.
+/// Fault of a release file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseFileError {
     /// The file is larger than any release makes it.
@@ -89,7 +89,7 @@ pub enum ReleaseFileError {
         "it has schema {0}, and this program reads schema {SCHEMA}: run the program of the release, which reads its own file"
     )]
     Schema(u32),
-    /// A payload in the file is not acceptable.
+    /// A payload in the file is invalid.
     #[error("the payload for Kubernetes {minor}: {problem}", minor = minor.map_or("of any version".to_owned(), |minor| format!("1.{minor}")))]
     Payload {
         /// Minor version of Kubernetes; `None`: any.
@@ -97,7 +97,7 @@ pub enum ReleaseFileError {
         /// Fault of the payload.
         problem: String,
     },
-    /// A rendering of the release is not acceptable.
+    /// A rendering of the release is invalid.
     #[error("what the release renders for platform {platform:?}: {problem}")]
     Reference {
         /// Platform of the rendering.
@@ -105,7 +105,7 @@ pub enum ReleaseFileError {
         /// Fault of the rendering.
         problem: String,
     },
-    /// The content of the file is not acceptable.
+    /// Other content of the file is invalid.
     #[error("the {what} {problem}: use the file release.json of a release, as it was published")]
     Content {
         /// Name of the content.
@@ -118,20 +118,20 @@ pub enum ReleaseFileError {
 /// Differences between what a release renders and what this program renders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderChange {
-    /// The change on a host.
+    /// Change on a host.
     pub change: Change,
-    /// Message for users about what cannot be said.
+    /// Message for users about a part that cannot be compared.
     pub unknown: Option<String>,
 }
 
 impl ReleaseFile {
-    /// The file of this program, with this version, `wicd.exe` and payloads.
+    /// Creates the release file of this program, with this version, hash of `wicd.exe` and payloads.
     ///
     /// # Errors
-    /// Fails if the services cannot be rendered from the newest payload for a cluster that needs least of it.
+    /// Fails if the services cannot be rendered from the newest payload for the least demanding reference cluster.
     pub fn new(version: &str, wicd: &str, payloads: BTreeMap<Option<u32>, Manifest>) -> Result<Self, RenderError> {
         let newest = payloads.values().next_back().cloned().unwrap_or_default();
-        // Not every payload is fit for every cluster.
+        // The payload may lack programs that other clusters need.
         rendered(Platform::None, Network::External, &newest)?;
         let reference = |(platform, network)| {
             let rendered = rendered(platform, network, &newest).ok()?;
@@ -147,12 +147,12 @@ impl ReleaseFile {
         Ok(Self { schema: SCHEMA, version: version.to_owned(), wicd: wicd.to_owned(), payloads, references })
     }
 
-    /// Reads and checks a file.
+    /// Reads and checks a release file.
     ///
     /// # Errors
-    /// Fails if the file is too large, is not JSON of this form, has another schema, or has something that no release has.
+    /// Fails if the file is too large, is not JSON of this form, has another schema, or has content that no release has.
     pub fn parse(json: &[u8]) -> Result<Self, ReleaseFileError> {
-        /// Schema of a file, which is read first: another schema has other fields.
+        /// Schema of a file, read first because other schemas have other fields.
         #[derive(Deserialize)]
         struct Head {
             schema: u32,
@@ -187,7 +187,7 @@ impl ReleaseFile {
         }
         for MinorPayload { kubernetes_minor: minor, manifest } in &self.payloads {
             let text = serde_json::to_vec(manifest).map_err(|e| syntax(&e))?;
-            let invalid = |e: ManifestError| ReleaseFileError::Payload { minor: *minor, problem: said(&e) };
+            let invalid = |e: ManifestError| ReleaseFileError::Payload { minor: *minor, problem: safe_message(&e) };
             Manifest::parse(&text).map_err(invalid)?;
         }
         if self.references.len() > MAX_REFERENCES {
@@ -199,15 +199,15 @@ impl ReleaseFile {
         Ok(())
     }
 
-    /// The payloads by minor version of Kubernetes.
+    /// Returns the payloads by minor version of Kubernetes.
     pub fn payloads(&self) -> BTreeMap<Option<u32>, Manifest> {
         self.payloads.iter().map(|p| (p.kubernetes_minor, p.manifest.clone())).collect()
     }
 
-    /// Compares what the release renders with what this program renders, for hosts of a cluster like this one.
+    /// Compares the renderings of the release and of this program for the reference cluster that is like `cluster`.
     ///
     /// # Errors
-    /// Fails if the file is not as it was checked. If this program cannot render with the payload of the release, `unknown` says so.
+    /// Fails if the reference is invalid. If this program cannot render with the payload of the release, `unknown` says so.
     pub fn render_change(&self, cluster: &Cluster) -> Result<RenderChange, ReleaseFileError> {
         let is_like = |r: &&Reference| {
             r.platform == cluster.platform.as_str() && r.hybrid_overlay == (cluster.network != Network::External)
@@ -233,7 +233,7 @@ impl Reference {
     fn rendered(&self) -> Result<Rendered, ReleaseFileError> {
         let invalid = |e: StoredError| ReleaseFileError::Reference {
             platform: line(&self.platform, MAX_VERSION),
-            problem: said(&e),
+            problem: safe_message(&e),
         };
         match Rendered::from_config_map(&self.config_map).map_err(invalid)? {
             Stored::Ours(rendered) => Ok(rendered),
@@ -243,7 +243,7 @@ impl Reference {
         }
     }
 
-    /// Reports whether all of the reference was understood.
+    /// Reports whether this program understands all of the reference.
     fn is_known(&self, understood: &Rendered) -> bool {
         let again = understood.to_config_map("reference", "reference");
         again.data == self.config_map.data && again.metadata.annotations == self.config_map.metadata.annotations
@@ -251,11 +251,11 @@ impl Reference {
 }
 
 fn syntax(error: &serde_json::Error) -> ReleaseFileError {
-    ReleaseFileError::Syntax(said(error))
+    ReleaseFileError::Syntax(safe_message(error))
 }
 
-/// Text of an error, fit for a terminal: it may repeat what the file has.
-fn said(error: &impl Display) -> String {
+/// Returns the text of an error, safe for a terminal: it may quote the file.
+fn safe_message(error: &impl Display) -> String {
     line(&error.to_string(), MAX_PROBLEM)
 }
 
@@ -267,7 +267,7 @@ fn references() -> impl Iterator<Item = (Platform, Network)> {
     PLATFORMS.into_iter().flat_map(|platform| [false, true].map(|has| (platform, overlay(has))))
 }
 
-/// Renders what this program gives to a cluster that every release knows. The values are examples, and never change.
+/// Renders the configuration of a reference cluster. Its values are examples that never change.
 fn rendered(platform: Platform, network: Network, payload: &Manifest) -> Result<Rendered, RenderError> {
     let certificate = "-----BEGIN CERTIFICATE-----\nreference\n-----END CERTIFICATE-----\n";
     let cluster = Cluster {
@@ -283,7 +283,7 @@ fn rendered(platform: Platform, network: Network, payload: &Manifest) -> Result<
         ..Cluster::default()
     };
     let mut rendered = render(&cluster, payload, &Settings::default(), &TemplateSpec::default())?;
-    // They are compared file by file.
+    // Payload files are compared one by one elsewhere.
     rendered.shared.files.clear();
     rendered.services.files.clear();
     Ok(rendered)

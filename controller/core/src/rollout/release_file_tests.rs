@@ -1,4 +1,4 @@
-//! Tests of the file of a release.
+//! Tests of the release file.
 
 use api::Disruption;
 use proptest::prelude::*;
@@ -165,7 +165,7 @@ proptest! {
         let _ = ReleaseFile::parse(&bytes);
     }
 
-    /// Checks that a file that differs from a good one in one value is read or refused, and that what is read can be used.
+    /// Checks that a valid file with one changed value is read or refused, and that a file that is read can be used.
     #[test]
     fn any_value_is_read_or_refused(at in 0usize..4000, value in prop_oneof![
         Just(Value::Null), any::<i64>().prop_map(Value::from), ".{0,20}".prop_map(Value::from), Just(json!([])), Just(json!({})),

@@ -1,26 +1,26 @@
-//! Limits of disruptions that pools share. Pure.
+//! Limits on disruptions that pools share. Pure.
 //!
 //! | | pools that share it | limit |
 //! |---|---|---|
 //! | `--max-disruptions` is set | all | its value |
-//! | otherwise | those with nodes that came from WMCO and have not been updated yet, and without `rollout.maxUnavailable` | 1 |
+//! | otherwise | those with nodes adopted from WMCO that are not updated yet, and without `rollout.maxUnavailable` | 1 |
 //!
-//! WMCO changes one node at a time, whatever list or MachineSet it is of. Here each of these is a pool with a limit of its own: without the
-//! second row the first rollout after a takeover would drain one node of each at once.
+//! WMCO changes one node at a time over all its lists and MachineSets. Here, each of these is a pool with its own limit: without the second row, the
+//! first rollout after a takeover would drain one node of each pool at once.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Nodes that may be disrupted at once over all pools that share the turn of WMCO's nodes.
+/// Number of nodes that pools with WMCO's nodes may disrupt at once, over all of them.
 const TURN: u32 = 1;
 
-/// A pool, as far as shared limits depend on it.
+/// State of a pool, as far as shared limits depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharer {
-    /// Number of nodes that the pool was granted to disrupt.
+    /// Number of nodes for whose disruption the pool has grants.
     pub disrupting: u32,
-    /// True if the pool has nodes that came from WMCO and have not been updated yet.
+    /// True if the pool has nodes adopted from WMCO that are not updated yet.
     pub has_adopted: bool,
     /// True if the pool sets `rollout.maxUnavailable`.
     pub has_own_limit: bool,
@@ -32,21 +32,21 @@ impl Sharer {
     }
 }
 
-/// Part of a shared limit that is left to a pool.
+/// Remaining share of a pool in a shared limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Number of nodes that the pool may disrupt in addition to those with a grant.
     pub left: u32,
-    /// The limit over all pools, if it is set. Otherwise pools with nodes of WMCO take turns.
+    /// Limit over all pools, if it is set. Otherwise pools with WMCO's nodes take turns.
     pub max_disruptions: Option<u32>,
-    /// Time since which nothing is left.
+    /// Time when the share was used up.
     pub since: Option<Timestamp>,
-    /// Another pool that has taken of the limit, if nothing is left: the one with the most nodes.
+    /// Other pool with the most disrupted nodes, if nothing is left.
     pub holder: Option<String>,
 }
 
-/// Decides what is left to a pool; `None` if the pool shares no limit. `decided` returns how many nodes a pool disrupts by what was decided of it
-/// last, which may not have been written yet.
+/// Returns the share of a pool; `None` if the pool shares no limit. `decided` returns how many nodes a pool disrupts by its last decision, which may
+/// not have been written yet.
 pub fn share(
     pool: &str,
     pools: &BTreeMap<String, Sharer>,
@@ -84,7 +84,7 @@ mod tests {
         let updated = |disrupting| Sharer { has_adopted: false, ..adopted(disrupting) };
         let taken = |left, holder: &str| Some(Share { left, holder: Some(holder.to_owned()), ..Share::default() });
         let free = |left| Some(Share { left, ..Share::default() });
-        // The pool itself, two others, what is set, and what is left to it.
+        // The pool itself, two other pools, the limit, and the expected share.
         for (about, own, b, c, max, expected) in [
             ("nothing is disrupted", adopted(0), adopted(0), adopted(0), None, free(1)),
             ("another has its turn", adopted(0), adopted(1), adopted(0), None, taken(0, "b")),

@@ -1,32 +1,31 @@
-//! Differences between versions: how disruptive it is for a host to go from one to another, and which services are restarted.
+//! Differences between versions: the disruption of a change on a host, and the services to restart.
 //!
-//! | what differs | disruption | services |
+//! | difference | disruption | services to restart |
 //! |---|---|---|
 //! | nothing: the hashes are equal | None | |
 //! | certificates and kubeconfigs of the cluster | None | |
-//! | CA or address of the API server, which programs read when they start | Restart | those that go to the API server |
-//! | settings of Amazon's credential provider, which kubelet reads when it starts | Restart | kubelet |
+//! | CA or address of the API server, which programs read when they start | Restart | those that connect to the API server |
+//! | settings of credential providers, which kubelet reads when it starts | Restart | kubelet |
 //! | rotation of logs by wicd | None | |
 //! | accounts that hosts are checked for | None | |
 //! | the plugin of Container Credential Guard, which Windows loads for each use, and its library | None | |
-//! | a service's place in the order of starting | None | |
-//! | command, dependencies, variables or preparation of a service | as the service | that one |
-//! | a payload file that services read: other, new or gone | as the services | those |
-//! | kubelet's program: Kubernetes wants a drain for another minor version, and the bytes do not contain it | Drain |
-//! kubelet |
-//! | a payload file that no service reads, below `C:\k\cni` | Drain | |
-//! | any other that none reads | None | |
+//! | a service's place in the start order | None | |
+//! | command, dependencies, variables or preparation of a service | as the service | the service |
+//! | a payload file that services read: changed, new or removed | as the services | the services |
+//! | kubelet's program: Kubernetes requires a drain for a new minor version, which the hash does not show | Drain | kubelet |
+//! | a payload file below `C:\k\cni` that no service reads | Drain | |
+//! | any other payload file that no service reads | None | |
 //! | kubelet's configuration | Restart | kubelet |
 //! | containerd's settings | Drain | containerd |
 //! | a new or removed service | Drain if bootstrap, otherwise Restart | |
-//! | machine-wide environment variables | Reboot, or None for those that each service has of its own by now | |
-//! | which of them wicd keeps as they are | None | |
+//! | machine-wide environment variables | Reboot, or None for variables that each service now has of its own | |
+//! | the list of environment variables that wicd keeps | None | |
 //!
-//! As the service: Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for what
-//! is not known here; Restart for the others. Services that depend on a restarted one are restarted with it, because Windows
-//! stops them with it, and that alone is no more than a Restart: they come back as they were. The greatest disruption counts.
+//! "As the service" means Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for unknown services;
+//! Restart for the others. Services that depend on a restarted service are restarted with it, because Windows stops them with it. That alone is only
+//! a Restart: they come back as they were. The greatest disruption counts.
 //!
-//! WMCO's versions say nothing about kubelet's and containerd's configuration and of what reads which file: kubelet is restarted in any case, and
+//! WMCO's versions contain neither the configuration of kubelet and containerd nor the readers of each file: kubelet is restarted in any case, and
 //! files count for the services that read them now.
 
 use std::{
@@ -47,31 +46,30 @@ use crate::render::{CREDENTIAL_PROVIDER_CONFIG, Rendered, Stored, program};
 const KUBELET: &str = "kubelet";
 const CONTAINERD: &str = "containerd";
 const NODE_MANAGER: &str = "cloud-node-manager";
-/// Files of the cluster that programs read when they start and not again, with these programs. What depends on kubelet is restarted with it.
-/// (kubelet reads the CA again since 1.36; before, it does not notice that the API server has a certificate of another one until it is
-/// too late.) wicd reads its own at each connection.
+/// Files of the cluster that programs read only when they start, with these programs. Services that depend on kubelet are restarted with it. (kubelet
+/// reads the CA again since 1.36; older versions notice a new CA of the API server too late.) wicd reads its own files at each connection.
 const READ_AT_START: [(&str, &[&str]); 3] = [
     (path::API_CA, &[KUBELET, NODE_MANAGER]),
     (path::NODE_KUBECONFIG, &[KUBELET]),
     (path::NODE_MANAGER_KUBECONFIG, &[NODE_MANAGER]),
 ];
-/// Folder of the CNI plugins, in lower case. Plugins are started for each new pod; running pods keep the network that an older one made.
+/// Directory of the CNI plugins, in lower case. Plugins are started for each new pod; running pods keep the network that an older plugin made.
 const CNI: &str = r"c:\k\cni\";
 /// Maximum number of differences in a message; the others are only counted.
 const SHOWN: usize = 5;
 
-/// Effect of a change on a host.
+/// Effect of a change of version on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Disruption by the change.
+    /// Disruption that the change causes.
     pub disruption: Disruption,
-    /// Services to restart.
+    /// Names of the services to restart.
     pub services: BTreeSet<String>,
-    /// Differences, for users: the most disruptive first, then by the alphabet.
+    /// Differences, for users: the most disruptive first, then in alphabetical order.
     pub why: Vec<String>,
 }
 
-/// The change from the version that a host follows to the desired one.
+/// Returns the change from the version that a host follows to the desired one.
 pub fn change(from: &Stored, to: &Rendered) -> Change {
     let mut seen = Differences::default();
     match from {
@@ -95,7 +93,7 @@ pub fn change(from: &Stored, to: &Rendered) -> Change {
     seen.change(&to.services.services)
 }
 
-/// The change of a host whose present version is unknown.
+/// Returns the change of a host whose current version is unknown.
 pub fn unknown() -> Change {
     Change {
         disruption: Disruption::Drain,
@@ -104,7 +102,7 @@ pub fn unknown() -> Change {
     }
 }
 
-/// Facts that a version has about one payload file.
+/// State of one payload file in a version.
 struct Known {
     name: String,
     sha256: String,
@@ -180,12 +178,12 @@ impl Differences {
     /// Adds the differences of environment variables, by name only: a value may hold a password.
     fn variables(&mut self, from: &ServicesConfig, to: &ServicesConfig) {
         let mut values = differing(&from.environment_vars, &to.environment_vars);
-        // wicd leaves a variable of the machine that every service has of its own.
+        // wicd leaves a machine-wide variable in place if every service has its own.
         values.retain(|name| to.environment_vars.contains_key(name) || !to.is_own_variable(name));
         if !values.is_empty() {
             self.add(Disruption::Reboot, [], format!("environment variables ({})", list(&values)));
         }
-        // Whether a host has one of these is not known here. If so, the change of its value makes wicd ask for a restart.
+        // It is unknown here whether a host has one of these variables. If it has, wicd requests a restart after a change of the value.
         let watched = |c: &ServicesConfig| c.watched_environment_vars.iter().cloned().collect::<BTreeSet<_>>();
         let names: BTreeSet<String> =
             watched(from).symmetric_difference(&watched(to)).filter(|n| !values.contains(*n)).cloned().collect();
@@ -206,7 +204,7 @@ impl Differences {
             }
             let claims: BTreeSet<&str> =
                 [before, after].into_iter().flatten().flat_map(|f| &f.services).map(String::as_str).collect();
-            // A service that hosts do not run, because the cluster does not need it, notices nothing.
+            // A service that hosts do not run, because the cluster does not need it, is not affected.
             let restart: Vec<&str> =
                 claims.iter().copied().filter(|s| running.contains_key(&s.to_ascii_lowercase())).collect();
             let is_kubelet = key.eq_ignore_ascii_case(program::KUBELET);
@@ -263,7 +261,7 @@ impl Differences {
             } else if path.eq_ignore_ascii_case(program::CONTAINERD_NETWORK) {
                 self.add(Disruption::Drain, [CONTAINERD], why);
             } else if let Some((_, readers)) = READ_AT_START.iter().find(|(file, _)| path.eq_ignore_ascii_case(file)) {
-                // Where it comes or goes, so do its readers.
+                // If the file is added or removed, so are its readers.
                 let is_other = from.cluster_files.contains_key(path) && to.cluster_files.contains_key(path);
                 let running: Vec<&str> = readers.iter().copied().filter(|s| is_other && runs(s)).collect();
                 let disruption = if running.is_empty() { Disruption::None } else { Disruption::Restart };
@@ -296,12 +294,12 @@ impl Differences {
     }
 }
 
-/// Names of the variables that are not the same. Names only: a value may hold a password.
+/// Returns the names of the variables that differ. Values are left out: they may hold passwords.
 fn differing(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> BTreeSet<String> {
     from.keys().chain(to.keys()).filter(|name| from.get(*name) != to.get(*name)).cloned().collect()
 }
 
-/// Disruption by a change of a service.
+/// Returns the disruption of a change of a service.
 fn of_service(name: &str) -> Disruption {
     match name {
         KUBELET | "kube-proxy" | "csi-proxy" | "windows_exporter" | NODE_MANAGER => Disruption::Restart,
@@ -309,12 +307,12 @@ fn of_service(name: &str) -> Disruption {
     }
 }
 
-/// Disruption by a new or removed service.
+/// Returns the disruption of a new or removed service.
 fn presence(service: &Service) -> Disruption {
     if service.bootstrap { Disruption::Drain } else { Disruption::Restart }
 }
 
-/// Services by name in lower case: Windows ignores the case of names.
+/// Returns the services by name in lower case: Windows ignores the case of names.
 fn by_name(config: &ServicesConfig) -> BTreeMap<String, &Service> {
     config.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect()
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::render::{Cluster, Network, Settings, render};
 
-/// A host in the hybrid overlay, so that every dependency is present.
+/// A host with the hybrid overlay, so that every dependency exists.
 fn base() -> Rendered {
     let file = |(destination, services): (&str, &[&str])| File {
         path: destination.rsplit('\\').next().unwrap().into(),
@@ -53,13 +53,13 @@ fn service<'a>(rendered: &'a mut Rendered, name: &str) -> &'a mut Service {
     rendered.services.services.iter_mut().find(|s| s.name == name).unwrap()
 }
 
-/// Gives a payload file another content.
+/// Changes the content of a payload file.
 fn other(rendered: &mut Rendered, destination: &str) {
     rendered.shared.files.iter_mut().find(|f| f.destination == destination).unwrap().sha256 = "b".repeat(64);
     rendered.services.files.iter_mut().find(|f| f.path == destination).unwrap().checksum = "b".repeat(64);
 }
 
-/// Gives a file of the cluster another content.
+/// Changes the content of a file of the cluster.
 fn cluster_file(rendered: &mut Rendered, path: &str) {
     rendered.shared.cluster_files.insert(path.into(), "b".repeat(64));
 }
@@ -74,14 +74,14 @@ const ABOVE_KUBELET: &[&str] = &["hybrid-overlay-node", "kube-proxy", "kubelet"]
 const ABOVE_OVERLAY: &[&str] = &["hybrid-overlay-node", "kube-proxy"];
 
 type Alter = fn(&mut Rendered);
-/// Change of a version, its disruption, the services that restart, and its description.
+/// Case: alteration of a version, its disruption, the services to restart, and its description.
 type Case = (Alter, Disruption, &'static [&'static str], &'static str);
 
 const CASES: &[Case] = &[
     (|r| cluster_file(r, path::API_CA), Restart, ABOVE_KUBELET, "bootstrap-ca.crt"),
     (|r| cluster_file(r, path::KUBELET_CA), Nothing, &[], "kubelet-ca.crt"),
     (|r| cluster_file(r, path::NODE_KUBECONFIG), Restart, ABOVE_KUBELET, "node-kubeconfig"),
-    // No host runs it.
+    // No host here runs a cloud-node-manager.
     (|r| cluster_file(r, path::NODE_MANAGER_KUBECONFIG), Nothing, &[], "cloud-node-manager-kubeconfig"),
     (|r| cluster_file(r, CREDENTIAL_PROVIDER_CONFIG), Restart, ABOVE_KUBELET, "credential-provider-config.yaml"),
     (|r| cluster_file(r, program::CONTAINERD_NETWORK), Drain, ABOVE_CONTAINERD, "network.toml"),
@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
     ),
     (|r| service(r, "containerd").path.push('x'), Drain, ABOVE_CONTAINERD, "the command of containerd"),
     (
-        // The network is made again, and containers on it end.
+        // The network is created again, which ends the containers on it.
         |r| service(r, "hybrid-overlay-node").path.push_str(" --hybrid-overlay-vxlan-port 9898"),
         Drain,
         ABOVE_OVERLAY,
@@ -152,10 +152,10 @@ const CASES: &[Case] = &[
     (|r| other(r, program::CONTAINERD_CONFIG), Drain, ABOVE_CONTAINERD, "containerd_conf.toml"),
     (|r| other(r, program::CSI_PROXY), Restart, &["csi-proxy"], "csi-proxy.exe"),
     (|r| other(r, program::HYBRID_OVERLAY), Drain, ABOVE_OVERLAY, "hybrid-overlay-node.exe"),
-    // No host runs it.
+    // No host here runs a cloud-node-manager.
     (|r| other(r, program::AZURE_NODE_MANAGER), Nothing, &[], "azure-cloud-node-manager.exe"),
     (|r| other(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
-    // Nothing reads it.
+    // No service reads the file.
     (|r| other(r, r"C:\k\readme.txt"), Nothing, &[], "readme.txt"),
     (|r| r.shared.kubelet["maxPods"] = json!(9), Restart, ABOVE_KUBELET, "kubelet's settings (maxPods)"),
     (
@@ -195,7 +195,7 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Cases that remove what others need.
+/// Cases that remove parts that other cases alter.
 const REMOVALS: &[Case] = &[
     (|r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)), Nothing, &[], "wicd-kubeconfig"),
     (|r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
@@ -217,7 +217,7 @@ fn cases() {
     }
 }
 
-/// Covers a takeover from the legacy operator, which sets variables of the machine.
+/// Covers a takeover from the legacy operator, which sets machine-wide variables.
 #[test]
 fn a_variable_of_the_machine_that_each_service_has_is_no_restart_of_the_host() {
     let mut from = base();

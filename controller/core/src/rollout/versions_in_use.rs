@@ -1,4 +1,4 @@
-//! Versions that are in use, so that their services ConfigMaps stay. Pure.
+//! Versions in use, whose services ConfigMaps must stay. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use api::{WindowsInstance, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-/// Versions that a pool goes to or comes from, that an instance follows, or that a Node names. A Node that was let go names the
-/// version that its host continues to follow; an operator that adopts it again reads there what to remove.
+/// Returns the versions that a pool changes to or from, that an instance follows, or that a Node names. A released Node names
+/// the version that its host still follows; an operator that adopts it again learns from that version what to remove.
 pub fn versions_in_use<'a>(
     pools: impl Iterator<Item = &'a WindowsNodePool>,
     instances: impl Iterator<Item = &'a WindowsInstance>,

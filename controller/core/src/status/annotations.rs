@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use api::{names::key, text::line};
 
-/// Annotations of an instance that are on or off.
+/// Boolean annotations of an instance.
 pub const OF_INSTANCE: &[&str] = &[key::HOLD, key::ABANDON];
-/// Annotations of a Node that are on or off.
+/// Boolean annotations of a Node.
 pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 
 /// Maximum length of an annotation's value in a note.
 const MOST_VALUE: usize = 40;
 
-/// Notes on annotations that are neither on nor off: their author believes that they are in effect.
+/// Returns notes on annotations with another value than `true` or `false`, which have no effect.
 pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str]) -> Vec<String> {
     let value = |switch: &&&str| annotations.get(**switch).filter(|v| !matches!(v.as_str(), "true" | "false"));
     let note = |switch: &&str| {

@@ -1,10 +1,10 @@
-//! A status as server-side apply takes it. Pure.
+//! Body of a status for server-side apply. Pure.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// JSON of a status without empty objects. Server-side apply makes a null of an object that loses its last field, and the API server takes a null for
-/// no object.
+/// Returns the JSON of a status without empty objects. When an object loses its last field, server-side apply turns it into null, which the API
+/// server rejects as an object.
 pub fn body(status: &impl Serialize) -> Value {
     let mut value = serde_json::json!(status);
     remove_empty(&mut value);

@@ -1,4 +1,4 @@
-//! Failures that are shown as Degraded, as Argo CD calls it, or Failed, as kstatus does: those that a user should no longer wait out.
+//! Lasting failures, which a user should no longer wait out. Argo CD shows them as Degraded, and kstatus as Failed.
 
 use api::Failures;
 use jiff::{SignedDuration, Timestamp};
@@ -8,12 +8,12 @@ const TIMES: i32 = 3;
 /// Time since the first failure after which failures count as lasting.
 const FOR: SignedDuration = SignedDuration::from_mins(10);
 
-/// Reports whether a host has failed for long enough, or often enough, to be called failed while the operator continues to try.
+/// Reports whether a host has failed for long enough, or often enough, to count as failed although the operator continues to retry.
 pub(super) fn lasts(failures: &Failures, now: Timestamp) -> bool {
     failures.count >= TIMES || lasts_from(failures).is_some_and(|at| at <= now)
 }
 
-/// Time from which failures count as lasting, however few they are.
+/// Returns the time from which failures count as lasting, regardless of their number.
 pub(super) fn lasts_from(failures: &Failures) -> Option<Timestamp> {
     failures.first_time?.known()?.checked_add(FOR).ok()
 }

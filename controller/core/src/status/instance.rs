@@ -33,7 +33,7 @@ pub enum Situation<'a> {
         leaving: bool,
     },
     /// Instance whose pool does not exist.
-    Poolless {
+    WithoutPool {
         /// Message with the consequence and the remedy.
         message: &'a str,
     },
@@ -48,7 +48,7 @@ pub enum Situation<'a> {
     },
 }
 
-/// Brings phase and conditions in line with the situation. `failures` must be in the status already.
+/// Updates phase and conditions for the situation. The status must already hold `failures`.
 pub fn describe(
     status: &mut WindowsInstanceStatus,
     situation: &Situation<'_>,
@@ -86,7 +86,7 @@ pub fn describe(
                 GrantType::Remove | GrantType::Orphan => Phase::Removing,
             };
             if !quiet {
-                // What has failed is not Ready until an attempt succeeds: the condition's time is that of the first failure.
+                // A host that has failed is not Ready until an attempt succeeds: the condition keeps the time of the first failure.
                 put(kind::READY, if again { Status::False } else { Status::Unknown }, progressing, &message);
             }
             if *type_ == GrantType::Update {
@@ -100,7 +100,7 @@ pub fn describe(
             put(kind::READY, Status::False, f.reason(), &message);
             (if *leaving { Phase::Removing } else { Phase::Failed }, Some((Reason::ProgressingWithRetry, message)))
         }
-        Situation::Poolless { message } => {
+        Situation::WithoutPool { message } => {
             put(kind::READY, Status::Unknown, Reason::PoolMissing, message);
             put(kind::STALLED, Status::True, Reason::PoolMissing, message);
             (status.phase.unwrap_or(Phase::Pending), None)
@@ -122,7 +122,7 @@ pub fn describe(
                 (false, None) if again => (Reason::Outdated, failed_now.clone().unwrap_or_default()),
                 (false, None) => (Reason::Outdated, "the host does not follow the version of its pool".into()),
             };
-            // Where it is read first: a node that works may have failed to be changed.
+            // Ready is read first, so it also reports that a working node could not be changed.
             let is_told = failed_version.is_some() && !up_to_date;
             let beside = failed_now.or_else(|| is_told.then(|| message.clone())).map(|m| format!("; {m}"));
             let says_all = format!("{says}{}", beside.unwrap_or_default());
@@ -131,10 +131,10 @@ pub fn describe(
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
     };
-    // The operator continues trying, and who waits for it must not.
+    // The operator continues to retry, but clients must not wait any longer.
     let lasting = status.failures.as_ref().filter(|f| lasts(f, now)).map(Failures::reason);
     match (situation, reconciling, lasting) {
-        (Situation::Poolless { .. }, ..) => remove(conditions, kind::RECONCILING),
+        (Situation::WithoutPool { .. }, ..) => remove(conditions, kind::RECONCILING),
         (Situation::Failed { .. } | Situation::Working { .. }, Some((_, message)), Some(why)) => {
             put(kind::STALLED, Status::True, why, &message);
             remove(conditions, kind::RECONCILING);
@@ -151,19 +151,19 @@ pub fn describe(
     status.phase = Some(phase);
 }
 
-/// Reason of [`kind::REACHABLE`] after an attempt.
+/// Reason of [`kind::REACHABLE`] after a successful attempt.
 const CONNECTED: Reason = Reason::AsExpected;
-/// Reason of [`kind::REACHABLE`] after an attempt while nothing is heard of kubelet.
+/// Reason of [`kind::REACHABLE`] after a successful attempt while kubelet posts no status.
 const WITHOUT_KUBELET: Reason = Reason::AnswersWithoutKubelet;
 /// Reason of [`kind::REACHABLE`] before an attempt.
 const NOT_TRIED: Reason = Reason::Waiting;
 
-/// Brings the conditions in line with the health of the Node, as far as the host is concerned: an answer from before kubelet stopped says nothing
-/// about the present, nor does a failure from before the Node was Ready again. Such a failure is forgotten if it is not part of an operation,
-/// otherwise the next attempt is made at once.
+/// Updates the conditions for the host after a change of the Node's health: an answer from before kubelet stopped is outdated, and so is a
+/// failure from before the Node was Ready again. Such a failure is removed if it is not part of an operation; otherwise the next attempt is made
+/// at once.
 pub fn follow_node(
     status: &mut WindowsInstanceStatus,
-    (is_ready, is_unheard): (bool, bool),
+    (is_ready, is_ready_unknown): (bool, bool),
     says: &str,
     generation: Option<i64>,
     now: Timestamp,
@@ -184,7 +184,7 @@ pub fn follow_node(
     let Some((reaches, why)) = reachable else { return };
     let is_back = is_ready && was_healthy == Some(false);
     match reaches.as_str() {
-        "True" if is_unheard && why == CONNECTED => {
+        "True" if is_ready_unknown && why == CONNECTED => {
             put(kind::REACHABLE, Status::Unknown, NOT_TRIED, "kubelet has stopped since the host answered last");
         }
         "True" if is_ready && why == WITHOUT_KUBELET => put(kind::REACHABLE, Status::True, CONNECTED, ""),
@@ -205,23 +205,23 @@ pub fn follow_node(
     }
 }
 
-/// Reports whether it is unknown if the host answers, so that it has to be tried.
+/// Reports whether it is unknown if the host answers, so that a connection must be tried.
 pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
     find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "Unknown")
 }
 
-/// Records that the host answers although nothing is heard of kubelet.
+/// Records that the host answers although kubelet posts no status.
 pub fn answers_without_kubelet(status: &mut WindowsInstanceStatus, generation: Option<i64>, now: Timestamp) {
     let message = "kubelet posts no status of the Node, and the host answers: check the services on the host";
     set(&mut status.conditions, kind::REACHABLE, Status::True, WITHOUT_KUBELET, message, generation, now);
 }
 
-/// Details that kubelet's message does not have: that the host's entry is refused, or, if nothing is heard of the Node, whether the host answers.
-pub fn beside_kubelet(status: &WindowsInstanceStatus, is_unheard: bool) -> Option<String> {
+/// Returns details that kubelet's message lacks: that the host's entry is refused or, if kubelet posts no status, whether the host answers.
+pub fn beside_kubelet(status: &WindowsInstanceStatus, is_ready_unknown: bool) -> Option<String> {
     if let Some(refused) = &status.address_failures {
         return Some(format!("its entry is refused: {}", refused.last_message));
     }
-    let reachable = find(&status.conditions, kind::REACHABLE).filter(|_| is_unheard)?;
+    let reachable = find(&status.conditions, kind::REACHABLE).filter(|_| is_ready_unknown)?;
     match reachable.status.as_str() {
         "False" => Some(format!("the host does not answer either: {}", reachable.message)),
         "True" if reachable.reason == WITHOUT_KUBELET => {
@@ -249,7 +249,7 @@ fn times(count: i32) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
-/// Failure in words, with the time of the next attempt.
+/// Returns a failure as text, with the time of the next attempt.
 fn failed(f: &Failures) -> String {
     let next = f.next_retry_time.and_then(Time::known).map_or_else(|| "now".into(), shown);
     format!("{} (failed {}; next try {next})", f.summary(), times(f.count))
@@ -305,7 +305,7 @@ mod tests {
                 "Failed False: Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 2027-01-01T09:50:12Z)",
             ),
             (
-                Situation::Poolless { message: "the pool p does not exist" },
+                Situation::WithoutPool { message: "the pool p does not exist" },
                 None,
                 "Pending Unknown: the pool p does not exist",
             ),
@@ -319,9 +319,9 @@ mod tests {
             let status = described(&situation, failures);
             let c = find(&status.conditions, kind::READY).unwrap();
             assert_eq!(format!("{:?} {}: {}", status.phase.unwrap(), c.status, c.message), expected);
-            let rests = matches!(situation, Situation::Node { .. } | Situation::Poolless { .. });
+            let rests = matches!(situation, Situation::Node { .. } | Situation::WithoutPool { .. });
             assert_eq!(is_true(&status.conditions, kind::RECONCILING), !rests);
-            let stalls = matches!(situation, Situation::Poolless { .. });
+            let stalls = matches!(situation, Situation::WithoutPool { .. });
             assert_eq!(is_true(&status.conditions, kind::STALLED), stalls);
             assert_eq!(status.observed_generation, Some(3));
         }

@@ -1,4 +1,4 @@
-//! Status and conditions for users, from what was observed.
+//! Status and conditions for users, from the observed state.
 
 pub mod annotations;
 pub mod apply;
@@ -7,7 +7,7 @@ pub mod instance;
 pub mod policies;
 pub mod pool;
 
-/// A time as all messages show it.
+/// Returns a time in the form in which all messages show it.
 pub(crate) fn shown(at: jiff::Timestamp) -> String {
     api::Time::from(at).to_string()
 }

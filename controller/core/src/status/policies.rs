@@ -9,15 +9,16 @@ use jiff::Timestamp;
 /// State of the admission policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policies {
-    /// All policies are in force as they ship.
+    /// All policies are in force as shipped.
     InForce,
-    /// Some policies that limit the operator or other clients are not in force; nothing stops. With a message.
+    /// Some policies that limit the operator or other clients are not in force; no operation stops. Holds a message.
     Missing(String),
-    /// Hosts' daemons have no rights. With a reason and a message.
+    /// The daemons on the hosts have no permissions. Holds a reason and a message.
     Withheld(Reason, String),
 }
 
-/// Adds the condition of the policies to a pool's status. A pool that is `idle` (in mode Plan, or being deleted) needs no rights, and does not stall.
+/// Adds the condition of the policies to a pool's status. A pool that is `idle` (in mode Plan, or being deleted) needs no permissions and does
+/// not stall.
 pub fn describe(status: &mut WindowsNodePoolStatus, policies: &Policies, idle: bool, now: Timestamp) {
     let generation = status.observed_generation;
     let conditions = &mut status.conditions;

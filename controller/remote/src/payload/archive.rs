@@ -1,8 +1,8 @@
-//! Files that a host lacks, as one stream that can be resumed at any byte.
+//! Stream of the files that a host lacks, which can be resumed at any byte.
 //!
-//! A tar (POSIX ustar) whose entries are named by the SHA-256 of the content and hold the zstd frame as it lies in the
-//! payload. Where each byte comes from follows from the manifest alone: length and any offset are known without reading
-//! what lies before.
+//! The stream is a POSIX ustar archive. Each entry is named by the SHA-256 of its content and holds the zstd frame of
+//! the payload unchanged. The manifest alone determines the layout: the length and all offsets are known without
+//! reading a file.
 
 use std::{
     collections::BTreeSet,
@@ -24,16 +24,16 @@ use tokio::{
 
 use super::{Payload, PayloadError};
 
-/// Size of a tar block. Headers are one, contents are filled up to whole ones, and two empty ones end the stream.
+/// Size of a tar block. A header takes one block, contents are padded to whole blocks, and two zero blocks end the stream.
 const BLOCK_LEN: usize = 512;
 const BLOCK: u64 = BLOCK_LEN as u64;
-/// Maximum bytes that are read from a file at once: what one archive holds in memory.
+/// Maximum number of bytes that are read from a file at once and held in memory for each archive.
 const CHUNK: u64 = 64 << 10;
 
-/// Files that are read at once. A read takes moments, as all hosts get the same files; each more would be a thread more, with memory of its own.
+/// Limit of concurrent file reads. Each read is short, because all hosts get the same files, but needs a thread with its own memory.
 static READS: Semaphore = Semaphore::const_new(4);
 
-/// Stream of the files. Many streams can be read at once: each holds one chunk and at most one open file.
+/// Stream of payload files. Many streams can be read at once: each holds one chunk and at most one open file.
 #[derive(Debug)]
 pub struct Archive {
     name: String,
@@ -43,7 +43,7 @@ pub struct Archive {
     state: State,
 }
 
-/// Stretch of the stream, from its start to the start of the next one.
+/// Part of the stream, up to the start of the next segment.
 #[derive(Debug)]
 struct Segment {
     start: u64,
@@ -56,19 +56,19 @@ enum Source {
     Header(Box<[u8; BLOCK_LEN]>),
     /// Whole compressed file.
     File(PathBuf),
-    /// Zeros that fill a block, or end the stream.
+    /// Zeros that pad a block or end the stream.
     Zeros,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Bytes for the current position, and the file that they are from. Both may be empty.
+    /// Bytes at the current position, and the open file. Both may be empty.
     Ready(Bytes, Option<Open>),
     /// A chunk is being read.
     Reading(JoinHandle<io::Result<(Bytes, Open)>>),
 }
 
-/// Open file, with the number of its segment.
+/// Open file with the index of its segment.
 #[derive(Debug)]
 struct Open {
     segment: usize,
@@ -76,16 +76,16 @@ struct Open {
 }
 
 impl Archive {
-    /// Returns an archive of the files with these hashes.
+    /// Returns an archive of the payload files with the hashes in `missing`.
     ///
     /// # Errors
-    /// [`PayloadError::NotInPayload`] for the first hash that no file of the payload has.
+    /// [`PayloadError::NotInPayload`] for the first hash that is not in the payload.
     pub fn new(payload: &Payload, missing: &BTreeSet<String>) -> Result<Self, PayloadError> {
         let mut builder = Builder::default();
         let mut list = Sha256::new();
         for sha256 in missing {
             let blob = payload.blob(sha256)?;
-            // The size is in the list because a part of an upload fits only the same frame, not just the same content.
+            // The name depends on the compressed size as well, because a partial upload fits only the same frame, not just the same content.
             list.update(format!("{sha256} {}\n", blob.compressed));
             builder.add(BLOCK, Source::Header(Box::new(header(sha256, blob.compressed))));
             builder.add(blob.compressed, Source::File(blob.path.clone()));
@@ -104,23 +104,23 @@ impl Archive {
         })
     }
 
-    /// File name: `<32 hex digits>.tar`. The name follows from the content, so that a file of this name on a host, however short, is the beginning of
-    /// this stream.
+    /// Returns the file name, `<32 hex digits>.tar`. It is derived from the content, so a file of this name on a host, however short, is the
+    /// beginning of this stream.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Length of the stream in bytes.
+    /// Returns the length of the stream in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Always false: even an archive of nothing has an end mark.
+    /// Returns false: even an archive without files has an end mark.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Segment that the position lies in, its number and its end. None at the end of the stream.
+    /// Returns the index, the segment and its end at the current position, or `None` at the end of the stream.
     fn here(&self) -> Option<(usize, &Segment, u64)> {
         if self.position >= self.len {
             return None;
@@ -138,7 +138,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Adds a segment. An empty one is left out, so that every position lies in exactly one.
+    /// Adds a segment. Empty segments are left out, so that every position is in exactly one segment.
     fn add(&mut self, len: u64, source: Source) {
         if len > 0 {
             self.segments.push(Segment { start: self.len, source });
@@ -208,18 +208,18 @@ impl AsyncRead for Archive {
     }
 }
 
-/// Does blocking work once one of the [`READS`] is free.
+/// Runs blocking work once a permit of [`READS`] is free.
 async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let _turn = READS.acquire().await.map_err(io::Error::other)?;
     spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Converts an offset inside a block, for which the conversion is lossless.
+/// Converts a number of at most [`CHUNK`], for which the conversion is lossless.
 fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// Reads exactly `size` bytes of a file at `offset`. Blocks.
+/// Reads exactly `size` bytes at `offset` of a file. Blocks the thread.
 fn read_chunk(open: Option<Open>, segment: usize, path: &PathBuf, offset: u64, size: u64) -> io::Result<(Bytes, Open)> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot read payload file {}: {e}", path.display()));
     let mut file = match open {
@@ -233,7 +233,7 @@ fn read_chunk(open: Option<Open>, segment: usize, path: &PathBuf, offset: u64, s
 }
 
 impl AsyncSeek for Archive {
-    /// Seeks at once. A position beyond the end is an error, because a host that has more than the whole stream has another error.
+    /// Seeks immediately. A position beyond the end is an error.
     fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
         let position = match to {
             SeekFrom::Start(n) => Some(n),
@@ -243,7 +243,7 @@ impl AsyncSeek for Archive {
         match position {
             Some(position) if position <= self.len => {
                 self.position = position;
-                // A chunk that is still being read belongs to the old position; it is dropped when it comes.
+                // A chunk that is still being read belongs to the old position, so its result is dropped.
                 self.state = State::Ready(Bytes::new(), None);
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! Copy of a payload in another directory: for an init container, where a pod cannot mount the image that has it.
+//! Copies of a payload, for an init container where a pod cannot mount the payload's image.
 
 use std::{
     collections::BTreeSet,
@@ -10,18 +10,18 @@ use api::payload::{MANIFEST, Manifest};
 
 use super::{Payload, PayloadError};
 
-/// Marker of a directory for copies: files in it that the payload does not name are removed by a copy.
+/// Marker file of a directory for copies. A copy removes all files in such a directory that are not in the payload.
 const MARK: &str = ".windows-node-pools-payload";
 
 impl Payload {
-    /// Copies the payload in `from` to `to`, and returns the copy, whose contents were all checked. Files in `to` are replaced or removed, and no
-    /// link is followed. Blocks for seconds.
+    /// Copies the payload in `from` to `to`, verifies all contents and returns the copy. Other files in `to` are removed, and links are not followed.
+    /// Blocks for seconds.
     ///
     /// # Errors
-    /// Fails when [`Payload::open`] refuses `from`, when `to` has files that are no payload ([`PayloadError::Occupied`]), when a file cannot be
-    /// written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
+    /// Fails when [`Payload::open`] refuses `from`, when `to` has files that are not part of a payload ([`PayloadError::Occupied`]), when a file
+    /// cannot be written ([`PayloadError::Unwritable`]), and when [`Payload::verify_all`] refuses the copy.
     pub fn copy(from: &Path, to: &Path) -> Result<Self, PayloadError> {
-        // Manifests are the last: without them there is no payload.
+        // Manifests are copied last, because a directory without a manifest is not a payload.
         let (mut files, mut manifests) = (Vec::new(), Vec::new());
         for (_, source) in Self::directories(from) {
             let (manifest, _) = Self::open_one(&source)?;
@@ -47,9 +47,9 @@ impl Payload {
     }
 }
 
-/// Reports whether a directory is empty, or has a copy or the beginning of one: another directory may be a user's.
+/// Reports whether a directory may be overwritten: it is empty, or holds a complete or partial copy. Any other directory may belong to a user.
 fn is_for_copies(directory: &Path) -> io::Result<bool> {
-    // The marker is written over: as a link it would lead somewhere else.
+    // The caller overwrites the marker, so it must not be a link to another file.
     if let Ok(mark) = fs::symlink_metadata(directory.join(MARK)) {
         return Ok(mark.is_file());
     }
@@ -57,12 +57,12 @@ fn is_for_copies(directory: &Path) -> io::Result<bool> {
     Ok(Payload::directories(directory).values().any(parsed) || fs::read_dir(directory)?.next().is_none())
 }
 
-/// Removes everything but the named files and the directories that they are in. A link is removed itself, and its target stays.
+/// Removes everything except the named files and their directories. A link is removed, its target is kept.
 fn clear(directory: &Path, named: &BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
         let is_named = named.contains(&path);
-        // Sorted, a directory stands right before what is in it.
+        // In sorted order, a directory comes right before its content.
         let leads_there =
             named.range(path.clone()..).next().is_some_and(|file| *file != path && file.starts_with(&path));
         if kind.is_dir() && leads_there {
@@ -76,7 +76,7 @@ fn clear(directory: &Path, named: &BTreeSet<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a file under a temporary name, and then renames it.
+/// Copies a file under a temporary name and renames it.
 fn copy_file(from: &Path, to: PathBuf) -> Result<(), PayloadError> {
     let mut input =
         fs::File::open(from).map_err(|source| PayloadError::Unreadable { path: from.to_owned(), source })?;
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(copy.by_minor(), Payload::open(from.path()).unwrap().by_minor());
     }
 
-    /// Returns all files below a directory, by their paths in it.
+    /// Returns the relative paths of all files below a directory.
     fn tree(directory: &Path) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
@@ -151,7 +151,7 @@ mod tests {
         Payload::copy(from, &to).unwrap();
         let of_one = tree(&to);
 
-        // Now of two minor versions.
+        // The payload now has two minor versions.
         fs::remove_dir_all(from).unwrap();
         for minor in ["1.35", "1.36"] {
             write(&from.join(minor), &entries(minor.as_bytes()), LEVEL_FAST).unwrap();
@@ -165,12 +165,12 @@ mod tests {
         let left = tree(&to);
         assert!(left.iter().all(|file| file.starts_with("1.3") || file == MARK), "{left:?}");
 
-        // Back to one, where a directory and a file are links now.
+        // The payload has one version again, while a directory and a file of the copy are links.
         fs::remove_dir_all(from).unwrap();
         write(from, &entries(b"one"), LEVEL_FAST).unwrap();
         std::os::unix::fs::symlink(outside.path(), to.join("cni")).unwrap();
         std::os::unix::fs::symlink(&precious, to.join("kubelet.exe.zst")).unwrap();
-        // As if the process had ended in the middle of the copy.
+        // A copy that was interrupted has no manifests.
         for minor in ["1.35", "1.36"] {
             fs::remove_file(to.join(minor).join(MANIFEST)).unwrap();
         }
@@ -185,7 +185,7 @@ mod tests {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(from.path(), &entries(b"one"), LEVEL_FAST).unwrap();
         fs::write(to.path().join("letter"), "dear").unwrap();
-        // That of another program.
+        // Manifest of another program.
         fs::write(to.path().join(MANIFEST), "{}").unwrap();
         assert!(matches!(Payload::copy(from.path(), to.path()), Err(PayloadError::Occupied { .. })));
         assert_eq!(tree(to.path()), ["letter", MANIFEST].map(str::to_owned).into());
@@ -201,7 +201,7 @@ mod tests {
         let in_the_way = to.path().join("file");
         fs::write(&in_the_way, "").unwrap();
         assert!(matches!(Payload::copy(from.path(), &in_the_way), Err(PayloadError::Unwritable { .. })));
-        // Of the same size.
+        // Other content of the same size.
         let blob = from.path().join("kubelet.exe.zst");
         let mut bytes = fs::read(&blob).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

@@ -1,5 +1,5 @@
-//! The operator's side of the payload: the directory that `cargo xtask payload` makes, and [`Archive`], the one stream in
-//! which a host gets what it lacks. The format of the directory is in [`api::payload`].
+//! Payload of the operator: the directory that `cargo xtask payload` makes, and [`Archive`], the stream of the files
+//! that a host lacks. [`api::payload`] documents the format of the directory.
 
 mod archive;
 mod copy;
@@ -81,7 +81,7 @@ pub enum PayloadError {
     },
     /// A host lacks a file that is not in the payload.
     #[error(
-        "the payload has no file with the hash {sha256}; the host's answer is about another payload, so the operator asks it again"
+        "the payload has no file with the hash {sha256}; the host answered for another payload; the operator retries"
     )]
     NotInPayload {
         /// Hash of the file.
@@ -90,13 +90,13 @@ pub enum PayloadError {
 }
 
 impl PayloadError {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         Reason::PayloadInvalid
     }
 }
 
-/// Program whose version decides which clusters a payload is for.
+/// Destination of the kubelet, whose version determines for which clusters a payload is.
 const KUBELET: &str = r"C:\k\kubelet.exe";
 
 fn kubelet(manifest: &Manifest) -> Option<&File> {
@@ -106,7 +106,7 @@ fn kubelet(manifest: &Manifest) -> Option<&File> {
 /// Payload directory whose files are known to exist. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
-    /// Manifests by minor version of Kubernetes, or one for all versions.
+    /// Manifests by minor version of Kubernetes. The key `None` stands for all versions.
     manifests: Arc<BTreeMap<Option<u32>, Manifest>>,
     /// Files of all manifests, by hash. Files with the same content share one entry.
     blobs: Arc<BTreeMap<String, Blob>>,
@@ -123,8 +123,8 @@ struct Blob {
 }
 
 impl Payload {
-    /// Reads the manifest in `dir`, or the manifests in its directories that are named after minor versions of Kubernetes, as `1.36`, and checks that
-    /// every file is there and has its compressed size. Contents are not read: [`Payload::verify`] does that.
+    /// Reads the manifest in `dir`, or the manifests in its subdirectories that are named after minor versions of Kubernetes, such as `1.36`, and
+    /// checks that every file exists and has its compressed size. [`Payload::verify`] checks the contents.
     ///
     /// # Errors
     /// [`PayloadError::Unreadable`] when a manifest or the size of a file cannot be read. [`PayloadError::Manifest`] when
@@ -141,7 +141,7 @@ impl Payload {
         Ok(Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) })
     }
 
-    /// Returns a payload that has only its manifests, by minor version of Kubernetes: for a plan, which sends nothing.
+    /// Returns a payload of manifests only, by minor version of Kubernetes: for a plan, which sends no files.
     pub fn announced(manifests: BTreeMap<Option<u32>, Manifest>) -> Self {
         let files = manifests.values().flat_map(|manifest| &manifest.files);
         let blob = |f: &File| Blob { path: PathBuf::new(), compressed: f.compressed_size, size: f.size };
@@ -149,18 +149,18 @@ impl Payload {
         Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) }
     }
 
-    /// Manifests by minor version of Kubernetes.
+    /// Returns the manifests by minor version of Kubernetes.
     pub fn by_minor(&self) -> &BTreeMap<Option<u32>, Manifest> {
         &self.manifests
     }
 
-    /// Minor versions of Kubernetes of the kubelets whose version is known.
+    /// Returns the minor versions of Kubernetes of all kubelets whose version is known.
     pub fn kubelets(&self) -> BTreeSet<u32> {
         let minor = |version: &str| version.trim_start_matches('v').strip_prefix("1.")?.split('.').next()?.parse().ok();
         self.manifests.values().filter_map(|manifest| minor(kubelet(manifest)?.version.as_deref()?)).collect()
     }
 
-    /// Returns the payloads with the kubelet of each, for users.
+    /// Returns a description of the payloads and their kubelets, for messages.
     pub fn in_words(&self) -> String {
         let words = |(minor, manifest): (&Option<u32>, &Manifest)| {
             let of =
@@ -174,7 +174,7 @@ impl Payload {
         if all.is_empty() { "no version of Kubernetes".to_owned() } else { all.join(", ") }
     }
 
-    /// Finds the directories with manifests. `dir` itself if there are none, for an error that names it.
+    /// Returns the directories that have a manifest, or `dir` itself if there are none, so that the error names it.
     fn directories(dir: &Path) -> BTreeMap<Option<u32>, PathBuf> {
         let mut found = BTreeMap::new();
         let entries = if dir.join(MANIFEST).is_file() { None } else { fs::read_dir(dir).ok() };
@@ -219,8 +219,8 @@ impl Payload {
         Ok((manifest, blobs))
     }
 
-    /// Returns the manifest for nodes of a cluster whose oldest API server has this minor version: the newest that is not newer. If all are newer, it
-    /// is the oldest, which the check of its version refuses.
+    /// Returns the manifest for nodes of a cluster whose oldest API server has the minor version `server`: the newest one that is not newer. If all
+    /// are newer, returns the oldest, which the version check refuses.
     pub fn manifest(&self, server: Option<u32>) -> Option<&Manifest> {
         let fits = |minor: &Option<u32>| minor.zip(server).is_none_or(|(minor, server)| minor <= server);
         let newest = self.manifests.iter().rev().find(|(minor, _)| fits(minor));
@@ -232,13 +232,13 @@ impl Payload {
         self.manifests.values()
     }
 
-    /// Reports whether a host can be sent the file with this hash.
+    /// Reports whether the payload has a file with this hash.
     pub fn has(&self, sha256: &str) -> bool {
         self.blobs.contains_key(sha256)
     }
 
-    /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this check determines whose fault it is: the
-    /// operator's if it fails, otherwise that of the network or the host. Blocks for as long as reading and unpacking takes.
+    /// Checks the content of the file with this hash. After a host has answered `HashMismatch`, the result shows which side is at fault: the operator
+    /// if the check fails, otherwise the network or the host. Blocks while it reads and unpacks the file.
     ///
     /// # Errors
     /// [`PayloadError::NotInPayload`] when no file has this hash. [`PayloadError::Unreadable`] when the file cannot be
@@ -248,7 +248,7 @@ impl Payload {
         let unreadable = |source| PayloadError::Unreadable { path: blob.path.clone(), source };
         let file = fs::File::open(&blob.path).map_err(unreadable)?;
         let wrong = || PayloadError::WrongContent { path: blob.path.clone() };
-        // One byte more than it should have, so that a frame that never ends does not keep us.
+        // One byte more than expected, so that a frame without an end stops there.
         let mut content = zstd::Decoder::new(file).map_err(|_| wrong())?.take(blob.size + 1);
         let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 256 << 10]);
         loop {
@@ -265,10 +265,10 @@ impl Payload {
         if size == blob.size && hex::encode(hash.finalize()) == sha256 { Ok(()) } else { Err(wrong()) }
     }
 
-    /// Checks every content that could be sent. Blocks for seconds.
+    /// Checks the contents of all files. Blocks for seconds.
     ///
     /// # Errors
-    /// Fails when [`Payload::verify`] fails for a file. Those after it are not checked.
+    /// Fails when [`Payload::verify`] fails for a file. Later files are not checked.
     pub fn verify_all(&self) -> Result<(), PayloadError> {
         self.blobs.keys().try_for_each(|sha256| self.verify(sha256))
     }

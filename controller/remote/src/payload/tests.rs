@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::*;
 
-/// Returns a payload with a small file, an empty one, one of more than two chunks, one for a platform, and one that is there twice.
+/// Returns a payload with a small file, an empty file, a file of more than two chunks, a file for a platform, and a duplicate.
 fn payload() -> (tempfile::TempDir, Payload) {
     let dir = tempfile::tempdir().unwrap();
     let entries = [
@@ -49,7 +49,7 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
     for minor in ["1.34", "1.36", "1.9"] {
         write(&dir.path().join(minor), &[Entry::new(r"C:\k\kubelet.exe", minor)], LEVEL_FAST).unwrap();
     }
-    // No payload: a directory of another name, and one without a manifest.
+    // Directories that are no payload: one with another name, and one without a manifest.
     write(&dir.path().join("1.x"), &[Entry::new(r"C:\k\kubelet.exe", "x")], LEVEL_FAST).unwrap();
     fs::create_dir(dir.path().join("1.35")).unwrap();
     let payload = Payload::open(dir.path()).unwrap();
@@ -67,7 +67,7 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
     assert!(["1.34", "1.36", "1.9"].iter().all(|text| payload.has(&of(text))) && !payload.has(&of("1.x")));
     payload.verify_all().unwrap();
 
-    // One for all wins over directories.
+    // A manifest for all versions takes precedence over directories.
     write(dir.path(), &[Entry::new(r"C:\k\kubelet.exe", "all")], LEVEL_FAST).unwrap();
     let payload = Payload::open(dir.path()).unwrap();
     assert_eq!(payload.manifest(Some(34)).unwrap().files[0].sha256, of("all"));
@@ -76,7 +76,7 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
     assert!(Payload::default().manifest(None).is_none());
 }
 
-/// A control plane that goes from 1.33 over 1.34 to 1.35, as between two EUS releases of OpenShift: each other payload is a change of all nodes.
+/// Upgrades a control plane from 1.33 over 1.34 to 1.35, as between two EUS releases of OpenShift. Each other payload changes all nodes.
 #[test]
 fn nodes_go_over_two_minor_versions_in_one_change() {
     for (about, minors, changes) in

@@ -1,4 +1,4 @@
-//! `wicd.exe`, the only program that is sent to a host by itself, as the first file.
+//! `wicd.exe`, the only program that is sent to a host on its own, before all other files.
 
 use std::{
     fs, io,
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::PayloadError;
 
-/// `wicd.exe` that this operator sends. The file is sent unchanged, to [`api::host::launcher_path`].
+/// `wicd.exe` that this operator sends unchanged to [`api::host::launcher_path`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wicd {
     /// Path in the operator's image.
@@ -21,7 +21,7 @@ pub struct Wicd {
 }
 
 impl Wicd {
-    /// Reads the file for its hash.
+    /// Reads the file and computes its hash.
     ///
     /// # Errors
     /// [`PayloadError::Unreadable`] when the file cannot be opened or read, or is empty.
@@ -36,7 +36,7 @@ impl Wicd {
         Ok(Self { path: path.to_owned(), sha256: hex::encode(hash.finalize()), size })
     }
 
-    /// Path on a host.
+    /// Returns the path of the program on a host.
     pub fn destination(&self) -> String {
         api::host::launcher_path(&self.sha256)
     }

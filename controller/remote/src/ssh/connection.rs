@@ -19,7 +19,7 @@ use super::{
 /// Time limit for a disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Logged-in connection to a host that proved its key. Its methods may be used at the same time.
+/// Logged-in connection to a host that proved its key. Its methods may be used concurrently.
 pub struct Connection {
     logged_in: LoggedIn,
     /// Connection to the jump host, if the host is reached through one.
@@ -46,7 +46,7 @@ impl Connection {
     pub async fn connect(target: &Target) -> Result<Self, SshError> {
         let deadline = Instant::now() + target.connect_timeout;
         let (logged_in, peer, tunnel) = if let Some(jump_host) = &target.jump_host {
-            // In a box: it is large, and with it every future that logs in.
+            // Boxed because it is large, and so is every future that contains it.
             let (logged_in, peer, tunnel) = Box::pin(through(target, jump_host, deadline)).await?;
             (logged_in, peer, Some(tunnel))
         } else {
@@ -63,22 +63,22 @@ impl Connection {
         })
     }
 
-    /// Key that the host proved.
+    /// Returns the key that the host proved.
     pub fn host_key(&self) -> &HostKey {
         &self.logged_in.host_key
     }
 
-    /// Key that the host accepted.
+    /// Returns the identity that the host accepted.
     pub fn identity(&self) -> &Identity {
         &self.logged_in.identity
     }
 
-    /// Address that was connected to, or that the jump host was asked to connect to.
+    /// Returns the address that was connected to, directly or by the jump host.
     pub fn peer_address(&self) -> IpAddr {
         self.peer
     }
 
-    /// Disconnects. A connection that is dropped instead ends as well, but not before its last bytes are gone.
+    /// Disconnects. A connection that is dropped instead ends as well, but only after its last bytes are sent.
     pub async fn close(self) {
         if let Some(sftp) = self.sftp.get() {
             sftp.close();
@@ -104,10 +104,9 @@ impl Connection {
         self.logged_in.handle.is_closed()
     }
 
-    /// Does work for as long as the connection is open. A request over SFTP that is made in the moment in which the connection breaks would wait
-    /// until it times out.
+    /// Runs work until the connection closes. An SFTP request that is made while the connection breaks would otherwise wait for its timeout.
     pub(super) async fn while_open<T>(&self, work: impl Future<Output = Result<T, SshError>>) -> Result<T, SshError> {
-        // In a box: it is large, and with it every future that works on a host.
+        // Boxed because it is large, and so is every future that contains it.
         let work = Box::pin(work);
         tokio::select! {
             biased;
@@ -116,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// Returns the connection's end as an error, with `otherwise` if the connection's task has not reported a cause.
+    /// Returns the error for a connection that ended, with the cause `otherwise` if the connection's task has not reported one.
     pub(super) fn disconnected(&self, otherwise: &str) -> SshError {
         let why = self.logged_in.seen.end().unwrap_or_else(|| otherwise.to_owned());
         let error = SshError::Disconnected { address: self.address.clone(), why };
@@ -126,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Returns the connection's end as an error, once the connection is gone and its task has reported the cause.
+    /// Returns the error for a connection that ended, once its task has reported the cause.
     pub(crate) fn broken(&self) -> Option<SshError> {
         self.is_closed().then(|| self.logged_in.seen.end()).flatten().map(|why| self.disconnected(&why))
     }
@@ -136,7 +135,7 @@ impl Connection {
     }
 }
 
-/// Logs in to the host inside a connection to the jump host.
+/// Logs in to the host through the jump host.
 async fn through(
     target: &Target,
     jump_host: &JumpHost,

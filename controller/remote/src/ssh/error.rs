@@ -1,23 +1,22 @@
-//! Errors between the operator and a host.
+//! Errors of SSH operations on a host.
 
 use api::Reason;
 use std::{io, time::Duration};
 
 use api::act::{Act, HOST};
 
-/// Action and file, for errors.
+/// Action and path that an error message names.
 #[derive(Clone, Copy)]
 pub(super) struct Doing<'a> {
     pub(super) action: &'static str,
     pub(super) path: &'a str,
 }
 
-/// Error of an operation over SSH. The text is for users and safe to publish: it holds no key material, and of what the host says at most an excerpt
-/// without control characters.
+/// Error of an SSH operation. The text is safe to publish: it holds no key material, and at most a sanitised excerpt of the host's output.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each field is named in its variant's message")]
 pub enum SshError {
-    /// Nothing listens at the port.
+    /// Nothing listens on the port.
     #[error(
         "{address} port {port} refuses connections: check that the OpenSSH server runs there and listens on this port"
     )]
@@ -27,7 +26,7 @@ pub enum SshError {
         #[source]
         source: io::Error,
     },
-    /// The host did not answer in time; `phase` is what was being waited for.
+    /// The host did not answer in time. `phase` names the step that timed out.
     #[error("{address} did not answer within {} s (waited for {phase}): check that the host is up and that no firewall is in between", .after.as_secs())]
     ConnectTimeout { address: String, phase: &'static str, after: Duration },
     /// The host cannot be reached: no route, or another network error.
@@ -37,7 +36,7 @@ pub enum SshError {
         #[source]
         source: io::Error,
     },
-    /// The name has no address.
+    /// The name cannot be resolved.
     #[error("the name {address} cannot be resolved: check the name and the cluster's DNS, or give an IP address")]
     NameNotResolved {
         address: String,
@@ -63,14 +62,14 @@ pub enum SshError {
         "{address} offers the host key {offered}, which is not in known_hosts: add it there once you have verified it"
     )]
     HostKeyUnknown { address: String, offered: String },
-    /// The host accepted no key.
+    /// The host accepted none of the keys.
     #[error(
         "{username} cannot log in to {address} with {}: add one of these public keys to the user's authorized keys on the \
          host (administrators_authorized_keys for an administrator)",
         if .tried.is_empty() { "any key, as none was given".to_owned() } else { .tried.join(", ") }
     )]
     AuthenticationFailed { address: String, username: String, tried: Vec<String> },
-    /// The jump host cannot be connected to, or the connection to it broke. `fault` names the cause and the remedy.
+    /// The operator cannot connect to the jump host, or the connection broke. `fault` names the cause and the remedy.
     #[error("the jump host cannot be used, and the host behind it was not reached: {fault}")]
     JumpHostUnreachable { fault: Box<SshError> },
     /// The jump host proved another key than the declared one. Another machine may intercept the connection.
@@ -103,21 +102,21 @@ pub enum SshError {
          and the network between"
     )]
     Disconnected { address: String, why: String },
-    /// The command still ran when its time limit was over. `log` is the end of its output.
+    /// The command exceeded its time limit. `log` is the end of its output.
     #[error("the command still ran on {address} after {} s, check why the host is slow: {command}", .after.as_secs())]
     CommandTimeout { address: String, command: String, after: Duration, log: String },
-    /// The server would not start the command.
+    /// The server did not start the command.
     #[error(
         "{address} refuses to run commands for this user: check ForceCommand and the shell in its sshd configuration"
     )]
     CommandRefused { address: String },
-    /// A request about a file failed.
+    /// A file operation failed.
     #[error("cannot {action} {path} on {address}: {why}")]
     TransferFailed { address: String, action: &'static str, path: String, why: String },
     /// The host's drive has no space left.
     #[error("cannot write {path} on {address}: its disk is full; free some space")]
     DiskFull { address: String, path: String },
-    /// The server has no SFTP, or something else answers in its place.
+    /// The server offers no SFTP, or something else answers in its place.
     #[error("{address} does not offer SFTP: {why}")]
     NotASftpServer { address: String, why: String },
     /// The path must not be sent to a host. An error in the operator or in its input.
@@ -142,7 +141,7 @@ pub enum SshError {
 }
 
 impl SshError {
-    /// Returns the error of a log-in to the host of this name, for acts that name the host.
+    /// Adds the name of the host, which the remedy for a changed host key needs.
     #[must_use]
     pub fn of_host(mut self, name: &str) -> Self {
         if let Self::HostKeyMismatch { host, .. } = &mut self {
@@ -151,7 +150,7 @@ impl SshError {
         self
     }
 
-    /// Stable reason for conditions and metrics.
+    /// Returns the stable reason for conditions and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::ConnectRefused { .. }
@@ -178,7 +177,7 @@ impl SshError {
         }
     }
 
-    /// Reports whether the jump host, or its declaration, is at fault. Nothing is known of the host then.
+    /// Reports whether the jump host or its configuration is at fault. The state of the host is then unknown.
     pub fn is_of_jump_host(&self) -> bool {
         matches!(
             self,
@@ -189,7 +188,7 @@ impl SshError {
         )
     }
 
-    /// Reports whether a retry may succeed without an action. Other errors are retried as well, but a user must act.
+    /// Reports whether a retry may succeed without a user's action. Other errors are retried as well.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

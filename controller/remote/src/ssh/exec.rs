@@ -1,4 +1,4 @@
-//! Start of a command, and the wait for its exit status.
+//! Execution of a command, and the wait for its exit status.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -7,16 +7,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Connection, SshError, path, tail};
 
-/// Time that a channel may stay open after the exit status. Windows' sshd keeps it open for as long as any child of the command holds its output,
+/// Time that a channel may stay open after the exit status. Windows' sshd keeps it open while any child process of the command holds its output,
 /// which a service that the command started may do forever.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// End of a command.
+/// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// Exit status. `None`: the channel closed without one, as at a reboot or when the command was killed.
+    /// Exit status. `None` if the channel closed without one, as at a reboot or when the command was killed.
     pub status: Option<u32>,
-    /// Last 4 KiB of standard output and error, safe to print. For users only, never to be parsed.
+    /// Last 4 KiB of standard output and error, sanitised. For users only, never parsed.
     pub log: String,
 }
 
@@ -49,15 +49,15 @@ impl Progress {
     }
 }
 
-/// Exit status of a POSIX shell that finds no program of the name.
+/// Exit status of a POSIX shell that does not find the program.
 pub(crate) const NOT_FOUND: u32 = 127;
 
 impl Connection {
-    /// Runs `command` (see [`path::check_command`]) and waits until it ends, `timeout` at most, from sending the request. If the shell finds no such
-    /// program ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells.
+    /// Runs `command` (see [`path::check_command`]) and waits at most `timeout` until it ends. If the shell does not find the program
+    /// ([`NOT_FOUND`]), the command is repeated in the form for POSIX shells.
     ///
-    /// A host that goes away after it started the command gives an [`Exit`] without a status; before, an error. A command
-    /// that is still running when the time is over is not killed: SSH cannot do so on Windows.
+    /// If the host disconnects after it started the command, the result is an [`Exit`] without a status; before, it is an error. A command that
+    /// exceeds the time limit is not killed, because SSH cannot do so on Windows.
     ///
     /// # Errors
     /// [`SshError::BadCommand`] when [`path::check_command`] refuses `command`. [`SshError::CommandTimeout`] when the command
@@ -86,8 +86,7 @@ impl Connection {
                 result?;
                 in_time = true;
             }
-            // Otherwise a command with endless output would be read for as long as the connection lives. Fails if the
-            // host has closed it first.
+            // Otherwise the output of an endless command would be read until the connection ends. Fails if the host closed the channel first.
             let _ = tokio::time::timeout(CLOSE_GRACE, input.close()).await;
         }
         if !in_time {
@@ -107,8 +106,7 @@ impl Connection {
         Ok(Exit { status: progress.status, log: progress.output.text() })
     }
 
-    /// Reads the channel to its end. Output is read as fast as it comes: an unread channel would hold up the whole
-    /// connection, and with it SFTP.
+    /// Reads the channel to its end as fast as output arrives: an unread channel would block the whole connection, including SFTP.
     async fn run(
         &self,
         command: &str,
@@ -118,7 +116,7 @@ impl Connection {
     ) -> Result<(), SshError> {
         let send = async {
             input.exec(true, command).await?;
-            // No standard input, as with ssh -n: a command that reads it sees its end instead of waiting.
+            // Standard input is closed, as with `ssh -n`, so that a command that reads it does not wait.
             input.eof().await
         };
         send.await.map_err(|error| self.lost(&error))?;

@@ -10,22 +10,22 @@ use russh_sftp::{
 use super::error::Doing;
 use super::{Connection, SshError, path, sftp, sftp::Sftp, upload};
 
-/// Maximum entries of a directory, more than any of the operator's has: a host that lists forever is stopped.
+/// Maximum number of entries that are read from a directory, so that an endless listing stops. The operator's directories have fewer.
 const MAX_ENTRIES: usize = 10_000;
 
 /// Entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Name in the directory, checked to be one that [`sftp_path`](super::sftp_path) takes.
+    /// Name of the entry, which [`sftp_path`](super::sftp_path) accepts.
     pub name: String,
     /// True if the entry is a directory.
     pub is_directory: bool,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
 impl Connection {
-    /// Sends one request over SFTP, for as long as there is a connection.
+    /// Sends one SFTP request. Fails as soon as the connection closes.
     async fn request<T>(
         &self,
         doing: Doing<'_>,
@@ -35,7 +35,7 @@ impl Connection {
         self.while_open(work).await
     }
 
-    /// Reads a file; returns `None` if it is missing. A file of more than `limit` bytes is an error.
+    /// Reads a file of at most `limit` bytes. Returns `None` if the file is missing.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooLarge`] when the file has
@@ -50,7 +50,7 @@ impl Connection {
         let opened = sftp::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
         let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
         let bytes = self.read_open(sftp, &handle.handle, limit, doing).await;
-        // Only after a read that failed may closing fail, and then that error is the one to report.
+        // An error of the read takes precedence over an error of closing.
         let closed = sftp.raw.close(handle.handle).await;
         let bytes = bytes?;
         closed.map_err(|error| self.failed(&error, doing))?;
@@ -59,7 +59,7 @@ impl Connection {
 
     async fn read_open(&self, sftp: &Sftp, handle: &str, limit: usize, doing: Doing<'_>) -> Result<Vec<u8>, SshError> {
         let chunk = u32::try_from(sftp.chunk).unwrap_or(1);
-        // The size with the first read: a small file then takes one round trip.
+        // The size is requested together with the first read, so that a small file takes one round trip.
         let (size, mut read) = tokio::join!(sftp.raw.fstat(handle), sftp.raw.read(handle, 0, chunk));
         let size = size.ok().and_then(|attributes| attributes.attrs.size);
         let mut bytes = Vec::new();
@@ -85,8 +85,8 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Writes a file, with the directories above it, so that a reader sees the old bytes or all of the new ones: to
-    /// `path.partial` first, which then takes the file's place.
+    /// Writes a file and creates its parent directories. A reader sees either the old or the new content, because the bytes are written to
+    /// `path.partial`, which then replaces the file.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path` or `path.partial`. [`SshError::DiskFull`]
@@ -112,9 +112,8 @@ impl Connection {
         }
     }
 
-    /// Changes a small file in place, so that it keeps its owner and its access list, which a file that replaces it would not have. `old` is the
-    /// current content. All goes in one request, in which what is no longer needed is overwritten with newlines before it is cut off: at no time does
-    /// the end of the old text follow the new one.
+    /// Changes a small file in place, which keeps its owner and access list. `old` is the current content. A single write request overwrites surplus
+    /// bytes with newlines before the file is truncated, so that the end of the old text never follows the new text.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooLarge`] when the change does
@@ -161,8 +160,8 @@ impl Connection {
         })
     }
 
-    /// Returns the directory that the user's session begins in: the user's profile. `None` if its path has characters that no path of the operator
-    /// may have.
+    /// Returns the directory in which an SFTP session of the user begins: the user's profile. Returns `None` if its path has characters that the
+    /// operator does not allow in paths.
     ///
     /// # Errors
     /// [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
@@ -173,7 +172,7 @@ impl Connection {
         Ok(found.files.first().and_then(|home| path::windows_path(&home.filename)))
     }
 
-    /// Returns the size of a file in bytes; `None` if the file is missing.
+    /// Returns the size of a file in bytes, or `None` if the file is missing.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
@@ -186,7 +185,7 @@ impl Connection {
         Ok(found.map(|a| a.attrs.size.unwrap_or_default()))
     }
 
-    /// Makes a directory and its parents; one that exists is fine.
+    /// Creates a directory and its parents. An existing directory is not an error.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::DiskFull`] when the host has no
@@ -199,7 +198,7 @@ impl Connection {
         self.while_open(async { self.make_directories(self.sftp().await?, &remote, doing).await }).await
     }
 
-    /// Removes a file; one that is missing is fine.
+    /// Removes a file. A missing file is not an error.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
@@ -211,25 +210,25 @@ impl Connection {
         self.request(doing, async |sftp| sftp::found(sftp.raw.remove(remote).await)).await.map(drop)
     }
 
-    /// Removes a directory if it is empty. Reports whether it is gone; a missing directory is.
+    /// Removes a directory if it is empty. Reports whether the directory is missing afterwards.
     ///
     /// # Errors
-    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
-    /// does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when
-    /// the connection breaks. A host that refuses is no error, whatever its reason.
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host does not answer in time.
+    /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks. A refusal by the host is not
+    /// an error.
     pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "remove the directory", path };
         let remote = path::checked(path)?;
         let remove = async |sftp: &Sftp| match sftp::found(sftp.raw.rmdir(remote).await) {
             Ok(_) => Ok(true),
-            // The protocol has no code of its own for a directory that is not empty.
+            // The protocol has no status code for a directory that is not empty.
             Err(Error::Status(_)) => Ok(false),
             Err(error) => Err(error),
         };
         self.request(doing, remove).await
     }
 
-    /// Renames a file, and replaces a file at `to`.
+    /// Renames a file, and replaces an existing file at `to`.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `from` or `to`. [`SshError::TransferFailed`] when
@@ -241,7 +240,7 @@ impl Connection {
         self.request(doing, async |sftp| sftp.replace(&from, &to).await).await
     }
 
-    /// Lists the entries of a directory, in no order; none if the directory is missing. Names that are not printable ASCII are left out.
+    /// Lists the entries of a directory in no particular order. A missing directory has none. Names that are not printable ASCII are left out.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooManyEntries`] when the
@@ -291,7 +290,7 @@ impl Connection {
         }
     }
 
-    /// Opens a file for writing, and makes the directories above it if they are missing.
+    /// Opens a file for writing, and creates missing parent directories.
     pub(super) async fn create(
         &self,
         sftp: &Sftp,
@@ -317,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Closes a file that was written. Errors count: a server may find out only then that bytes did not fit.
+    /// Closes a file after a write. Errors matter, because a server may report only then that its disk is full.
     pub(super) async fn finish(
         &self,
         sftp: &Sftp,
@@ -335,7 +334,7 @@ impl Connection {
     }
 
     async fn make_directories(&self, sftp: &Sftp, remote: &str, doing: Doing<'_>) -> Result<(), SshError> {
-        // Upwards to the first that exists, then down.
+        // Walk up to the first directory that exists, then create the missing ones.
         let mut missing = Vec::new();
         let mut next = Some(remote);
         while let Some(directory) = next {
@@ -355,7 +354,7 @@ impl Connection {
         }
         for directory in missing.into_iter().rev() {
             if let Err(error) = sftp.raw.mkdir(directory, FileAttributes::empty()).await {
-                // Another process may have made it in between; SFTP version 3 has no code for that.
+                // Another process may have created it; SFTP version 3 has no status code for that.
                 if !sftp.raw.stat(directory).await.is_ok_and(|attributes| attributes.attrs.is_dir()) {
                     return Err(self.write_failed(sftp, &error, directory, doing).await);
                 }
@@ -385,7 +384,7 @@ impl Connection {
     }
 }
 
-/// Returns the offset and the bytes to write so that a file has the content `new`, but for its length.
+/// Returns the offset and the bytes of a write that turns `old` into `new`, followed by newlines if `new` is shorter.
 pub(super) fn difference(old: &[u8], new: &[u8]) -> (usize, Vec<u8>) {
     let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let mut data = new[same..].to_vec();

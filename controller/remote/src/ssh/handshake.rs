@@ -1,4 +1,4 @@
-//! Log-in to one SSH server, a host or a jump host: addresses, key exchange, host key, log-in. All within one time limit.
+//! Log-in to one SSH server, a host or a jump host, with one time limit for name look-up, key exchange and log-in.
 
 use std::{
     borrow::Cow,
@@ -25,41 +25,41 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     HostKey, HostKeyCheck, Identity, SshError, Target,
-    host_key::{self, Verdict},
+    host_key::{self, HostKeyDecision},
     tail,
 };
 
-/// Interval of keepalives to a silent host: after three without an answer the connection is closed.
+/// Interval of keepalives to a silent host. The connection is closed after [`KEEPALIVE_MAX`] keepalives without an answer.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_MAX: usize = 3;
 
-/// Time after which a peer that stalls before log-in or stops reading is disconnected, which keepalives do not do. Beyond the keepalives' 60 s.
+/// Time after which a peer that stalls before log-in or stops reading is disconnected, which keepalives do not do. Longer than their 60 s.
 const INACTIVITY: Duration = Duration::from_secs(90);
 
-/// Bytes that a host may send ahead on one channel. The window governs downloads, which are small here, and is the most that a host which floods a
-/// channel can have on its way.
+/// Number of bytes that a host may send ahead on one channel. The window limits the speed of downloads, which are small here, and the memory that a
+/// host can fill by flooding a channel.
 const WINDOW: u32 = 256 * 1024;
 
-/// Messages (of 32 KiB at most) that wait for their channel's reader. Both channels of an operation are always read, so
-/// few are enough, and 100 connections stay small.
+/// Maximum number of messages (of up to 32 KiB) that wait for the reader of their channel. Both channels of an operation are always read, so few are
+/// enough, and 100 connections need little memory.
 const CHANNEL_BUFFER: usize = 8;
 
-/// Key exchanges of hosts that allow FIPS 140 alone, in addition to the usual ones.
+/// Key exchanges for hosts that allow only FIPS 140 algorithms, in addition to the defaults.
 const ECDH: [kex::Name; 3] = [kex::ECDH_SHA2_NISTP256, kex::ECDH_SHA2_NISTP384, kex::ECDH_SHA2_NISTP521];
 
 const CIPHERS: [cipher::Name; 5] =
     [cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR, cipher::AES_192_CTR, cipher::AES_128_CTR];
 
-/// Server that proved its key and let the operator in.
+/// Connection to a server that proved its key and accepted the log-in.
 pub(super) struct LoggedIn {
     pub(super) handle: client::Handle<Client>,
-    pub(super) seen: Arc<Seen>,
+    pub(super) seen: Arc<TaskState>,
     pub(super) host_key: HostKey,
     pub(super) identity: Arc<Identity>,
 }
 
 impl LoggedIn {
-    /// Disconnects, and waits until the connection has ended. The caller bounds the time.
+    /// Disconnects, and waits until the connection has ended. The caller limits the time.
     pub(super) async fn close(self) {
         if self.handle.disconnect(Disconnect::ByApplication, "", "en").await.is_ok() {
             let _ = self.handle.await;
@@ -67,17 +67,17 @@ impl LoggedIn {
     }
 }
 
-/// Observations of the connection's own task.
+/// Observations of the connection's task.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct TaskState {
     host_key: Mutex<Option<HostKey>>,
     end: Mutex<Option<String>>,
-    /// Token that is cancelled when the connection is gone.
+    /// Token that is cancelled when the connection has ended.
     pub(super) over: CancellationToken,
 }
 
-impl Seen {
-    /// Cause of the connection's end, once its task knows.
+impl TaskState {
+    /// Returns the cause of the connection's end, once the task has reported it.
     pub(super) fn end(&self) -> Option<String> {
         Self::get(&self.end)
     }
@@ -91,11 +91,11 @@ impl Seen {
     }
 }
 
-/// View of the host for the connection's task.
+/// Event handler of the connection's task.
 pub(super) struct Client {
     address: String,
     check: HostKeyCheck,
-    seen: Arc<Seen>,
+    seen: Arc<TaskState>,
 }
 
 impl Drop for Client {
@@ -104,7 +104,7 @@ impl Drop for Client {
     }
 }
 
-/// End of the connection's task.
+/// Cause of the end of the connection's task.
 #[derive(Debug)]
 pub(super) enum End {
     Protocol(russh::Error),
@@ -120,27 +120,27 @@ impl From<russh::Error> for End {
 impl client::Handler for Client {
     type Error = End;
 
-    /// Checks the server key at each key exchange, so again when a long connection renews its keys: the key must stay the same.
+    /// Checks the server key at each key exchange. When a long connection renews its session keys, the server key must stay the same.
     async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, End> {
         let offered = match key {
             PublicKeyOrCertificate::PublicKey { key, .. } => HostKey::of(key),
             PublicKeyOrCertificate::Certificate(_) => None,
         };
         let offered = offered.ok_or(russh::Error::UnknownKey)?;
-        let verdict = match Seen::get(&self.seen.host_key) {
+        let verdict = match TaskState::get(&self.seen.host_key) {
             Some(first) => HostKeyCheck::Pinned(first).verdict(&offered),
             None => self.check.verdict(&offered),
         };
         let (address, fingerprint) = (self.address.clone(), offered.fingerprint());
         match verdict {
-            Verdict::Accepted => {
-                Seen::set(&self.seen.host_key, offered);
+            HostKeyDecision::Accepted => {
+                TaskState::set(&self.seen.host_key, offered);
                 Ok(true)
             }
-            Verdict::Mismatch(expected) => {
+            HostKeyDecision::Mismatch(expected) => {
                 Err(End::HostKey(SshError::HostKeyMismatch { host: None, address, expected, offered: fingerprint }))
             }
-            Verdict::Unknown => Err(End::HostKey(SshError::HostKeyUnknown { address, offered: fingerprint })),
+            HostKeyDecision::Unknown => Err(End::HostKey(SshError::HostKeyUnknown { address, offered: fingerprint })),
         }
     }
 
@@ -156,7 +156,7 @@ impl client::Handler for Client {
             DisconnectReason::Error(End::Protocol(error)) => tail::excerpt(&error.to_string()),
             DisconnectReason::Error(End::HostKey(error)) => error.to_string(),
         };
-        Seen::set(&self.seen.end, why);
+        TaskState::set(&self.seen.end, why);
         match reason {
             DisconnectReason::ReceivedDisconnect(_) => Ok(()),
             DisconnectReason::Error(end) => Err(end),
@@ -164,11 +164,11 @@ impl client::Handler for Client {
     }
 }
 
-/// Attempts to log in to a server, each with other types of host keys.
+/// Attempts to log in to a server, each with a different set of host key types.
 pub(super) struct Attempts {
     now: Vec<Algorithm>,
     left: std::vec::IntoIter<Vec<Algorithm>>,
-    /// Error of the first attempt, which names the key that the server prefers. It names the key that the server prefers.
+    /// Error of the first attempt, which names the key that the server prefers.
     first: Option<SshError>,
 }
 
@@ -178,7 +178,7 @@ impl Attempts {
         Self { now: left.next().unwrap_or_default(), left, first: None }
     }
 
-    /// Algorithms of the current attempt.
+    /// Returns the algorithms of the current attempt.
     pub(super) fn algorithms(&self) -> &[Algorithm] {
         &self.now
     }
@@ -186,7 +186,7 @@ impl Attempts {
     /// Starts the next attempt if another key of the server may be the expected one.
     ///
     /// # Errors
-    /// The error that all attempts come to.
+    /// Returns the error of the first attempt when none is left, and `error` itself if it is not about the host key.
     pub(super) fn fail(&mut self, error: SshError) -> Result<(), SshError> {
         if !matches!(error, SshError::HostKeyMismatch { .. }) {
             return Err(error);
@@ -202,7 +202,7 @@ impl Attempts {
     }
 }
 
-/// Dials a host and logs in.
+/// Connects to a host directly and logs in.
 pub(super) async fn direct(target: &Target, deadline: Instant) -> Result<(LoggedIn, IpAddr), SshError> {
     let mut attempts = Attempts::of(target);
     loop {
@@ -214,7 +214,7 @@ pub(super) async fn direct(target: &Target, deadline: Instant) -> Result<(Logged
     }
 }
 
-/// Does everything after TCP: key exchange, host key, log-in.
+/// Performs the steps after the TCP connection: key exchange, host key check, log-in.
 pub(super) async fn establish<S>(
     target: &Target,
     stream: S,
@@ -224,21 +224,21 @@ pub(super) async fn establish<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let seen = Arc::<Seen>::default();
+    let seen = Arc::<TaskState>::default();
     let client = Client { address: target.address.clone(), check: target.host_key.clone(), seen: Arc::clone(&seen) };
     let exchange = client::connect_stream(Arc::new(config(algorithms.to_vec())), stream, client);
     let mut handle = within(target, deadline, "the SSH key exchange", exchange)
         .await?
         .map_err(|end| handshake_error(target, algorithms, end))?;
     let identity = within(target, deadline, "the SSH log-in", log_in(target, &mut handle, &seen)).await??;
-    // Set before log-in can begin.
-    let host_key = Seen::get(&seen.host_key).ok_or_else(|| disconnected(target, &seen))?;
+    // The host key is set before log-in can begin.
+    let host_key = TaskState::get(&seen.host_key).ok_or_else(|| disconnected(target, &seen))?;
     Ok(LoggedIn { handle, seen, host_key, identity })
 }
 
-/// Returns the SSH configuration. The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
-/// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for hosts that allow no
-/// other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere. The page `docs/guide/hosts.md` lists what is offered.
+/// Returns the SSH configuration. OpenSSH on Windows Server 2019 and 2022 lacks strict key exchange, without which ChaCha20-Poly1305 and
+/// encrypt-then-MAC modes are vulnerable to Terrapin (CVE-2023-48795), so neither is offered. AES-CTR with a plain MAC is for hosts without AES-GCM.
+/// Compression costs CPU and may be abused. SHA-1 is never used. The page `docs/guide/hosts.md` lists all algorithms.
 fn config(host_keys: Vec<Algorithm>) -> client::Config {
     client::Config {
         window_size: WINDOW,
@@ -270,24 +270,24 @@ pub(super) async fn resolve(target: &Target, deadline: Instant) -> Result<Vec<So
     if found.is_empty() { Err(SshError::NameNotResolved { address, source: None }) } else { Ok(found) }
 }
 
-/// Returns the addresses to try, each with how many are left with it.
+/// Returns the addresses to try, each with the number of untried addresses including itself.
 pub(super) fn in_turn(addresses: Vec<SocketAddr>) -> impl Iterator<Item = (u32, SocketAddr)> {
     (1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev().zip(addresses)
 }
 
-/// Returns the time for one of the addresses that are left: none has more than its share.
+/// Returns the time limit for the next address: an equal share of the remaining time.
 pub(super) fn share(deadline: Instant, left: u32) -> Duration {
     deadline.saturating_duration_since(Instant::now()) / left.max(1)
 }
 
-/// Tries each address of the target in turn.
+/// Connects to the first address of the target that accepts a connection.
 pub(super) async fn dial(target: &Target, deadline: Instant) -> Result<(TcpStream, IpAddr), SshError> {
     let address = target.address.clone();
     let mut failure = SshError::NameNotResolved { address: address.clone(), source: None };
     for (left, peer) in in_turn(resolve(target, deadline).await?) {
         failure = match timeout(share(deadline, left), TcpStream::connect(peer)).await {
             Ok(Ok(stream)) => {
-                // Without it, each small SFTP request waits for the answer to the one before (Nagle).
+                // Without it, each small SFTP request waits for the answer to the previous one (Nagle's algorithm).
                 if let Err(source) = stream.set_nodelay(true) {
                     return Err(SshError::Unreachable { address, source });
                 }
@@ -322,8 +322,8 @@ fn timed_out(target: &Target, phase: &'static str) -> SshError {
     SshError::ConnectTimeout { address: target.address.clone(), phase, after: target.connect_timeout }
 }
 
-fn disconnected(target: &Target, seen: &Seen) -> SshError {
-    let why = Seen::get(&seen.end).unwrap_or_else(|| "the host closed it during log-in".to_owned());
+fn disconnected(target: &Target, seen: &TaskState) -> SshError {
+    let why = TaskState::get(&seen.end).unwrap_or_else(|| "the host closed it during log-in".to_owned());
     SshError::Disconnected { address: target.address.clone(), why }
 }
 
@@ -333,7 +333,7 @@ fn handshake_error(target: &Target, algorithms: &[Algorithm], end: End) -> SshEr
     let is_limited = algorithms.len() < host_key::all().len();
     match end {
         End::HostKey(error) => error,
-        // Only the types of the known keys were asked for.
+        // Only the types of the known keys were requested.
         End::Protocol(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. })
             if is_limited && !expected.is_empty() =>
         {
@@ -370,14 +370,18 @@ fn handshake_error(target: &Target, algorithms: &[Algorithm], end: End) -> SshEr
     }
 }
 
-/// Returns the names of algorithms, without those that only announce extensions.
+/// Returns the names of algorithms, without names that only announce extensions.
 fn names(all: &[String]) -> String {
     let is_extension = |name: &str| name.starts_with("ext-info-") || name.starts_with("kex-strict-");
     all.iter().map(String::as_str).filter(|name| !is_extension(name)).collect::<Vec<_>>().join(", ")
 }
 
-/// Tries the keys in turn. A key that the host does not know is refused before anything is signed with it.
-async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &Seen) -> Result<Arc<Identity>, SshError> {
+/// Tries the keys in order. A host refuses an unknown key before anything is signed with it.
+async fn log_in(
+    target: &Target,
+    handle: &mut client::Handle<Client>,
+    seen: &TaskState,
+) -> Result<Arc<Identity>, SshError> {
     let mut tried = Vec::new();
     for identity in &target.keys {
         let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
@@ -407,7 +411,7 @@ async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &See
     Err(SshError::AuthenticationFailed { address: target.address.clone(), username: target.username.clone(), tried })
 }
 
-/// Returns the hash for RSA signatures; none if the host takes SHA-1 alone. A host that does not say gets SHA-512, which OpenSSH has taken since 7.2.
+/// Returns the hash for RSA signatures, or `None` if the host accepts only SHA-1. The default is SHA-512, which OpenSSH supports since 7.2.
 async fn rsa_hash(handle: &client::Handle<Client>) -> Option<HashAlg> {
     match handle.best_supported_rsa_hash().await {
         Ok(Some(hash)) => hash,

@@ -1,4 +1,4 @@
-//! SHA-256 of a host's file, computed here from its bytes: a host's report on its own files proves nothing.
+//! SHA-256 of a file on a host, computed by the operator: a hash that the host reports proves nothing.
 
 use futures::{StreamExt, stream};
 use russh_sftp::{
@@ -14,11 +14,11 @@ use super::{
     sftp::{Sftp, found},
 };
 
-/// Read requests in flight: 512 KiB for each connection.
+/// Number of read requests in flight: 512 KiB for each connection.
 const DEPTH: usize = 16;
 
 impl Connection {
-    /// Reports whether the host has a file of exactly these bytes at `path`. All of them are read back.
+    /// Reports whether the file at `path` on the host has this size and hash. Reads the whole file.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
@@ -43,7 +43,7 @@ impl Connection {
     }
 }
 
-/// Returns the hash of the first `size` bytes of an open file; `None` if it has fewer.
+/// Returns the hash of the first `size` bytes of an open file, or `None` if it has fewer.
 async fn hash(sftp: &Sftp, handle: &str, size: u64) -> Result<Option<String>, Error> {
     let chunk = sftp.chunk as u64;
     let offsets = stream::iter((0..size.div_ceil(chunk)).map(|n| n * chunk));
@@ -58,7 +58,7 @@ async fn hash(sftp: &Sftp, handle: &str, size: u64) -> Result<Option<String>, Er
     Ok(Some(hex::encode(hash.finalize())))
 }
 
-/// Reads `length` bytes from `offset` on; a server may give them in pieces. `None` at the end of the file.
+/// Reads `length` bytes at `offset`, which a server may return in pieces. Returns `None` at the end of the file.
 async fn part(sftp: &Sftp, handle: &str, offset: u64, length: u64) -> Result<Option<Vec<u8>>, Error> {
     let mut bytes = Vec::new();
     loop {

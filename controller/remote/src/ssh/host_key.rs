@@ -1,4 +1,4 @@
-//! Host keys: the key that a host must prove, and the key that it proved.
+//! Host keys, and the check of the key that a host proves.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use sha2::{Digest, Sha256};
 
-/// Error of a text that is not a host key.
+/// Error for text that is not a host key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not an SSH host key: {problem}; give \"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"", text::quote(.text, 200))]
 pub struct HostKeyError {
@@ -15,20 +15,20 @@ pub struct HostKeyError {
     problem: &'static str,
 }
 
-/// Public key of a host, as in the `ssh-host-key` annotations: the type, and the SSH wire form in base64.
+/// Public key of a host, as in the `ssh-host-key` annotations: the key type, and the SSH wire format in base64.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HostKey {
-    /// Key type as in the wire form: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `ssh-rsa`, …
+    /// Key type in the wire format: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `ssh-rsa`, …
     pub key_type: String,
-    /// Padded standard base64 of the wire form, as in `known_hosts`.
+    /// Padded standard base64 of the wire format, as in `known_hosts`.
     pub public_key_base64: String,
 }
 
 impl HostKey {
-    /// Reads `ssh-ed25519 AAAA… [comment]` or the base64 part alone.
+    /// Parses `ssh-ed25519 AAAA… [comment]` or the base64 part alone.
     ///
     /// # Errors
-    /// Fails when `text` is empty, has no public key in base64, or names another type than that of the key.
+    /// Fails when `text` is empty, has no public key in base64, or names another type than the key has.
     pub fn parse(text: &str) -> Result<Self, HostKeyError> {
         let error = |problem| HostKeyError { text: text.to_owned(), problem };
         let mut words = text.split_ascii_whitespace();
@@ -41,26 +41,26 @@ impl HostKey {
         let key = russh::keys::key::parse_public_key(&blob).map_err(|_| error("it does not hold a public key"))?;
         let key = Self::of(&key).ok_or_else(|| error("it does not hold a public key"))?;
         if key_type.is_some_and(|t| t != key.key_type) {
-            return Err(error("the type before it differs from the one in it"));
+            return Err(error("the stated key type differs from the type in the key"));
         }
         Ok(key)
     }
 
     pub(super) fn of(key: &PublicKey) -> Option<Self> {
         let blob = key.to_bytes().ok()?;
-        // The name in the wire form: an RSA key is "ssh-rsa" there, whatever hash signs with it.
+        // The wire format names an RSA key "ssh-rsa", whichever hash signs with it.
         let length = usize::try_from(u32::from_be_bytes(blob.get(..4)?.try_into().ok()?)).ok()?;
         let key_type = str::from_utf8(blob.get(4..4 + length)?).ok()?.to_owned();
         Some(Self { key_type, public_key_base64: general_purpose::STANDARD.encode(&blob) })
     }
 
-    /// Fingerprint `SHA256:…`, as `ssh-keygen -l` prints it.
+    /// Returns the fingerprint `SHA256:…`, as `ssh-keygen -l` prints it.
     pub fn fingerprint(&self) -> String {
         let blob = decode_base64(&self.public_key_base64).unwrap_or_default();
         format!("SHA256:{}", general_purpose::STANDARD_NO_PAD.encode(Sha256::digest(blob)))
     }
 
-    /// Reports whether both are the same key, whatever the padding of its base64.
+    /// Reports whether both are the same key, regardless of base64 padding.
     fn same(&self, other: &Self) -> bool {
         let blob = decode_base64(&self.public_key_base64);
         blob.is_some() && blob == decode_base64(&other.public_key_base64)
@@ -77,31 +77,31 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     general_purpose::STANDARD_NO_PAD.decode(text.trim().trim_end_matches('=')).ok()
 }
 
-/// Check of a host key.
+/// Policy for the check of a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostKeyCheck {
-    /// Accepts the key that was seen before.
+    /// Accepts only this key.
     Pinned(HostKey),
-    /// Accepts the key that has this fingerprint, `SHA256:…`.
+    /// Accepts only the key with this fingerprint, `SHA256:…`.
     PinnedFingerprint(String),
-    /// Accepts a key that the user lists; a host without an entry is refused.
+    /// Accepts any of the keys that a user lists. A host without an entry is refused.
     AnyOf(Vec<HostKey>),
-    /// Accepts any key. The caller keeps what the host proved ([`Connection::host_key`](super::Connection::host_key)) as the pin.
+    /// Accepts any key. The caller then pins the key that the host proved ([`Connection::host_key`](super::Connection::host_key)).
     TrustOnFirstUse,
 }
 
 /// Result of the check of an offered key.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum HostKeyDecision {
     Accepted,
-    /// Another key than the expected ones, whose fingerprints are listed.
+    /// The key differs from the expected keys, whose fingerprints are listed.
     Mismatch(Vec<String>),
-    /// Unknown host, or unknown type of its key.
+    /// No key of the host is known.
     Unknown,
 }
 
 impl HostKeyCheck {
-    /// Reads a pin in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
+    /// Parses a pinned key in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
     ///
     /// # Errors
     /// Fails when `SHA256:` is not followed by 32 bytes in base64. Without `SHA256:`, when [`HostKey::parse`] fails.
@@ -118,7 +118,7 @@ impl HostKeyCheck {
         }
     }
 
-    pub(super) fn verdict(&self, offered: &HostKey) -> Verdict {
+    pub(super) fn verdict(&self, offered: &HostKey) -> HostKeyDecision {
         let accepted = match self {
             Self::TrustOnFirstUse => true,
             Self::PinnedFingerprint(pin) => *pin == offered.fingerprint(),
@@ -126,9 +126,9 @@ impl HostKeyCheck {
         };
         let expected = self.fingerprints();
         match (accepted, expected.is_empty()) {
-            (true, _) => Verdict::Accepted,
-            (false, true) => Verdict::Unknown,
-            (false, false) => Verdict::Mismatch(expected),
+            (true, _) => HostKeyDecision::Accepted,
+            (false, true) => HostKeyDecision::Unknown,
+            (false, false) => HostKeyDecision::Mismatch(expected),
         }
     }
 
@@ -140,7 +140,7 @@ impl HostKeyCheck {
         }
     }
 
-    /// Fingerprints of the expected keys, if any are.
+    /// Returns the fingerprints of the expected keys.
     pub(super) fn fingerprints(&self) -> Vec<String> {
         match self {
             Self::PinnedFingerprint(pin) => vec![pin.clone()],
@@ -148,9 +148,9 @@ impl HostKeyCheck {
         }
     }
 
-    /// Returns the algorithms to ask the host for, one set for each attempt. Only those of known keys, so that a host that has several keys does not
-    /// seem to have changed when the order of preference does. The host shows its key of the first type in the set: if that is another one, the host
-    /// is asked for each of the other types before it counts as changed. A fingerprint names no type.
+    /// Returns the algorithms to request from the host, one set for each attempt. The first set has the types of all known keys, so that a host with
+    /// several keys does not appear changed when its order of preference changes. If the host shows another key, each of the other types is requested
+    /// alone before the key counts as changed. A fingerprint has no type.
     pub(super) fn attempts(&self) -> Vec<Vec<Algorithm>> {
         let is_known = |algorithm: &Algorithm| self.keys().iter().any(|key| key.key_type == type_of(algorithm));
         let of_known: Vec<_> = all().into_iter().filter(is_known).collect();
@@ -160,12 +160,12 @@ impl HostKeyCheck {
     }
 }
 
-/// Returns every accepted algorithm, the preferred ones first. Never RSA with SHA-1.
+/// Returns all accepted algorithms in order of preference. RSA with SHA-1 is never accepted.
 pub(super) fn all() -> Vec<Algorithm> {
     russh::Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None }).cloned().collect()
 }
 
-/// Returns the key type of an algorithm: RSA's differs from its signatures' names.
+/// Returns the key type of an algorithm. For RSA, it differs from the names of the signature algorithms.
 fn type_of(algorithm: &Algorithm) -> &str {
     match algorithm {
         Algorithm::Rsa { hash: None | Some(HashAlg::Sha256 | HashAlg::Sha512) } => "ssh-rsa",

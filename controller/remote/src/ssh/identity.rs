@@ -1,4 +1,4 @@
-//! Private keys to log in with.
+//! Private keys for log-in.
 
 use std::{fmt, sync::Arc};
 
@@ -8,19 +8,19 @@ use zeroize::Zeroizing;
 
 use super::HostKey;
 
-/// Maximum bytes of a private key, more than any needs; a Secret may be up to 1 MiB of anything.
+/// Maximum size of a private key in bytes. Keys are smaller, but a Secret may hold up to 1 MiB of any data.
 const MAX_PEM: usize = 64 * 1024;
 
-/// Minimum bits of an RSA key: smaller ones can be broken.
+/// Minimum length of an RSA key in bits. Shorter keys can be broken.
 const MIN_RSA_BITS: usize = 2048;
 
-/// Error of a private key that cannot be used. `name` is the user's name for the key (Secret and key); key material is never quoted.
+/// Error of an unusable private key. `name` is the name of the key for users (Secret and key). Key material is never quoted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The key is empty.
     #[error("{name} is empty: store an SSH private key without a passphrase there")]
     Empty {
-        /// User's name for the key.
+        /// Name of the key for users.
         name: String,
     },
     /// The key is protected by a passphrase, which the operator does not have.
@@ -28,13 +28,13 @@ pub enum KeyError {
         "the SSH private key in {name} is protected by a passphrase: store a copy without one (ssh-keygen -p -N '')"
     )]
     Encrypted {
-        /// User's name for the key.
+        /// Name of the key for users.
         name: String,
     },
-    /// The text is no private key, or one in an unknown form.
+    /// The text is not a private key, or has an unknown format.
     #[error("{name} is not a usable SSH private key: {problem}")]
     Unusable {
-        /// User's name for the key.
+        /// Name of the key for users.
         name: String,
         /// Fault and remedy.
         problem: &'static str,
@@ -44,7 +44,7 @@ pub enum KeyError {
     },
 }
 
-/// Private key and its user's name for it. Wiped from memory when dropped.
+/// Private key with its name for users. Wiped from memory when dropped.
 pub struct Identity {
     name: String,
     key: Arc<PrivateKey>,
@@ -52,12 +52,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads a private key in OpenSSH, PKCS#1, PKCS#8 or SEC1 form (PEM). `name` goes into error messages.
+    /// Parses a private key in OpenSSH, PKCS#1, PKCS#8 or SEC1 format (PEM). `name` appears in error messages.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] when `pem` is blank. [`KeyError::Encrypted`] when the key has a passphrase. [`KeyError::Unusable`]
-    /// when `pem` is larger than 64 KiB, is not a private key in one of these forms, or its type is not Ed25519, ECDSA or
-    /// RSA.
+    /// [`KeyError::Empty`] when `pem` is blank. [`KeyError::Encrypted`] when the key has a passphrase. [`KeyError::Unusable`] when `pem` is larger
+    /// than 64 KiB, is not a private key in one of these formats, or its type is not Ed25519, ECDSA or RSA.
     pub fn from_pem(name: &str, pem: &[u8]) -> Result<Self, KeyError> {
         let unusable = |problem, source| KeyError::Unusable { name: name.to_owned(), problem, source };
         if pem.len() > MAX_PEM {
@@ -66,7 +65,7 @@ impl Identity {
         let text = api::text::decode(pem)
             .map_err(|_| unusable("it is not PEM text (-----BEGIN …): save it in UTF-8", None))?;
         let text = Zeroizing::new(text.into_owned());
-        // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
+        // The parser requires the markers alone on their lines, but Secrets made on Windows have carriage returns.
         let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
         for line in text.lines().map(str::trim) {
             lines.push_str(line);
@@ -107,32 +106,32 @@ impl Identity {
         Ok(Self { name: name.to_owned(), key: Arc::new(key), public })
     }
 
-    /// User's name for the key.
+    /// Returns the name of the key for users.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Fingerprint of the public half, `SHA256:…`.
+    /// Returns the fingerprint of the public key, `SHA256:…`.
     pub fn fingerprint(&self) -> String {
         self.public.fingerprint()
     }
 
-    /// Type and base64 of the public half.
+    /// Returns the type and the base64 of the public key.
     pub fn public_key(&self) -> (&str, &str) {
         (&self.public.key_type, &self.public.public_key_base64)
     }
 
-    /// Value of the `pub-key-hash` annotation: lower-hex SHA-256 of `type base64`, without comment and newline.
+    /// Returns the value of the `pub-key-hash` annotation: lower-hex SHA-256 of [`Self::authorized_key`].
     pub fn public_key_hash(&self) -> String {
         hex::encode(Sha256::digest(self.authorized_key()))
     }
 
-    /// Line for a host's `authorized_keys`: `type base64`, without comment and newline.
+    /// Returns the line for `authorized_keys` of a host: `type base64`, without comment and newline.
     pub fn authorized_key(&self) -> String {
         format!("{} {}", self.public.key_type, self.public.public_key_base64)
     }
 
-    /// Returns the key, together with the hash that an RSA signature is to use (others ignore it).
+    /// Returns the key with the hash for RSA signatures. Other key types ignore the hash.
     pub(super) fn signing(&self, rsa_hash: HashAlg) -> russh::keys::PrivateKeyWithHashAlg {
         russh::keys::PrivateKeyWithHashAlg::new(Arc::clone(&self.key), Some(rsa_hash))
     }
@@ -140,7 +139,7 @@ impl Identity {
     /// Returns a warning for a key that is too weak. The key is still used.
     pub fn weakness(&self) -> Option<String> {
         let n = self.key.public_key().key_data().rsa()?.n();
-        // Without the zero that says that the number is positive.
+        // Number of bits without leading zeros and without the sign byte.
         let bits = n.as_positive_bytes().map_or(0, |bytes| {
             let first = bytes.first().copied().unwrap_or_default();
             (bytes.len() * 8).saturating_sub(first.leading_zeros() as usize)

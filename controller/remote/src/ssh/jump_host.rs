@@ -1,7 +1,7 @@
 //! Connection to a host through a jump host, as with OpenSSH's `ProxyJump`.
 //!
-//! The session with the host runs inside a channel of the connection to the jump host, from end to end: the jump host sees
-//! what any router on the way would see, and none of the operator's keys for hosts is offered to it.
+//! The SSH session with the host runs inside a channel of the connection to the jump host, encrypted end to end: the jump host sees no more than a
+//! router, and is offered none of the operator's keys for hosts.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -16,11 +16,11 @@ use super::{
     handshake::{LoggedIn, direct, in_turn, resolve, share},
 };
 
-/// Buffer between the two connections in each direction, in bytes: more than a host may send ahead on both channels of an operation. The task of the
-/// outer connection must never wait for that of the inner one, which may be waiting for it to send: neither would continue.
+/// Size of the buffer between the two connections in each direction, in bytes: more than a host may send ahead on both channels of an operation.
+/// Otherwise the tasks of the outer and the inner connection could wait for each other forever.
 const BETWEEN: usize = 1024 * 1024;
 
-/// Machine through which hosts are reached, and all that is needed to log in to it.
+/// Jump host through which hosts are reached, with the settings to log in to it.
 #[derive(Debug, Clone)]
 pub struct JumpHost {
     address: String,
@@ -31,8 +31,8 @@ pub struct JumpHost {
 }
 
 impl JumpHost {
-    /// Returns a jump host with the one key to log in with, and the one host key that is accepted: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`. There
-    /// is no trust at first use.
+    /// Returns a jump host with its only log-in key and its only accepted host key: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`. The key is never
+    /// trusted on first use.
     ///
     /// # Errors
     /// Fails when [`HostKeyCheck::pinned`] cannot read `host_key`.
@@ -47,7 +47,7 @@ impl JumpHost {
         Ok(Self { address: address.to_owned(), port, username: username.to_owned(), key, host_key })
     }
 
-    /// Returns the jump host as a log-in target, within the time limit of the log-in to `host`.
+    /// Returns the jump host as a log-in target with the time limits of `host`.
     fn target(&self, host: &Target) -> Target {
         Target {
             address: self.address.clone(),
@@ -68,9 +68,8 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Logs in to the jump host and has it connect to the host. The operator resolves the name of the host: what the
-    /// connection leads to is not for the jump host to choose. Returns the stream to the host, and the address that was
-    /// asked for.
+    /// Logs in to the jump host and makes it connect to the host. The operator resolves the name of the host, so that the jump host cannot choose the
+    /// destination. Returns the stream to the host and its address.
     pub(super) async fn open(
         host: &Target,
         jump_host: &JumpHost,
@@ -92,7 +91,7 @@ impl Tunnel {
                 why,
             };
             let share = share(deadline, left);
-            // The originator is what OpenSSH's own ProxyJump names.
+            // OpenSSH's ProxyJump names the same originator.
             let open = tunnel.logged_in.handle.channel_open_direct_tcpip(
                 ip.to_string(),
                 u32::from(host.port),
@@ -117,7 +116,7 @@ impl Tunnel {
         Err(failure)
     }
 
-    /// Returns the error to report: a broken connection to the host is the jump host's fault if that to the jump host is broken.
+    /// Returns the error to report: if the connection to the jump host is broken as well, the jump host is at fault.
     pub(super) fn blame(&self, error: SshError) -> SshError {
         let ends = matches!(error, SshError::Disconnected { .. } | SshError::ConnectTimeout { .. });
         match self.logged_in.seen.end() {
@@ -136,7 +135,7 @@ impl Tunnel {
     }
 }
 
-/// Converts the error of a log-in to the jump host, so that it names the jump host and not a host.
+/// Converts the error of a log-in to the jump host into one that names the jump host.
 fn of_jump_host(target: &Target, error: SshError) -> SshError {
     let jump_host = target.address.clone();
     match error {
@@ -150,19 +149,18 @@ fn of_jump_host(target: &Target, error: SshError) -> SshError {
     }
 }
 
-/// Returns the meaning of the refusal. The jump host's own words are not repeated.
+/// Describes the refusal. Text from the jump host is not repeated.
 fn meaning(reason: &ChannelOpenFailure) -> String {
     match reason {
         ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited".to_owned(),
         ChannelOpenFailure::ConnectFailed => "the connection failed".to_owned(),
-        ChannelOpenFailure::UnknownChannelType => "it knows no forwarding".to_owned(),
+        ChannelOpenFailure::UnknownChannelType => "it does not support forwarding".to_owned(),
         ChannelOpenFailure::ResourceShortage => "it has no resources left".to_owned(),
         ChannelOpenFailure::Other { code, .. } => format!("code {code}"),
     }
 }
 
-/// Carries bytes between the channel and the connection inside it, until either ends: SSH does not use half-closed
-/// connections.
+/// Copies bytes between the channel and the connection inside it, until either ends: SSH does not use half-closed connections.
 fn carry<S: AsyncRead + AsyncWrite + Send + 'static>(channel: S) -> DuplexStream {
     let (near, far) = duplex(BETWEEN);
     tokio::spawn(async move {

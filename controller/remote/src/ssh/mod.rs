@@ -1,9 +1,8 @@
-//! SSH, the only way to a host: one connection for an operation, directly or through a jump host, with SFTP for all bytes and exec for starting
-//! `wicd.exe`.
+//! SSH access to hosts: one connection for each operation, directly or through a jump host, with SFTP for all bytes and exec for starting `wicd.exe`.
 //!
-//! Nothing that a shell could read differently is ever sent: an exec request is a few plain words ([`check_command`]),
-//! requests and answers are files. Standard input is never used, since exec channels of Windows' OpenSSH lose or hold back
-//! what is written to them, depending on the shell; standard output is kept for the log and never parsed.
+//! Nothing depends on the shell of a host: an exec request has only plain words ([`check_command`]), requests and answers are files. Standard input
+//! is not used, because exec channels of OpenSSH on Windows lose or delay it, depending on the shell. Standard output is kept for the log and never
+//! parsed.
 
 mod connection;
 mod error;
@@ -38,10 +37,10 @@ pub use self::{
     upload::Uploaded,
 };
 
-/// Host, and all that is needed to log in to it.
+/// Host with the settings to log in to it.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// IPv4 or IPv6 address (with or without brackets), or a DNS name, whose addresses are tried in turn.
+    /// IPv4 or IPv6 address (with or without brackets), or a DNS name, whose addresses are tried in order.
     pub address: String,
     /// Port of the SSH server, usually 22.
     pub port: u16,
@@ -49,12 +48,12 @@ pub struct Target {
     pub username: String,
     /// Private keys, tried in this order.
     pub keys: Vec<Arc<Identity>>,
-    /// Accepted host key.
+    /// Policy for the host key.
     pub host_key: HostKeyCheck,
-    /// Jump host through which the host is reached. `None`: directly.
+    /// Jump host through which the host is reached. `None` connects directly.
     pub jump_host: Option<JumpHost>,
-    /// Time limit for name look-up, TCP connect, key exchange and log-in together, and again at the jump host.
+    /// Time limit for name look-up, TCP connection, key exchange and log-in together, including the log-in to the jump host.
     pub connect_timeout: Duration,
-    /// Time limit for each answer to a request about a file. Commands have their own ([`Connection::exec`]).
+    /// Time limit for each answer to a file request. Commands have their own limit ([`Connection::exec`]).
     pub command_timeout: Duration,
 }

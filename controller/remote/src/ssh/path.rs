@@ -1,24 +1,24 @@
-//! Allowed input for a host: the paths of SFTP requests and the command lines of exec requests. Pure.
+//! Validation of SFTP paths and exec command lines for a host.
 
 use super::{SshError, tail};
 
-/// Maximum length of a path, Windows' `MAX_PATH` less its terminating NUL: longer paths need a prefix that Windows' sftp-server does not add.
+/// Maximum length of a path: Windows' `MAX_PATH` without the terminating NUL. Longer paths need a prefix that Windows' sftp-server does not add.
 const MAX_PATH: usize = 259;
 
-/// Maximum length of a command, well below the 8,191 characters that cmd.exe takes.
+/// Maximum length of a command, well below the 8,191 characters that cmd.exe accepts.
 const MAX_COMMAND: usize = 1024;
 
-/// Device names that Windows answers to in every directory, with any extension.
+/// Device names that Windows reserves in every directory, with any extension.
 const RESERVED: [&str; 4] = ["CON", "PRN", "AUX", "NUL"];
 
-/// Turns an absolute Windows path, `C:\k\x`, into the form that Windows' sftp-server takes, `/C:/k/x`.
+/// Converts an absolute Windows path, `C:\k\x`, to the form that Windows' sftp-server expects, `/C:/k/x`.
 ///
-/// Refuses everything that Windows would read as another path than the one written: `.` and `..`, names that end in a
-/// dot or a space, device names, alternate streams, anything that is not printable ASCII. The error says what is wrong.
+/// Refuses everything that Windows would interpret as another path: `.` and `..`, names that end in a dot or a space, device names, alternate
+/// streams, and anything that is not printable ASCII. The error describes the problem.
 ///
 /// # Errors
-/// Fails when `windows` does not begin with a drive such as `C:\`, is longer than 259 characters, or has an empty part or one that Windows would read
-/// as another name.
+/// Fails when `windows` does not begin with a drive such as `C:\`, is longer than 259 characters, or has an empty part or one that Windows would
+/// interpret as another name.
 pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     if windows.len() > MAX_PATH {
         return Err("is longer than 259 characters");
@@ -40,7 +40,7 @@ pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     Ok(format!("/{drive}:/{}", rest.replace('\\', "/")))
 }
 
-/// Returns the Windows path of the sftp-server's `/C:/k/x`; none if [`sftp_path`] would not take it.
+/// Converts a path of the sftp-server, `/C:/k/x`, to a Windows path. Returns `None` if [`sftp_path`] refuses it.
 pub(super) fn windows_path(sftp: &str) -> Option<String> {
     let windows = sftp.strip_prefix('/')?.replace('/', "\\");
     sftp_path(&windows).is_ok().then_some(windows)
@@ -71,23 +71,23 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns the directory of a path that [`sftp_path`] made; none for the root of a drive.
+/// Returns the parent directory of a path from [`sftp_path`], or `None` at the root of a drive.
 pub(super) fn parent(sftp: &str) -> Option<&str> {
     let (directory, name) = sftp.rsplit_once('/')?;
-    // "/C:" is not a directory that can be made; its root always exists.
+    // "/C:" is not a directory that can be created, and its root always exists.
     (!name.is_empty() && directory.len() > "/C:".len()).then_some(directory)
 }
 
-/// Returns the command in the form for bash and other POSIX shells, to which a backslash is the beginning of an escape.
+/// Returns the command in the form for bash and other POSIX shells, in which a backslash starts an escape sequence.
 pub(super) fn for_posix_shell(command: &str) -> String {
     command.replace('\\', r"\\")
 }
 
-/// Checks that a command line means the same to cmd.exe and PowerShell, and in the form of [`for_posix_shell`] to a POSIX shell, whatever the host's
-/// default is: words of letters, digits and `\ : . _ - / = +`, parted by single spaces. The error says what is wrong.
+/// Checks that a command line means the same in cmd.exe, in PowerShell and, in the form of [`for_posix_shell`], in POSIX shells: words of letters,
+/// digits and `\ : . _ - / = +`, separated by single spaces. The error describes the problem.
 ///
 /// # Errors
-/// Fails when `command` is empty, is longer than 1,024 characters, or has other characters, two spaces in a row or a space at an end.
+/// Fails when `command` is empty, is longer than 1,024 characters, or has other characters, two spaces in a row or a space at either end.
 pub fn check_command(command: &str) -> Result<(), &'static str> {
     if command.is_empty() {
         return Err("is empty");
@@ -107,7 +107,7 @@ pub fn check_command(command: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns [`sftp_path`] with the error that callers return.
+/// Converts a path with [`sftp_path`], and returns an [`SshError`] if it is refused.
 pub(super) fn checked(windows: &str) -> Result<String, SshError> {
     sftp_path(windows).map_err(|problem| SshError::BadPath { path: tail::excerpt(windows), problem })
 }

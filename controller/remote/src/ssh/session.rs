@@ -1,4 +1,4 @@
-//! SFTP channel of a connection, and what its server can do.
+//! SFTP channel of a connection, and the capabilities of its server.
 
 use russh::ChannelMsg;
 use russh_sftp::{
@@ -18,7 +18,7 @@ const NOT_SFTP: &str = "what it starts instead does not speak SFTP: remove Force
                         \"Subsystem sftp\"";
 
 impl Connection {
-    /// Returns the one SFTP channel, which is opened at its first use.
+    /// Returns the connection's SFTP channel, which is opened at first use.
     pub(super) async fn sftp(&self) -> Result<&Sftp, SshError> {
         self.sftp
             .get_or_try_init(|| async {
@@ -32,7 +32,7 @@ impl Connection {
             .await
     }
 
-    /// Opens a channel, starts the subsystem in it, and queries what the server can do.
+    /// Opens a channel, starts the SFTP subsystem, and queries the server's capabilities.
     async fn open_sftp(&self) -> Result<Sftp, SshError> {
         let refused = |why: &str| SshError::NotASftpServer { address: self.address().to_owned(), why: why.to_owned() };
         let mut channel = self.open_channel().await?;

@@ -1,4 +1,4 @@
-//! Requests over the SFTP channel, and the server's answers as the operator's errors.
+//! Requests over the SFTP channel, and conversion of the server's errors.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use russh_sftp::{
 
 use super::tail;
 
-/// Bytes of data in one read or write request. With its header it is one packet of SSH: OpenSSH takes 32 KiB of data in each. Larger requests
-/// (OpenSSH allows 255 KiB) were slower, 330 MiB/s instead of 420, since sshd passes on nothing of a request before it has all of it.
+/// Number of data bytes in one read or write request. With its header, a request fits into one SSH packet of OpenSSH (32 KiB). Larger requests
+/// (OpenSSH allows 255 KiB) are slower, 330 instead of 420 MiB/s, because sshd forwards a request only when it is complete.
 pub(super) const CHUNK: usize = 32 * 1024 - 256;
 
 pub(super) const POSIX_RENAME: &str = "posix-rename@openssh.com";
 
-/// Maximum wait for a file that another program of the host holds, such as wicd's own.
+/// Maximum wait for a file that another program on the host has open.
 const HELD_AT_MOST: Duration = Duration::from_secs(5);
 /// Interval between attempts to replace a file.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -25,23 +25,23 @@ pub(super) struct Sftp {
     pub(super) raw: RawSftpSession,
     pub(super) posix_rename: bool,
     pub(super) statvfs: bool,
-    /// Bytes that the server takes in one request, [`CHUNK`] at most.
+    /// Maximum number of bytes that the server accepts in one request, at most [`CHUNK`].
     pub(super) chunk: usize,
 }
 
 impl Sftp {
     pub(super) fn close(&self) {
-        // It fails only if it is closed.
+        // Fails only if the session is already closed.
         let _ = self.raw.close_session();
     }
 
-    /// Puts `from` in place of `to`, which may exist. Waits for a file that another program of the host holds: an antivirus opens files that were
-    /// just written.
+    /// Renames `from` to `to`, and replaces an existing file. Waits while another program on the host has the file open, such as an antivirus that
+    /// scans new files.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
         loop {
             match self.replace_now(from, to).await {
-                // The protocol has no code for a file that is held.
+                // The protocol has no status code for a file that is in use.
                 Err(Error::Status(Status {
                     status_code: StatusCode::Failure | StatusCode::PermissionDenied, ..
                 })) if left > 0 => left -= 1,
@@ -51,8 +51,8 @@ impl Sftp {
         }
     }
 
-    /// Puts `from` in place of `to`, once. Atomic if the server supports it; otherwise the file is missing for the moment between a removal and a
-    /// rename, as SFTP version 3 knows no other way.
+    /// Replaces `to` by `from` in a single attempt. Atomic if the server supports it; otherwise the file is missing for a moment between the removal
+    /// and the rename, because SFTP version 3 has no other way.
     async fn replace_now(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {
             let mut names = Vec::with_capacity(8 + from.len() + to.len());
@@ -65,20 +65,20 @@ impl Sftp {
             {
                 return Ok(());
             }
-            // A server that has it may still fail where Windows does not replace an open file: try the other way.
+            // A server with this extension may still fail if Windows does not replace an open file: try the other way.
         }
         found(self.raw.remove(to).await)?;
         self.raw.rename(from, to).await.map(drop)
     }
 
-    /// Reports whether a failed write may be for want of space. SFTP version 3 has no code for that: OpenSSH says "Failure".
+    /// Reports whether a write may have failed for lack of space. SFTP version 3 has no status code for that: OpenSSH says "Failure".
     pub(super) async fn is_full(&self, error: &Error, directory: &str) -> bool {
         let Error::Status(Status { status_code: StatusCode::Failure, error_message, .. }) = error else { return false };
         let message = error_message.to_ascii_lowercase();
         if ["no space", "disk full", "not enough space", "quota"].iter().any(|words| message.contains(words)) {
             return true;
         }
-        // Less than a chunk: the rest would not have fitted.
+        // With less space than a chunk, the rest would not have fitted.
         self.statvfs
             && self
                 .raw
@@ -88,7 +88,7 @@ impl Sftp {
     }
 }
 
-/// Returns `None` if the server reports that there is no such file.
+/// Converts the status "no such file" to `None`.
 pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -97,10 +97,10 @@ pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Text in `SshError::TransferFailed` if the user's rights do not suffice.
+/// Text in `SshError::TransferFailed` if the user lacks the permission.
 pub const PERMISSION_DENIED: &str = "permission denied";
 
-/// Returns a request's error in words, without the server's control characters.
+/// Describes the error of a request, without control characters of the server.
 pub(super) fn why(error: &Error) -> String {
     match error {
         Error::Status(Status { status_code: StatusCode::PermissionDenied, .. }) => PERMISSION_DENIED.to_owned(),

@@ -1,11 +1,11 @@
-//! Output of a host, made safe to log: its end, without control characters.
+//! Output of a host, made safe to log: truncated, and without control characters.
 
 use api::text;
 
-/// Bytes of a command's output that are kept.
+/// Maximum number of bytes that are kept of a command's output.
 pub(super) const LOG_LIMIT: usize = 4096;
 
-/// Characters of a server's message that go into an error.
+/// Maximum number of characters of a server's message in an error.
 const EXCERPT_LIMIT: usize = 200;
 
 /// Last [`LOG_LIMIT`] bytes of a stream of any length.
@@ -22,13 +22,13 @@ impl Tail {
         self.bytes.extend_from_slice(more);
     }
 
-    /// Kept bytes as text: lossy UTF-8, lines kept, made fit to be shown.
+    /// Returns the kept bytes as sanitised text with line breaks, decoded as lossy UTF-8.
     pub(super) fn text(&self) -> String {
         text::lines(&String::from_utf8_lossy(&self.bytes))
     }
 }
 
-/// Returns the beginning of a server's message, on one line.
+/// Returns the beginning of a server's message on one line, sanitised.
 pub(super) fn excerpt(words: &str) -> String {
     text::line(words, EXCERPT_LIMIT)
 }

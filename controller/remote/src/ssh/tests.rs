@@ -1,4 +1,4 @@
-//! Tests of the module against a real SSH and SFTP server on loopback.
+//! Tests of SSH and SFTP against a real server on loopback.
 
 pub(crate) mod forwards;
 pub(crate) mod host;
@@ -68,7 +68,7 @@ async fn one_connection_serves_commands_and_files() {
     }
 }
 
-/// Microsoft documents bash as a default shell, to which a backslash is an escape.
+/// Microsoft documents bash as a default shell, in which a backslash starts an escape sequence.
 #[tokio::test]
 async fn a_program_is_started_by_a_posix_shell_too() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -109,16 +109,16 @@ async fn a_file_is_changed_where_it_is() {
     }
     assert_eq!(std::fs::metadata(&local).unwrap().ino(), inode, "it is another file");
 
-    // More than one request: it might be cut off in the middle.
+    // A change of more than one request could be interrupted in the middle.
     let error = connection.rewrite(path, b"e\n", &bytes(40_000)).await.unwrap_err();
     assert_eq!(error.reason(), "TransferFailed");
     assert_eq!(std::fs::read_to_string(&local).unwrap(), "e\n");
-    // Another client has written it in between: a write for another text does not count as done.
+    // Another client wrote the file in between, so the change must not count as done.
     let error = connection.rewrite(path, b"other text", b"other").await.unwrap_err();
     assert_eq!(error.reason(), "TransferFailed");
 }
 
-/// Such a file, all written and nothing cut off yet, is what a break in between leaves.
+/// Content that a file has if the connection breaks between the write and the truncation.
 #[test]
 fn what_is_not_needed_any_more_is_overwritten_first() {
     for (old, new, expected) in [
@@ -183,7 +183,7 @@ async fn rsa_keys_log_in_without_sha1() {
 
 #[tokio::test]
 async fn the_host_key_decides() {
-    // The host prefers its RSA key; it has two.
+    // The host has two keys and prefers the RSA key.
     let rsa = russh::keys::decode_secret_key(keys::RSA_PKCS1, None).unwrap();
     let running = Host { own_keys: vec![rsa.clone(), ed25519(1)], ..Host::default() }.start().await;
     let (own, other) = (public(&ed25519(1)), public(&ed25519(9)));
@@ -203,7 +203,7 @@ async fn the_host_key_decides() {
         (HostKeyCheck::Pinned(other.clone()), "HostKeyMismatch"),
         (HostKeyCheck::PinnedFingerprint(other.fingerprint()), "HostKeyMismatch"),
         (HostKeyCheck::AnyOf(vec![other.clone()]), "HostKeyMismatch"),
-        // It no longer has a key of that type.
+        // The host no longer has a key of that type.
         (HostKeyCheck::Pinned(ecdsa), "HostKeyMismatch"),
         (HostKeyCheck::AnyOf(Vec::new()), "HostKeyUnknown"),
     ] {
@@ -230,7 +230,7 @@ async fn each_of_the_hosts_keys_may_be_the_declared_one() {
         ] {
             let target = Target { host_key: check.clone(), ..running.target() };
             assert_eq!(Connection::connect(&target).await.unwrap().host_key(), &key, "{check:?}");
-            // The same behind a jump host, and for the jump host itself.
+            // The same applies behind a jump host, and to the jump host itself.
             let login = identity(&ed25519(2));
             let (address, port) = (running.address.ip().to_string(), running.address.port());
             let jump_host = super::JumpHost::new(&address, port, "Administrator", login, &key.fingerprint()).unwrap();
@@ -279,7 +279,7 @@ async fn a_host_that_cannot_be_reached_says_why() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = Host::default().start().await;
     let short = Duration::from_millis(300);
-    // Accepts, as the kernel does for it, and never speaks.
+    // The kernel accepts the connection, but nothing answers.
     let target = Target { port: listener.local_addr().unwrap().port(), connect_timeout: short, ..silent.target() };
     assert_eq!(refusal(&target).await.reason(), "Unreachable");
 
@@ -329,7 +329,7 @@ async fn commands_end_in_every_way() {
     assert_eq!(connection.exec("refuse", TIME).await.unwrap_err().reason(), "SshServerUnfit");
     let error = connection.exec("hang", Duration::from_millis(200)).await.unwrap_err();
     assert_eq!(error.reason(), "HostCallFailed");
-    // The connection is still of use.
+    // The connection is still usable.
     assert_eq!(connection.exec("exit 3", TIME).await.unwrap().status, Some(3));
     assert_eq!(connection.exec("reboot", TIME).await.unwrap().status, None);
     let error = connection.exec("exit 0", TIME).await.unwrap_err();
@@ -341,12 +341,12 @@ async fn commands_end_in_every_way() {
 async fn output_without_end_does_not_hold_up_files() {
     let running = Host::default().start().await;
     let connection = connected(&running).await;
-    // 16 MiB, and then forever, until the connection goes.
+    // 16 MiB, followed by endless output until the connection ends.
     let exit = connection.exec("junk 512", TIME).await.unwrap();
     assert_eq!(exit.status, Some(0));
     assert!(exit.log.len() <= 3 * super::tail::LOG_LIMIT);
 
-    // It ends with the connection, however slow the machine is.
+    // The output ends with the connection, however slow the machine is.
     let flood = connection.exec("junk 1000000000", Duration::from_hours(1));
     let files = async {
         for i in 0..20 {
@@ -385,7 +385,7 @@ async fn an_upload_that_was_cut_goes_on_where_it_was() {
     let again = connection.upload(path, total, &mut Cursor::new(&content), |_| ()).await.unwrap();
     assert_eq!(again, Uploaded { sent: 0, resumed_at: total });
 
-    // What is longer than it can be is not ours.
+    // A file that is longer than expected is not the operator's.
     let done = connection.upload(path, 10, &mut Cursor::new(&content[..10]), |_| ()).await.unwrap();
     assert_eq!(done, Uploaded { sent: 10, resumed_at: 0 });
     assert_eq!(std::fs::read(running.file("k/wicd/0a/wicd.exe")).unwrap(), &content[..10]);
@@ -401,7 +401,7 @@ async fn who_waits_for_an_answer_hears_that_the_connection_is_gone() {
     assert_eq!(error.reason(), "Unreachable", "{error}");
 }
 
-/// Requests that are made in the very moment in which the connection breaks get no answer of any kind.
+/// Requests that are made while the connection breaks get no answer at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_outlives_its_connection() {
     let running = Host::default().start().await;
@@ -422,7 +422,7 @@ async fn no_request_outlives_its_connection() {
             }
         };
         let ends = async { tokio::join!(asks, connection.exec("reboot", Duration::from_secs(20))).0 };
-        // Far less than a request waits for its answer.
+        // Much shorter than the time limit of a request.
         let error = tokio::time::timeout(Duration::from_secs(15), ends).await;
         assert!(error.is_ok(), "round {round}: a request waits although the connection is gone");
     }
@@ -430,7 +430,7 @@ async fn no_request_outlives_its_connection() {
 
 #[tokio::test]
 async fn a_failed_write_is_reported_and_leaves_the_old_file() {
-    // Without statvfs, a full disk is but a failure.
+    // Without statvfs, a full disk looks like any other failure.
     for (extensions, reason) in [(true, "DiskFull"), (false, "TransferFailed")] {
         let running = Host { disk: 100_000, extensions, ..Host::default() }.start().await;
         let connection = connected(&running).await;

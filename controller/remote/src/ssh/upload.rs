@@ -1,4 +1,4 @@
-//! Upload of many bytes: pipelined, resumable, within a budget of memory.
+//! Pipelined and resumable uploads within a memory budget.
 
 use std::io::{self, SeekFrom};
 
@@ -17,15 +17,15 @@ use super::{
     sftp::{CHUNK, Sftp},
 };
 
-/// Write requests of one upload in flight: 3 MiB. OpenSSH's server takes 2 MiB ahead on a channel, and that window must never stand open while
-/// requests wait for answers. Measured with 256 MiB on loopback against OpenSSH 9.2, whose own sftp and scp took 4.2 s at 20 ms round trip and 1.4 to
-/// 1.9 s without: 64 requests 5.1 s, 96 3.7 s and 1.3 s, 128 3.8 s.
+/// Maximum number of write requests of one upload in flight: 3 MiB. OpenSSH's server accepts 2 MiB ahead on a channel, and that window must always be
+/// full. Measured with 256 MiB on loopback against OpenSSH 9.2 at 20 ms round-trip time (and without): 64 requests 5.1 s, 96 requests 3.7 s (1.3 s),
+/// 128 requests 3.8 s; OpenSSH's own sftp and scp 4.2 s (1.4 to 1.9 s).
 const DEPTH: usize = 96;
 
-/// Requests that each upload may always have in flight, so that none waits for another host's.
+/// Number of requests that each upload may always have in flight, so that no upload waits for another host.
 const GUARANTEED: usize = 2;
 
-/// Further requests that all uploads of the process share: 6 MiB. The limit bounds the memory of many uploads at once.
+/// Number of further requests that all uploads of the process share: 6 MiB. The limit bounds the memory of concurrent uploads.
 const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
@@ -33,22 +33,22 @@ static BUDGET: Semaphore = Semaphore::const_new(SHARED);
 /// Result of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uploaded {
-    /// Bytes that this upload sent.
+    /// Number of bytes that this upload sent.
     pub sent: u64,
-    /// Bytes that were there before this upload. `sent + resumed_at` is the file's size.
+    /// Number of bytes that existed before this upload. `sent + resumed_at` is the file's size.
     pub resumed_at: u64,
 }
 
-/// Failed side of an upload.
+/// Side of an upload that failed, with its error.
 pub(super) enum Failure {
     Remote(Error),
     Source(io::Error),
 }
 
 impl Connection {
-    /// Sends `total` bytes of `source` to `path`, with the directories above it. Resumes where an earlier upload of the same bytes stopped: the
-    /// caller names the file by its content, so that a shorter one there is the beginning of it. What a host lost in a crash is not seen here: the
-    /// caller verifies the whole by its hash, and removes it if it is wrong.
+    /// Uploads `total` bytes of `source` to `path`, and creates missing parent directories. Resumes an earlier upload of the same bytes: the caller
+    /// derives the file name from the content, so that a shorter file is the beginning of it. Bytes that the host lost in a crash are not detected:
+    /// the caller verifies the hash of the whole file, and removes it if it is wrong.
     ///
     /// `progress` periodically receives the number of bytes of the file that the host has confirmed.
     ///
@@ -103,8 +103,8 @@ impl Connection {
     }
 }
 
-/// Returns where to resume a file that has `there` bytes already. The last [`DEPTH`] chunks are sent again: at the time of the break they had not all
-/// been confirmed, and a server that does not write in order may have left holes among them.
+/// Returns the offset at which to resume a file that has `there` bytes already. The last [`DEPTH`] chunks are sent again, because not all of them had
+/// been confirmed, and a server that writes out of order may have left holes.
 fn resume_at(there: Option<u64>, total: u64) -> u64 {
     match there {
         Some(there) if there < total => there.saturating_sub((DEPTH * CHUNK) as u64),
@@ -112,7 +112,7 @@ fn resume_at(there: Option<u64>, total: u64) -> u64 {
     }
 }
 
-/// Writes `source` from its current position to `offset..total` of an open file.
+/// Writes `source` from its current position to the range `offset..total` of an open file.
 pub(super) async fn send(
     sftp: &Sftp,
     handle: &str,
@@ -145,8 +145,7 @@ pub(super) async fn send(
         while let Some(Some(written)) = writes.next().now_or_never() {
             confirm(written?);
         }
-        // The connection's task encrypts all that waits for it into one buffer, which it keeps at the size that it once
-        // had. It runs in between, so that little waits.
+        // The connection's task encrypts all waiting data into one buffer, which never shrinks. The task runs here, so that little data waits.
         yield_now().await;
     }
     while let Some(written) = writes.next().await {
@@ -161,7 +160,7 @@ enum Leave {
     Shared(#[expect(dead_code, reason = "given back when dropped")] SemaphorePermit<'static>),
 }
 
-/// Returns a permit; `None` if a request must end first.
+/// Returns a permit, or `None` if a request must end first.
 fn admit(on_their_way: usize) -> Option<Leave> {
     match on_their_way {
         0..GUARANTEED => Some(Leave::Guaranteed),
@@ -188,7 +187,7 @@ mod tests {
             (Some(0), 10, 0),
             (Some(5), 10, 0),
             (Some(window + 5), 2 * window, 5),
-            // Longer than it can be: not the operator's, restarted.
+            // The file is longer than the content and thus not the operator's, so it is replaced.
             (Some(11), 10, 0),
         ] {
             assert_eq!(resume_at(there, total), at, "{there:?} of {total}");

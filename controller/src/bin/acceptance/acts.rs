@@ -1,4 +1,4 @@
-//! Rows of the cluster's side.
+//! Rows of the acceptance test that act on the cluster.
 
 use std::time::Duration;
 
@@ -17,45 +17,44 @@ use super::{
     Args,
     host::{Host, Kind},
     judge::{self, Outcome},
-    world::{Seen, World},
+    world::{HostObjects, World},
 };
 
-/// Time for which a held pod must stay.
+/// Time for which a pod that a PodDisruptionBudget protects must stay.
 const HELD: Duration = Duration::from_secs(10);
 /// Log of wicd on the host, below `C:\var\log`.
 const WICD_LOG: &str = "wicd/windows-instance-config-daemon.exe.INFO";
-/// Certificate of the row `trusted-certificates`. Its key was not kept, and it may sign only for `acceptance.invalid`.
+/// Certificate of the row `trusted-certificates`. Its private key was discarded, and it may sign only for `acceptance.invalid`.
 pub(super) const CERTIFICATE: &str = include_str!("certificate.pem");
-/// Pods of the node after the row `update`.
+/// Pod capacity of the node after the row `update`.
 const PODS: i64 = 97;
-/// Reason of the maintenance, which the operator reports.
+/// Reason of the maintenance request, which the operator reports.
 const REASON: &str = "acceptance";
-/// Seconds for which a command on the host waits: less than its time limit.
+/// Seconds for which a command on the host waits, less than its timeout.
 const WAIT: u32 = 150;
-/// Query of wicd's path, which contains its hash.
+/// Command that queries the path of wicd, which contains its hash.
 const SERVICE: &str =
     r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\windows-instance-config-daemon /v ImagePath";
 
-/// Interval between log-ins, and time limit of each, while the row `join` looks for a time in which the host does not answer.
+/// Interval and timeout of the log-ins that measure how long the host does not answer.
 const LOOK: Duration = Duration::from_secs(2);
-/// Run of the rows.
+/// Acceptance run on a host.
 pub(crate) struct Run {
     pub(crate) args: Args,
     pub(crate) world: World,
     pub(crate) host: Host,
     pub(crate) kind: Kind,
-    /// Directories of the operator that the host had before.
+    /// Directories of the operator that the host had before the run.
     pub(crate) before: Vec<&'static str>,
-    /// Pool with this one host, as it was applied last. JSON and not a type, so that a field that the cluster's CRD lacks is sent all the same, and
-    /// refused.
+    /// Pool with this one host, as last applied. It is JSON and no type, so that fields that the cluster's CRD lacks are sent and refused.
     pub(crate) pool: Mutex<Value>,
-    /// Version that the node followed first.
+    /// First version that the node followed.
     pub(crate) first_version: Mutex<Option<String>>,
-    /// Objects of the host before its removal.
-    pub(crate) last: Mutex<Option<Seen>>,
+    /// Cluster objects of the host before its removal.
+    pub(crate) last: Mutex<Option<HostObjects>>,
 }
 
-/// Returns the pool of a run. `fingerprint` is the host key fingerprint.
+/// Returns the pool of a run. `fingerprint` is that of the host key.
 pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
     let (name, suffix) = (world.names.name(), &world.names.suffix);
     json!({
@@ -76,7 +75,7 @@ pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
 }
 
 impl Run {
-    /// Applies the pool with a change. A refused change is not kept: the rows that follow change the rest.
+    /// Applies the pool with a change. A refused change is discarded, so that it does not affect later rows.
     async fn edit(&self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         let mut pool = self.pool.lock().clone();
         edit(&mut pool);
@@ -85,14 +84,14 @@ impl Run {
         Ok(())
     }
 
-    /// Keeps the host's objects for the result, as long as they are there.
+    /// Records the host's cluster objects for the result, unless they are recorded already.
     pub(crate) async fn remember(&self) {
         let seen = self.world.see().await.ok();
         let mut last = self.last.lock();
         *last = last.take().or(seen);
     }
 
-    /// Measures the longest time for which nobody can log in on the host.
+    /// Measures the longest time without a successful log-in to the host.
     pub(super) async fn measure_silence(&self, longest: &Mutex<Duration>) -> std::convert::Infallible {
         let mut answered = Instant::now();
         loop {
@@ -163,7 +162,7 @@ impl Run {
     }
 
     pub(super) async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
-        let restarted = |seen: &Seen| {
+        let restarted = |seen: &HostObjects| {
             let is_over = !seen.asks_restart() && !seen.is_cordoned() && seen.follows().is_some();
             seen.boot_id(self.kind).filter(|now| is_over && now != before)
         };
@@ -185,7 +184,7 @@ impl Run {
         self.until_restarted(&before).await
     }
 
-    /// Returns the image of the run with a tag, which a pool requires.
+    /// Returns the image of the run with a tag, which pools require.
     pub(super) fn image(&self) -> anyhow::Result<String> {
         self.args.image.as_deref().map(tagged).context("needs --image")
     }
@@ -193,7 +192,7 @@ impl Run {
     pub(crate) async fn pre_pull(&self) -> anyhow::Result<String> {
         let image = self.image()?;
         self.edit(|pool| pool["spec"]["provisioning"] = json!({"prePullImages": [image]})).await?;
-        let is_there = |seen: &Seen| {
+        let is_there = |seen: &HostObjects| {
             (seen.has_pulled(&image) && (self.kind != Kind::Windows || seen.reports_image(&image))).then_some(())
         };
         self.world.until_seen("the host has pulled the image, and kubelet reports it", is_there).await?;
@@ -206,7 +205,7 @@ impl Run {
         shown(judge::outcome(|outputs| judge::images_pinned(&image, outputs), &outputs))
     }
 
-    /// Word that the pod prints, and which is in no text that could be there otherwise.
+    /// Returns the word that the pod prints, which is unique to the run.
     pub(super) fn mark(&self) -> String {
         format!("acceptance-mark-{}", self.world.names.suffix)
     }
@@ -238,7 +237,7 @@ impl Run {
         Ok("the line that the pod printed".to_owned())
     }
 
-    /// Runs a command in the pod by kubectl: the operator itself never does, and has no client for it.
+    /// Runs a command in the pod with kubectl, because the operator has no client for exec.
     pub(crate) async fn exec(&self) -> anyhow::Result<String> {
         let mark = format!("{}-exec", self.mark());
         let mut kubectl = Command::new("kubectl");
@@ -267,7 +266,7 @@ impl Run {
             }
         })
         .await?;
-        let another = |seen: &Seen| seen.follows().filter(|version| *version != from);
+        let another = |seen: &HostObjects| seen.follows().filter(|version| *version != from);
         let version = self.world.until_seen("the node follows another version", another).await?;
         Ok(format!("follows {version}"))
     }
@@ -277,7 +276,7 @@ impl Run {
         if self.kind != Kind::Windows {
             return Ok(follows);
         }
-        let has_capacity = |seen: &Seen| {
+        let has_capacity = |seen: &HostObjects| {
             let capacity = seen.node.as_ref()?.status.as_ref()?.capacity.as_ref()?.get("pods")?;
             (capacity.0 == PODS.to_string()).then_some(())
         };
@@ -294,7 +293,7 @@ impl Run {
             }
         })
         .await?;
-        let is_first = |seen: &Seen| seen.follows().filter(|version| *version == first);
+        let is_first = |seen: &HostObjects| seen.follows().filter(|version| *version == first);
         self.world.until_seen("the node follows its first version", is_first).await?;
         Ok(format!("follows {first}"))
     }
@@ -319,7 +318,7 @@ impl Run {
         let held = async {
             self.world.hold_pod().await?;
             self.ask_restart().await?;
-            let is_blocked = |seen: &Seen| {
+            let is_blocked = |seen: &HostObjects| {
                 let drain = seen.instance.as_ref()?.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
                 (!drain.blockers.is_empty()).then_some(())
             };
@@ -330,7 +329,7 @@ impl Run {
             Ok(())
         };
         let held = held.await;
-        // Before any error, so that the rows that follow have a node.
+        // The pod is released before an error is returned, because later rows need the node.
         self.world.release_pod().await?;
         held?;
         self.until_restarted(&before).await?;
@@ -348,13 +347,15 @@ impl Run {
 
     async fn drained(&self) -> anyhow::Result<()> {
         self.world.ask_maintenance(Some(REASON)).await?;
-        let is_drained = |seen: &Seen| (seen.maintenance() == Some("Drained") && seen.is_cordoned()).then_some(());
+        let is_drained =
+            |seen: &HostObjects| (seen.maintenance() == Some("Drained") && seen.is_cordoned()).then_some(());
         self.world.until_seen("the node is drained for maintenance", is_drained).await
     }
 
     async fn until_back(&self) -> anyhow::Result<()> {
-        let is_back =
-            |seen: &Seen| seen.follows().filter(|_| seen.maintenance().is_none() && !seen.is_cordoned()).map(drop);
+        let is_back = |seen: &HostObjects| {
+            seen.follows().filter(|_| seen.maintenance().is_none() && !seen.is_cordoned()).map(drop)
+        };
         self.world.until_seen("the node takes pods again", is_back).await
     }
 
@@ -365,7 +366,7 @@ impl Run {
         let judged = outputs
             .and_then(|outputs| shown(judge::outcome(|outputs| judge::host_maintenance(REASON, outputs), &outputs)));
         if judged.is_err() {
-            // The rows that follow need the node, whether or not the host could be asked to hand it back.
+            // Later rows need the node, even if the host could not end the maintenance.
             self.world.annotate_node(key::MAINTENANCE_REQUEST, None).await?;
         }
         let evidence = judged?;
@@ -373,8 +374,8 @@ impl Run {
         Ok(evidence)
     }
 
-    /// Restarts a host for a patch. Windows Update leaves a key until the next start of Windows. The kit makes it while the node is drained. A
-    /// restart before the hand-back would not be the one that this row shows, so that the boot id is read last.
+    /// Restarts a host as after a patch. While the node is drained, the row sets the registry key by which Windows Update waits for a restart.
+    /// The boot id is read last, so that an earlier restart does not count.
     pub(crate) async fn patched_restart(&self) -> anyhow::Result<String> {
         let prepared = async {
             self.drained().await?;
@@ -401,7 +402,7 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the key of [`Self::require_restart`], and never one that Windows made.
+    /// Removes the registry key that [`Self::require_restart`] has set, but never one that Windows has set.
     pub(crate) async fn forget_restart(&self) -> anyhow::Result<()> {
         if self.kind == Kind::Simulated {
             return Ok(());
@@ -419,7 +420,7 @@ impl Run {
         if judge::has_mark(outputs.get(1..2).context("no output")?) != Some(false) {
             bail!("the value in the key of Windows Update cannot be removed: {outputs:?}");
         }
-        // What Windows has put into it meanwhile stays.
+        // Values that Windows has added meanwhile are kept.
         if outputs.get(2).is_some_and(judge::is_empty_key) {
             let delete = format!(r#"reg.exe delete "HKLM\{}" /f"#, judge::RESTART_REQUIRED);
             self.host.run(&[&delete]).await?;
@@ -434,8 +435,7 @@ impl Run {
     }
 }
 
-/// Runs `begin`, `status`, `end` and `status`. The end is sent whatever happens to the others, on a connection of its own: a request that stays keeps
-/// the node drained.
+/// Runs `begin`, `status`, `end` and `status`. `end` is always sent, on its own connection, because a remaining request keeps the node drained.
 async fn maintenance_commands(
     wicd: &str,
     run: impl AsyncFn(&[&str]) -> anyhow::Result<Vec<judge::Output>>,
@@ -452,26 +452,26 @@ async fn maintenance_commands(
     Ok(outputs)
 }
 
-/// Returns the evidence of an outcome that passed.
+/// Returns the evidence of a passed outcome. Any other outcome is an error.
 pub(super) fn shown(Outcome { result, text }: Outcome) -> anyhow::Result<String> {
     ensure!(result == judge::PASSED, text);
     Ok(text)
 }
 
-/// Returns an image with its tag, or `latest` if it names none.
+/// Returns the image, with the tag `latest` if it has none.
 fn tagged(image: &str) -> String {
     let name = image.rsplit('/').next().unwrap_or(image);
     if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// Reports whether a pod that printed `mark`s around its two requests has got two answers of an API server. The outer error: not all is printed yet.
+/// Judges the log of a pod that prints `mark`s around its two requests to the API server. The outer error means that the log is incomplete.
 fn answers(log: &str, mark: &str) -> Result<Result<(), String>, &'static str> {
     let part = |number: u8| {
         let (begin, end) = (format!("{mark}-{number}"), format!("{mark}-{}", number + 1));
         log.split_once(&begin)?.1.split_once(&end).map(|(text, _)| text)
     };
     let (Some(service), Some(dns)) = (part(1), part(2)) else { return Err("the log is not complete") };
-    // /version, or the refusal of an API server that shows it to no user without a name.
+    // The version, or the refusal of an API server that does not show it to anonymous users.
     let is_answer = |text: &str| {
         let answer: Option<Value> = serde_json::from_str(text.trim()).ok();
         answer.is_some_and(|json| json["gitVersion"].is_string() || json["kind"] == "Status")
@@ -505,7 +505,7 @@ mod tests {
         }
     }
 
-    /// Cases: whether each connection breaks, how often `end` is sent, and whether there is a result.
+    /// Each case has: whether each connection breaks, how often `end` is sent, and whether there is a result.
     #[tokio::test]
     async fn the_end_follows_a_lost_connection() {
         for (breaks, sent, is_good) in [

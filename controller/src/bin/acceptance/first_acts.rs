@@ -1,4 +1,4 @@
-//! Rows of the first hour that are more than commands on the host.
+//! Rows of the first hour that need more than commands on the host.
 
 use std::{fs, time::Duration};
 
@@ -19,33 +19,33 @@ use wnp_core::render::{self, Cluster, Settings, program};
 use super::{
     acts::{CERTIFICATE, Run, shown},
     judge,
-    world::Seen,
+    world::HostObjects,
 };
 
-/// Query for the number of Windows starts.
+/// Command that queries how often Windows has started.
 const BOOT_COUNT: &str = r#"reg.exe query "HKLM\SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters" /v BootId"#;
-/// Puts another program in place of kubelet's, with which its service starts again: it has some bytes more.
+/// Commands that replace `kubelet.exe` with a copy that has some extra bytes, and end the process, so that its service starts the copy.
 const REPLACE: [&str; 3] = [
     r"ren C:\k\kubelet.exe acceptance.exe",
     r"copy /b C:\k\acceptance.exe+C:\Windows\win.ini C:\k\kubelet.exe",
     "taskkill.exe /f /im kubelet.exe",
 ];
-/// Hashes of the program in place of kubelet's, and of the right one.
+/// Commands that hash the current `kubelet.exe` and the renamed original.
 const HASHES: [&str; 2] =
     [r"certutil.exe -hashfile C:\k\kubelet.exe SHA256", r"certutil.exe -hashfile C:\k\acceptance.exe SHA256"];
-/// Queries for the languages and the domain of Windows.
+/// Commands that query the languages and the domain of Windows.
 const WINDOWS_FACTS: [&str; 2] = [
     r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Control\MUI\UILanguages",
     r"reg.exe query HKLM\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters /v Domain",
 ];
-/// API server that no DNS knows.
+/// URL of an API server that DNS cannot resolve.
 const UNKNOWN_API_SERVER: &str = "https://api.acceptance.invalid:6443";
-/// Takes all memory. What a pod cannot get it asks for again.
+/// Command that takes all memory. It retries when an allocation fails.
 const TAKE_MEMORY: &str = "powershell.exe -NoProfile -Command $all = @(); while (1) { try { $all += ,(New-Object byte[] 64MB) } catch { Start-Sleep 1 } }";
-/// Room on C: that a host needs, as `check host` has it.
+/// Free space on C: that a host needs, as in `check host`.
 const NEEDED_MIB: u64 = 2048;
 
-/// Returns the command line of kubelet's service with this payload, in a cluster without any special settings.
+/// Returns the command line of kubelet's service for this payload, in a cluster with default settings.
 fn kubelet_line(payload: &Manifest) -> anyhow::Result<String> {
     let cluster = Cluster {
         api_server: UNKNOWN_API_SERVER.into(),
@@ -62,7 +62,7 @@ fn kubelet_line(payload: &Manifest) -> anyhow::Result<String> {
 }
 
 impl Run {
-    /// Runs the programs of each payload that start kubelet, before the host has any others, and compares their flags with the command line.
+    /// Runs `kube-log-runner` and kubelet of each payload before the host joins, and checks that they know the flags of the service's command line.
     pub(crate) async fn programs(&self) -> anyhow::Result<String> {
         let mut evidence = Vec::new();
         for directory in &self.args.payload {
@@ -85,7 +85,7 @@ impl Run {
         Ok(evidence.join("; "))
     }
 
-    /// Checks that a host that cannot reach the API server says so, and is not changed.
+    /// Checks that a host that cannot reach the API server reports this, and stays unchanged.
     pub(crate) async fn api_server_unknown(&self) -> anyhow::Result<String> {
         let results = self.check_results(Some(UNKNOWN_API_SERVER.to_owned())).await?;
         let row = results.iter().find(|row| row["check"] == "api-server").context("the API server was not checked")?;
@@ -133,7 +133,7 @@ impl Run {
         judge::boot_count(&outputs).with_context(|| format!("the number of starts cannot be read: {outputs:?}"))
     }
 
-    /// Restarts the host, and sees what runs at some times after it answers again.
+    /// Restarts the host, and checks which services run at certain times after it answers again.
     pub(crate) async fn after_restart(&self) -> anyhow::Result<String> {
         let (before, count) = (self.boot_id().await?, self.boot_count().await?);
         self.ask_restart().await?;
@@ -149,12 +149,12 @@ impl Run {
             sleep_until(begin + Duration::from_secs(second)).await;
             outputs.extend(self.host.run(&queries.each_ref().map(String::as_str)).await?);
         }
-        // Whatever runs, the rows that follow need the node.
+        // Later rows need the node, whatever the result.
         self.until_restarted(&before).await?;
         shown(judge::outcome(judge::after_restart, &outputs))
     }
 
-    /// Makes a pod see files of the host, and another one, of a user without rights, write into its volume.
+    /// Checks that a HostProcess pod sees files of the host, and that the pod of an ordinary user can write to its volume.
     pub(crate) async fn pod_accounts(&self) -> anyhow::Result<String> {
         let (mark, image) = (self.mark(), self.image()?);
         let pause = "ping.exe -n 36000 127.0.0.1 >NUL";
@@ -191,7 +191,7 @@ impl Run {
             .to_owned())
     }
 
-    /// Makes wicd put kubelet's program back while another one runs in its place.
+    /// Checks that wicd restores `kubelet.exe` while another program runs in its place.
     pub(crate) async fn replaced_in_use(&self) -> anyhow::Result<String> {
         let outputs = self.host.run(&REPLACE).await?;
         let is_done = outputs.iter().all(|output| output.status == Some(0));
@@ -203,13 +203,13 @@ impl Run {
             })
             .await?;
         let outputs = self.host.run(&[r"del C:\k\acceptance.exe", r"dir /b C:\k\kubelet.exe*"]).await?;
-        self.world.until_seen("the node is Ready", Seen::follows).await?;
+        self.world.until_seen("the node is Ready", HostObjects::follows).await?;
         let files: Vec<&str> = outputs.last().context("no output")?.text.lines().map(str::trim).collect();
         ensure!(files.contains(&"kubelet.exe"), "there is no kubelet.exe: {outputs:?}");
         Ok(format!("put back; C:\\k has {}", files.join(", ")))
     }
 
-    /// Compares language and domain of the host's facts with what Windows has in its registry.
+    /// Compares the language and the domain in the host's facts with the registry of Windows.
     pub(crate) async fn windows_facts(&self) -> anyhow::Result<String> {
         let seen = self.world.see().await?;
         let facts = seen.instance.and_then(|i| i.status?.facts).context("the instance has no facts of the host")?;
@@ -218,7 +218,7 @@ impl Run {
         shown(judge::outcome(|o| judge::windows_facts(&language, facts.domain.as_deref(), o), &outputs))
     }
 
-    /// Judges the access lists of the directories in which containerd finds the programs and the configuration of CNI.
+    /// Judges the access lists of the directories with containerd's CNI programs and CNI configuration.
     pub(crate) async fn cni_directories(&self) -> anyhow::Result<String> {
         let dump = self.host.run(&[judge::CONFIG_DUMP]).await?;
         let directories =
@@ -228,7 +228,7 @@ impl Run {
         shown(judge::outcome(|outputs| judge::cni_access(&directories, outputs), &outputs))
     }
 
-    /// Has containerd's log rotated while containerd writes it.
+    /// Checks that containerd's log is rotated while containerd writes it.
     pub(crate) async fn log_rotation(&self) -> anyhow::Result<String> {
         // Less than containerd writes at its start.
         self.change(json!({"logs": {"maxSize": "8Ki"}})).await?;
@@ -246,7 +246,7 @@ impl Run {
         rotated
     }
 
-    /// Has a pod take all memory until kubelet evicts it, and measures whether the host answers meanwhile.
+    /// Starts a pod that takes all memory until kubelet evicts it, and measures how long the host does not answer meanwhile.
     pub(crate) async fn memory(&self) -> anyhow::Result<String> {
         let (pod, image, longest) = (self.world.names.greedy(), self.image()?, Mutex::new(Duration::ZERO));
         let evicted = async {
@@ -257,7 +257,7 @@ impl Run {
             evicted = evicted => evicted?,
             never = self.measure_silence(&longest) => match never {},
         }
-        self.world.until_seen("the node is Ready", Seen::follows).await?;
+        self.world.until_seen("the node is Ready", HostObjects::follows).await?;
         Ok(format!("the pod is evicted; at most {} s between two log-ins", longest.into_inner().as_secs()))
     }
 }

@@ -1,4 +1,4 @@
-//! First hour on a real host: ten checks, each answered by rows, and the page with their results.
+//! First hour on a real host: ten checks, each made of rows, and the page with their results.
 
 use controller::args::output;
 
@@ -6,16 +6,16 @@ use super::{
     Ended, JOIN,
     judge::{self, FAILED, Outcome, PASSED, SKIPPED},
     rows::{Need, ROWS, Row},
-    world::Seen,
+    world::HostObjects,
 };
 
 /// Check of the first hour.
 pub(crate) struct Check {
     /// Subject of the check.
     about: &'static str,
-    /// Rows that answer the check.
+    /// Ids of the rows that make up the check.
     rows: &'static [&'static str],
-    /// Part that no row does.
+    /// Part of the check that must be done by hand.
     by_hand: &'static str,
 }
 
@@ -41,13 +41,13 @@ pub(crate) const CHECKS: [Check; 10] = [
 /// Maximum number of lines of a command's output on the page, and maximum number of characters of a line.
 const LINES: usize = 12;
 const LINE: usize = 200;
-/// Words of a line that may hold a secret, in small letters.
+/// Words of lines that may contain a secret, in lower case.
 const SECRET: [&str; 9] =
     ["private key", "password", "passwd", "token", "secret", "authorization", "bearer", "-key-data", "auth ="];
-/// Length from which a word of letters and digits may be a key or a certificate.
+/// Minimum length of a word that may be a key or a certificate.
 const KEY: usize = 48;
 
-/// Returns the rows in the order of the checks. The host joins, which is a part of the seventh, before the first row that needs a node.
+/// Returns the rows in the order of the checks. The join, a part of the seventh check, comes before the first row that needs a node.
 pub(crate) fn rows() -> Vec<&'static Row> {
     let with_join = [JOIN, "node-facts"];
     let of_checks = CHECKS.iter().flat_map(|check| check.rows).filter(|id| !with_join.contains(id));
@@ -58,7 +58,7 @@ pub(crate) fn rows() -> Vec<&'static Row> {
 }
 
 impl Check {
-    /// Returns the outcome by those rows of the check that have ended: passed if all of them have passed.
+    /// Returns the outcome of the check, passed if all of its rows have passed, and the seconds that its rows took.
     fn outcome(&self, ended: &[Ended]) -> (Outcome, u64) {
         let of_check = || ended.iter().filter(|row| self.rows.contains(&row.id));
         let text = |result: &str| texts(of_check().filter(|row| row.outcome.result == result));
@@ -78,7 +78,7 @@ impl Check {
     }
 }
 
-/// Returns the evidence of these rows. Rows with the same evidence stand together.
+/// Returns the evidence of these rows. Rows with the same evidence are grouped.
 fn texts<'a>(rows: impl Iterator<Item = &'a Ended>) -> Vec<String> {
     let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
     for row in rows {
@@ -90,8 +90,8 @@ fn texts<'a>(rows: impl Iterator<Item = &'a Ended>) -> Vec<String> {
     texts.into_iter().map(|(ids, text)| format!("{}: {text}", ids.join(", "))).collect()
 }
 
-/// Returns the page: the host, a line for each check, the `end` of the run, and what commands of rows that failed have printed.
-pub(crate) fn page(address: &str, version: &str, seen: Option<&Seen>, ended: &[Ended], end: &str) -> String {
+/// Returns the page: the host, a line for each check, the `end` of the run, and the output of the commands of failed rows.
+pub(crate) fn page(address: &str, version: &str, seen: Option<&HostObjects>, ended: &[Ended], end: &str) -> String {
     let head = ["CHECK", "SUBJECT", "RESULT", "TIME", "EVIDENCE"].map(str::to_owned);
     let lines = CHECKS.iter().enumerate().map(|(number, check)| {
         let (Outcome { result, text }, seconds) = check.outcome(ended);
@@ -115,8 +115,8 @@ pub(crate) fn page(address: &str, version: &str, seen: Option<&Seen>, ended: &[E
     page.join("\n")
 }
 
-/// Returns the host and the programs that were tried.
-fn heading(address: &str, version: &str, seen: Option<&Seen>) -> String {
+/// Returns the heading: the host and the tested programs.
+fn heading(address: &str, version: &str, seen: Option<&HostObjects>) -> String {
     let facts = seen.and_then(|seen| seen.instance.as_ref()?.status.as_ref()?.facts.as_ref());
     let info = seen.and_then(|seen| seen.node.as_ref()?.status.as_ref()?.node_info.as_ref());
     let follows = seen.and_then(|seen| seen.instance.as_ref()?.status.as_ref()?.current_version.as_deref());
@@ -141,11 +141,11 @@ fn heading(address: &str, version: &str, seen: Option<&Seen>) -> String {
     lines.map(|line| format!("{}\n", api::text::line(&line, LINE).trim_end())).concat()
 }
 
-/// Returns a line for others, or, if it may hold a secret, that it was left out.
+/// Returns the line, or a note in its place if it may contain a secret.
 fn harmless(line: &str) -> String {
     let small = line.to_ascii_lowercase();
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-' | '_');
-    // A password in a URL stands before an @. A hash is shorter than a key only if its letters are those of hexadecimal numbers.
+    // In a URL, a password comes before an @. A long word of hexadecimal digits is a hash, and no key.
     let is_key = |word: &str| word.len() >= KEY && !word.chars().all(|c| c.is_ascii_hexdigit());
     let has_password =
         small.split("://").skip(1).any(|rest| rest.split(['/', ' ']).next().is_some_and(|h| h.contains('@')));

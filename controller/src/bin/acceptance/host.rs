@@ -1,4 +1,4 @@
-//! Host over SSH: its kind, commands, and directories.
+//! Access to the host over SSH: its kind, commands, and directories.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use remote::ssh::{Connection, HostKeyCheck, Target};
 
 use super::judge::Output;
 
-/// Time limit of a command on the host.
+/// Timeout of a command on the host.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Maximum bytes of an output.
+/// Maximum size of an output in bytes.
 const MOST: usize = 1 << 20;
-/// Directories that the operator makes on a host, and removes.
+/// Directories that the operator creates and removes on a host.
 const DIRECTORIES: [&str; 3] = [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet"];
-/// Program of Wine that Windows does not have.
+/// Program that Wine has and Windows does not.
 const WINECFG: &str = r"C:\windows\system32\winecfg.exe";
 
-/// Kind of a host, as far as it matters for what can be seen on it.
+/// Kind of a host, which decides what can be observed on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Windows.
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Simulated,
 }
 
-/// Decides the kind of the host by a program of Wine, and by the output of `ver`, if it ran.
+/// Returns the kind of the host, judged by a program of Wine and by the output of `ver`, if it ran.
 fn kind(has_winecfg: bool, ver: Option<&Output>) -> Kind {
     let version = |output: &Output| {
         let text = output.text.trim().strip_prefix("Microsoft Windows [Version 10.0.")?;
@@ -42,23 +42,23 @@ fn kind(has_winecfg: bool, ver: Option<&Output>) -> Kind {
     }
 }
 
-/// Host of a run. Each use has its own connection, for the host restarts in between.
+/// Host of a run. Each use has its own connection, because the host restarts in between.
 pub(crate) struct Host {
     target: Target,
     /// Path of the batch file and of its output, without an extension.
     script: String,
-    /// Version of Windows, as `ver` prints it. Empty if it did not.
+    /// Version of Windows, as `ver` prints it. Empty if `ver` did not run.
     pub(crate) version: String,
 }
 
 impl Host {
-    /// Logs in, and pins the host key for all later connections. Returns the fingerprint and the kind of the host, too.
+    /// Logs in, and pins the host key for all later connections. Also returns the fingerprint and the kind of the host.
     pub(crate) async fn open(mut target: Target) -> anyhow::Result<(Self, String, Kind)> {
         let connection = Connection::connect(&target).await?;
         let key = connection.host_key().clone();
         let fingerprint = key.fingerprint();
         target.host_key = HostKeyCheck::Pinned(key);
-        // Only administrators write there, and the name cannot be known before.
+        // Only administrators can write there, and the name cannot be guessed.
         let script = format!(r"C:\windows\acceptance-{:016x}", rand::random::<u64>());
         let mut host = Self { target, script, version: String::new() };
         let has_winecfg = connection.size(WINECFG).await?.is_some();
@@ -90,7 +90,7 @@ impl Host {
         Ok(outputs)
     }
 
-    /// Runs a program that the host does not have, and removes it.
+    /// Uploads a program, runs it, and removes it.
     pub(crate) async fn try_program(&self, content: Vec<u8>, arguments: &str) -> anyhow::Result<Output> {
         let connection = Connection::connect(&self.target).await?;
         let path = format!("{}.exe", self.script);
@@ -131,7 +131,7 @@ impl Host {
         Ok(found)
     }
 
-    /// Checks that the host has none of the operator's directories but those from before the run.
+    /// Checks that the host has none of the operator's directories, except those from before the run.
     pub(crate) async fn is_as_before(&self, before: &[&str]) -> anyhow::Result<()> {
         let left: Vec<&str> = self.directories().await?.into_iter().filter(|found| !before.contains(found)).collect();
         ensure!(left.is_empty(), "the host still has {}", left.join(", "));

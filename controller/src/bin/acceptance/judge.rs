@@ -1,5 +1,5 @@
-//! Evidence in the output of commands on the host. Pure: a host may print anything, so that a row passes only by text that Windows prints in
-//! exactly this case, and never because a text is missing or cannot be read.
+//! Judges of the output of commands on the host. Pure functions. A host may print anything, so a row passes only if there is text that Windows prints
+//! in exactly this case, and never because text is missing or cannot be read.
 
 /// Outcome of a row, with its evidence or the reason, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,11 +9,11 @@ pub(crate) struct Outcome {
     pub(crate) text: String,
 }
 
-/// Result of a row that works, as the evidence shows.
+/// Result of a row whose evidence shows that it works.
 pub(crate) const PASSED: &str = "passed";
 /// Result of a row that does not work.
 pub(crate) const FAILED: &str = "failed";
-/// Result of a row that was not tried, or could not be seen.
+/// Result of a row that was not run, or could not be observed.
 pub(crate) const SKIPPED: &str = "skipped";
 
 pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
@@ -33,7 +33,7 @@ pub(crate) fn skipped(why: impl AsRef<str>) -> Outcome {
     Outcome { result: SKIPPED, ..passed(why) }
 }
 
-/// Maximum characters of an evidence. An operator's report of a failed host fits.
+/// Maximum number of characters of the evidence, enough for the operator's message about a failed host.
 const MOST: usize = 400;
 
 /// Output of one command, and its exit status: `None` if it was killed, or the host went away.
@@ -44,16 +44,16 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Text of a command that succeeded.
+    /// Returns the text of a command that succeeded.
     pub(crate) fn ok(&self) -> Option<&str> {
         (self.status == Some(0)).then_some(self.text.as_str())
     }
 }
 
-/// Key of the registry by which Windows Update waits for a restart, below `HKLM`.
+/// Registry key below `HKLM` that exists while Windows Update waits for a restart.
 pub(crate) const RESTART_REQUIRED: &str =
     r"SOFTWARE\Microsoft\Windows\CurrentVersion\WindowsUpdate\Auto Update\RebootRequired";
-/// Value that the key has only if a run made it.
+/// Name of the value that marks the registry key as set by a run.
 pub(crate) const MARK: &str = "WindowsNodePoolsAcceptance";
 /// Proxy of the row `proxy`. Only plain HTTP goes to it, which no program of a node needs.
 pub(crate) const PROXY: &str = "http://acceptance.invalid:3128";
@@ -62,10 +62,10 @@ pub(crate) const THUMBPRINT: &str = "3bb1582d319ffed7adfd0bf58077497a884f9b15";
 /// Registry of the row `image-mirrors`.
 pub(crate) const MIRRORED: &str = "registry.acceptance.invalid";
 
-/// Judges the outputs of a row's commands, one for each. `None`: the outputs are not what Windows prints when it works.
+/// Function that judges the outputs of a row's commands, one for each. `None`: the outputs are not what Windows prints when it works.
 pub(crate) type Judge = fn(&[Output]) -> Option<Outcome>;
 
-/// Returns the outcome of a row: its judge's, or what was printed in place of what was expected, beginning with the command that failed.
+/// Returns the judge's outcome of a row. Without one, the row has failed with the unexpected outputs, those of failed commands first.
 pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[Output]) -> Outcome {
     judge(outputs).unwrap_or_else(|| {
         let mut printed: Vec<&Output> = outputs.iter().collect();
@@ -78,7 +78,7 @@ pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[O
     })
 }
 
-/// Returns the value of the one line `name : value`. A text in which two lines have the name is not one of Windows.
+/// Returns the value of the only line `name : value`. `None` if several lines have the name, because Windows prints one.
 pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut values = text
         .lines()
@@ -86,7 +86,7 @@ pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())
 }
 
-/// Judges `sc qfailure` and `sc qfailureflag`.
+/// Judges `sc qfailure` and `sc qfailureflag`: the service must restart after each failure, with the expected delays.
 pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
     let [actions, flag] = outputs else { return None };
     let delays: Vec<&str> = actions
@@ -100,14 +100,14 @@ pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
     .then(|| passed("restarts after 10000, 60000, 300000 ms, reset 3600 s, flag TRUE"))
 }
 
-/// Returns the process id of a service that runs, by `sc queryex`.
+/// Returns the process id of a running service from `sc queryex`.
 pub(crate) fn running(output: &Output) -> Option<u32> {
     let text = output.ok()?;
     let runs = field(text, "STATE")?.split_whitespace().eq(["4", "RUNNING"]);
     field(text, "PID")?.parse().ok().filter(|pid| runs && *pid > 0)
 }
 
-/// Judges `sc queryex`, `taskkill`, a pause, `sc queryex`.
+/// Judges `sc queryex`, `taskkill`, a pause, `sc queryex`: the service must run in a new process.
 pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
     let [before, kill, _, after] = outputs else { return None };
     kill.ok()?;
@@ -115,7 +115,7 @@ pub(crate) fn killed_service(outputs: &[Output]) -> Option<Outcome> {
     (before != after).then(|| passed(format!("process {before} was killed, {after} runs in its place")))
 }
 
-/// Returns the ids of the processes of a program, by `tasklist /fo csv /nh`. What `tasklist` says if there is none has no such line.
+/// Returns the process ids of a program from `tasklist /fo csv /nh`. Its message that there is no process has another format.
 fn processes(output: &Output, program: &str) -> Option<Vec<u32>> {
     let id = |line: &str| {
         let (name, rest) = line.trim().strip_prefix('"')?.split_once("\",\"")?;
@@ -124,7 +124,7 @@ fn processes(output: &Output, program: &str) -> Option<Vec<u32>> {
     Some(output.ok()?.lines().filter_map(id).collect())
 }
 
-/// Judges `sc queryex kubelet`, and `tasklist` of `kubelet.exe` and `kube-log-runner.exe`.
+/// Judges `sc queryex kubelet`, and `tasklist` of `kubelet.exe` and `kube-log-runner.exe`: the service must run one of them, with one kubelet.
 pub(crate) fn service_process(outputs: &[Output]) -> Option<Outcome> {
     let [service, kubelets, runners] = outputs else { return None };
     let (id, kubelets) = (running(service)?, processes(kubelets, "kubelet.exe")?);
@@ -138,7 +138,7 @@ pub(crate) fn service_process(outputs: &[Output]) -> Option<Outcome> {
     }
 }
 
-/// Judges `sc queryex`, `taskkill`, a pause, `sc queryex`, `tasklist` of `kubelet.exe`.
+/// Judges `sc queryex`, `taskkill`, a pause, `sc queryex`, `tasklist` of `kubelet.exe`: the service must run in a new process, with one kubelet.
 pub(crate) fn lost_log_runner(outputs: &[Output]) -> Option<Outcome> {
     /// Exit status of `taskkill` if no such process runs.
     const NOT_FOUND: u32 = 128;
@@ -154,13 +154,13 @@ pub(crate) fn lost_log_runner(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed(format!("process {before} was killed, {after} runs in its place, with one kubelet.exe")))
 }
 
-/// Judges the command line of kubelet's service, and what the programs in it say of their flags.
+/// Judges whether the programs in the command line of kubelet's service know its flags, by their help.
 pub(crate) fn command_lines(outputs: &[Output]) -> Option<Outcome> {
     let [service, help @ ..] = outputs else { return None };
     flags(&value_of(service, "ImagePath")?, help)
 }
 
-/// Judges what the programs in a command line of kubelet's service, kube-log-runner and kubelet, say of their flags.
+/// Judges whether kube-log-runner and kubelet know the flags in a command line of kubelet's service, by their help.
 pub(crate) fn flags(line: &str, outputs: &[Output]) -> Option<Outcome> {
     let [runner, kubelet] = outputs else { return None };
     let is = |word: &str, program: &str| word.trim_matches('"').to_ascii_lowercase().ends_with(program);
@@ -178,7 +178,7 @@ pub(crate) fn flags(line: &str, outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Returns the flags that the help of a program of Go does not name.
+/// Returns the flags that the help of a Go program does not name.
 fn unknown_flags(program: &str, words: &[&str], help: &str) -> Vec<String> {
     let known: Vec<&str> =
         help.lines().flat_map(|line| line.split_whitespace().take(2)).map(|word| word.trim_end_matches(',')).collect();
@@ -186,7 +186,7 @@ fn unknown_flags(program: &str, words: &[&str], help: &str) -> Vec<String> {
     flags.filter(|flag| !known.contains(flag)).map(|flag| format!("{program} does not know {flag}")).collect()
 }
 
-/// Judges the paths of the modules of wicd's process, by PowerShell.
+/// Judges the paths of the libraries that wicd has loaded, as PowerShell prints them.
 pub(crate) fn libraries(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let paths = output.ok()?.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -198,7 +198,7 @@ pub(crate) fn libraries(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Judges the languages and the domain of Windows in the registry by those of the host's facts.
+/// Judges whether the registry of Windows has the language and the domain of the host's facts.
 pub(crate) fn windows_facts(language: &str, domain: Option<&str>, outputs: &[Output]) -> Option<Outcome> {
     let [languages, parameters] = outputs else { return None };
     let named = format!(r"\{language}");
@@ -213,7 +213,7 @@ pub(crate) fn windows_facts(language: &str, domain: Option<&str>, outputs: &[Out
 pub(crate) const CONFIG_DUMP: &str =
     r"C:\k\containerd\containerd.exe --config C:\k\containerd\containerd_conf.toml config dump";
 
-/// Judges `containerd config dump`.
+/// Judges `containerd config dump`: containerd must ignore no key.
 pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let text = output.ok()?;
@@ -225,12 +225,12 @@ pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Services of [`after_restart`]. The last is there only with a hybrid overlay.
+/// Services that [`after_restart`] judges. The last exists only with a hybrid overlay.
 pub(crate) const SERVICES: [&str; 4] = ["windows-instance-config-daemon", "containerd", "kubelet", "kube-proxy"];
-/// Seconds after the host answers again at which [`after_restart`] sees the services.
+/// Times at which [`after_restart`] judges the services, in seconds after the host answers again.
 pub(crate) const TIMES: [u64; 3] = [60, 120, 300];
 
-/// Judges `sc query` of each of [`SERVICES`], at each of [`TIMES`].
+/// Judges `sc query` of each of [`SERVICES`] at each of [`TIMES`]: all services must run at the last one.
 pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
     let (last, mut seen, mut missing) = (outputs.len().checked_sub(SERVICES.len())?, Vec::new(), Vec::new());
     (outputs.len() == SERVICES.len() * TIMES.len()).then_some(())?;
@@ -257,13 +257,13 @@ pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Returns the number of starts of Windows, by `reg query`.
+/// Returns the number of Windows starts from `reg query`.
 pub(crate) fn boot_count(outputs: &[Output]) -> Option<String> {
     let [output] = outputs else { return None };
     value_of(output, "BootId").filter(|count| count.starts_with("0x"))
 }
 
-/// Reports whether two outputs of `certutil -hashfile` have one hash.
+/// Reports whether two outputs of `certutil -hashfile` have the same hash.
 pub(crate) fn is_same_file(outputs: &[Output]) -> bool {
     let hash = |output: &Output| {
         let hash = output.ok()?.lines().map(|line| line.replace(' ', "")).find(|line| api::payload::is_sha256(line));
@@ -272,20 +272,20 @@ pub(crate) fn is_same_file(outputs: &[Output]) -> bool {
     matches!(outputs, [one, other] if hash(one).is_some() && hash(one) == hash(other))
 }
 
-/// Judges outputs that are `none` if nothing is left, and otherwise what is.
+/// Judges outputs that are `none` if nothing is left, and otherwise list what is left.
 pub(crate) fn none_left(outputs: &[Output]) -> Option<Outcome> {
     let texts = outputs.iter().map(|output| output.ok().map(str::trim)).collect::<Option<Vec<_>>>()?;
     (!texts.is_empty() && texts.iter().all(|text| *text == "none")).then(|| passed("nothing is left"))
 }
 
-/// Judges `sc qc kubelet`.
+/// Judges `sc qc kubelet`: the service must depend on containerd.
 pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     (field(output.ok()?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
 }
 
 pub(crate) fn is_no_service(output: &Output) -> bool {
-    // The word between is in the language of Windows.
+    // The word between the two texts is in the language of Windows.
     output.status == Some(1060) && output.text.contains("OpenService ") && output.text.contains(" 1060:")
 }
 
@@ -300,7 +300,7 @@ fn events(output: &Output) -> Option<Vec<(&str, &str)>> {
     Some(output.ok()?.split("Event[").skip(1).filter_map(|event| Some((field(event, "Event ID")?, event))).collect())
 }
 
-/// Judges the events 1074 of the System log.
+/// Judges the events 1074 of the System log: one must name `wicd.exe`.
 pub(crate) fn restart_event(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let is_ours = |(id, event): &(&str, &str)| *id == "1074" && event.contains("wicd.exe");
@@ -318,7 +318,7 @@ pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Returns the value of this name in an output of `reg query`.
+/// Returns the value with this name from an output of `reg query`.
 fn value_of(output: &Output, name: &str) -> Option<String> {
     output.ok()?.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -328,21 +328,21 @@ fn value_of(output: &Output, name: &str) -> Option<String> {
     })
 }
 
-/// Judges `reg query` of the variables of a service: one line, with `\0` between them.
+/// Judges `reg query` of the environment variables of a service: one line, separated by `\0`.
 pub(crate) fn service_variables(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let variable = format!("HTTP_PROXY={PROXY}");
     value_of(output, "Environment")?.split(r"\0").any(|v| v == variable).then(|| passed(variable))
 }
 
-/// Judges `reg query` of the policies of Defender.
+/// Judges `reg query` of Defender's policies: containerd must be excluded.
 pub(crate) fn antivirus_exclusion(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let name = r"C:\k\containerd\containerd.exe";
     value_of(output, name).map(|value| passed(format!("{name} = {value}")))
 }
 
-/// Judges `dism /online /get-featureinfo`.
+/// Judges `dism /online /get-featureinfo`: the feature Containers must be enabled.
 pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let text = output.ok()?;
@@ -350,10 +350,10 @@ pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("Containers: Enabled"))
 }
 
-/// Entry of an access list: account, and its rights such as `OI`, `CI`, `F`. The last is what the account may do.
+/// Entry of an access list: the account, and its flags such as `OI`, `CI` and `F`. The last one is the permission, the others are about inheritance.
 type Entry<'a> = (&'a str, Vec<&'a str>);
 
-/// Returns the entries of `icacls <path>`. `None` if a line is none.
+/// Returns the entries of `icacls <path>`. `None` if a line is no entry.
 fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
     let (list, summary) = output.ok()?.trim().rsplit_once('\n')?;
     if summary.trim() != "Successfully processed 1 files; Failed processing 0 files" {
@@ -366,7 +366,7 @@ fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
     list.trim().strip_prefix(path)?.strip_prefix(' ')?.lines().map(entry).collect()
 }
 
-/// Reports whether only SYSTEM and administrators have rights, and all of them.
+/// Reports whether only SYSTEM and administrators have access, and both have full access.
 fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
     let mut accounts: Vec<&str> = list.iter().map(|(account, _)| *account).collect();
     accounts.sort_unstable();
@@ -375,7 +375,7 @@ fn is_administrators_alone(list: &[Entry<'_>]) -> bool {
         && list.iter().all(|(_, rights)| rights.last() == Some(&"F"))
 }
 
-/// Judges the `icacls` outputs of these paths, one for each, by `fits`. The first that does not fit is shown.
+/// Judges the `icacls` output of each path with `fits`. The first that does not fit is shown.
 fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) -> bool) -> Option<Outcome> {
     let is_wrong = |(path, output): &(&&str, &Output)| !entries(output, path).is_some_and(|list| fits(&list));
     if outputs.len() != paths.len() {
@@ -388,7 +388,7 @@ fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) 
     })
 }
 
-/// Returns the directories of CNI in `containerd config dump`.
+/// Returns the CNI directories in `containerd config dump`.
 pub(crate) fn cni_directories(dump: &Output) -> Option<Vec<String>> {
     let text = dump.ok()?;
     let is_of_cni = |line: &&str| line.starts_with("bin_dirs = ") || line.starts_with("conf_dir = ");
@@ -404,24 +404,24 @@ pub(crate) fn cni_directories(dump: &Output) -> Option<Vec<String>> {
     (found.len() >= 2 && found.iter().all(is_path)).then_some(found)
 }
 
-/// Judges `icacls` of the directories of CNI, one for each.
+/// Judges `icacls` of each CNI directory.
 pub(crate) fn cni_access(directories: &[String], outputs: &[Output]) -> Option<Outcome> {
     let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
     lists(outputs, &directories, "only SYSTEM and Administrators", is_administrators_alone)
 }
 
-/// Directories of [`access_lists`], in the order of its commands.
+/// Directories that [`access_lists`] judges, in the order of its commands.
 const OURS: [&str; 5] =
     [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet", r"C:\var\lib\kubelet\pki", r"C:\k\volume-plugins"];
 
-/// Judges `icacls` of [`OURS`]: no directory above passes an entry on.
+/// Judges `icacls` of [`OURS`]: no entry may be inherited.
 pub(crate) fn access_lists(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &OURS, "only SYSTEM and Administrators", |list| {
         is_administrators_alone(list) && !list.iter().any(|(_, rights)| rights.contains(&"I"))
     })
 }
 
-/// Judges `dir /q C:\`.
+/// Judges `dir /q C:\`: administrators must own `C:\k`.
 pub(crate) fn owner(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let mut lines =
@@ -431,10 +431,10 @@ pub(crate) fn owner(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed(r"C:\k belongs to BUILTIN\Administrators"))
 }
 
-/// Directories of [`directories_above`], in the order of its commands.
+/// Directories that [`directories_above`] judges, in the order of its commands.
 const ABOVE: [&str; 3] = [r"C:\var", r"C:\var\lib", r"C:\var\log"];
 
-/// Judges `icacls` of [`ABOVE`]: users may read, and no more.
+/// Judges `icacls` of [`ABOVE`]: users may only read.
 pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &ABOVE, "users may only read", |list| {
         list.iter().all(|(account, rights)| {
@@ -444,7 +444,7 @@ pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Judges `icacls` of the directory of pods.
+/// Judges `icacls` of kubelet's directory for pods: users must have entries.
 pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &[r"C:\var\lib\kubelet\pods"], "users have entries", |list| {
         [r"BUILTIN\Users", r"NT AUTHORITY\Authenticated Users"]
@@ -453,14 +453,14 @@ pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Judges `dir /b C:\k\containerd\registries`.
+/// Judges `dir /b C:\k\containerd\registries`: the mirrored registry must have a directory.
 pub(crate) fn mirrors_on_host(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let is_there = output.ok()?.lines().any(|line| line.trim() == MIRRORED);
     is_there.then(|| passed(format!("the directory {MIRRORED}")))
 }
 
-/// Judges `icacls` of kubelet's logins.
+/// Judges `icacls` of kubelet's registry credentials: only SYSTEM and administrators may have access.
 pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     if output.status != Some(0) && output.text.contains("The system cannot find the file specified.") {
@@ -469,14 +469,14 @@ pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
     lists(outputs, &[r"C:\var\lib\kubelet\config.json"], "only SYSTEM and Administrators", is_administrators_alone)
 }
 
-/// Judges `tasklist` with a filter.
+/// Judges `tasklist` with a filter: no shim of containerd may run.
 pub(crate) fn shims_ended(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     (output.ok()?.trim() == "INFO: No tasks are running which match the specified criteria.")
         .then(|| passed("no shim runs"))
 }
 
-/// Judges `dir` of kubelet's certificates, and `icacls` of its kubeconfig.
+/// Judges `dir` of kubelet's certificates, and `icacls` of its kubeconfig, which only administrators may read.
 pub(crate) fn client_certificate(outputs: &[Output]) -> Option<Outcome> {
     let [listing, kubeconfig] = outputs else { return None };
     let is_link = |l: &str| l.contains("<SYMLINK>") && l.contains(" kubelet-client-current.pem [");
@@ -485,14 +485,14 @@ pub(crate) fn client_certificate(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("kubelet-client-current.pem is a <SYMLINK>; only administrators read the kubeconfig"))
 }
 
-/// Judges `certutil -store Root <thumbprint>`.
+/// Judges `certutil -store Root <thumbprint>`: the certificate must be in the store.
 pub(crate) fn certificate_store(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let hash = |line: &str| line.trim().strip_prefix("Cert Hash(sha1):").map(|hash| hash.replace(' ', ""));
     output.ok()?.lines().filter_map(hash).find(|hash| hash == THUMBPRINT).map(|hash| passed(format!("Root has {hash}")))
 }
 
-/// Judges wicd's record of what it has put on the host. wicd pins an image after containerd has reported its id.
+/// Judges wicd's record of its changes on the host. wicd pins an image after containerd has reported its id.
 pub(crate) fn images_pinned(image: &str, outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     let record: serde_json::Value = serde_json::from_str(output.ok()?).ok()?;
@@ -500,7 +500,7 @@ pub(crate) fn images_pinned(image: &str, outputs: &[Output]) -> Option<Outcome> 
     api::payload::is_sha256(sha256).then(|| passed(format!("{image} is pinned: sha256:{sha256}")))
 }
 
-/// Returns the path of the service's `wicd.exe`, by `reg query`. The path must be the program's place, because it is run.
+/// Returns the path of the service's `wicd.exe` from `reg query`. Only the expected path is returned, because the program is run.
 pub(crate) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
     let [output] = outputs else { return None };
     let command = value_of(output, "ImagePath")?;
@@ -509,10 +509,10 @@ pub(crate) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
     api::payload::is_sha256(sha256).then_some(path)
 }
 
-/// Judges `wicd.exe maintenance` with `begin`, `status`, `end` and `status`.
+/// Judges `wicd.exe maintenance` with `begin`, `status`, `end` and `status`: the node must be drained and then Ready.
 pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outcome> {
     let [begun, during, ended, after] = outputs else { return None };
-    // Before it, they print what they wait for.
+    // The lines before the last one say what the command waits for.
     let last =
         |output: &Output| output.ok()?.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     let is = |output: &Output, lines: [&str; 2]| Some(output.ok()?.trim().lines().map(str::trim).eq(lines));
@@ -523,8 +523,8 @@ pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outco
     .then(|| passed("begin: the node is drained; end: the node is Ready, and its maintenance is over"))
 }
 
-/// Reports whether `reg query /v` of [`MARK`] shows the value. `None`: the answer cannot be read, which shows neither. reg.exe reports a missing
-/// value in the language of Windows, so that it is known by the exit status and by an answer that lists no key.
+/// Reports whether `reg query /v` shows the value [`MARK`]; `None` if the answer cannot be read. reg.exe reports a missing value in the language of
+/// Windows, so it is recognised by the exit status and by an answer that lists no key.
 pub(crate) fn has_mark(outputs: &[Output]) -> Option<bool> {
     let [output] = outputs else { return None };
     match (output.status, &output.text) {
@@ -534,7 +534,7 @@ pub(crate) fn has_mark(outputs: &[Output]) -> Option<bool> {
     }
 }
 
-/// Reports whether `reg query` shows a key without values and keys: its name at most.
+/// Reports whether `reg query` shows a registry key without values and subkeys: its name at most.
 pub(crate) fn is_empty_key(output: &Output) -> bool {
     output.ok().is_some_and(|text| text.lines().filter(|line| !line.trim().is_empty()).count() <= 1)
 }

@@ -1,4 +1,4 @@
-//! Tests of the judges of commands' outputs.
+//! Tests of the judges of command outputs.
 
 use super::{super::networks::*, *};
 
@@ -10,7 +10,7 @@ fn status(status: u32, text: impl Into<String>) -> Output {
     Output { status: Some(status), text: text.into() }
 }
 
-/// Judge, outputs that pass, and outputs that must not pass in place of a command's output.
+/// Test case: a judge, outputs that pass, and outputs that must not pass in place of one of them.
 struct Case {
     judge: Judge,
     good: Vec<Output>,
@@ -21,7 +21,7 @@ fn case(judge: Judge, good: Vec<Output>, bad: Vec<(usize, Output)>) -> Case {
     Case { judge, good, bad }
 }
 
-/// Case of a judge of one output.
+/// Returns a case for a judge of a single output.
 fn one(judge: Judge, good: Output, bad: &[Output]) -> Case {
     case(judge, vec![good], bad.iter().map(|output| (0, output.clone())).collect())
 }
@@ -109,7 +109,7 @@ fn services() -> Vec<Case> {
     ]
 }
 
-/// Line of kubelet's service, with these flags of kube-log-runner.
+/// Returns the registry entry of kubelet's service, with these flags of kube-log-runner.
 fn kubelet_line(flags: &str) -> Output {
     ok(format!(
         "\nHKEY_LOCAL_MACHINE\\SYSTEM\\CurrentControlSet\\Services\\kubelet\n    ImagePath    REG_EXPAND_SZ    C:\\k\\kube-log-runner.exe {flags} C:\\k\\kubelet.exe --config=C:\\k\\kubelet.conf --windows-service --v=2\n\n"
@@ -122,7 +122,7 @@ const KUBELET_HELP: &str = "The kubelet is the primary \"node agent\" that runs 
 
 fn programs() -> Vec<Case> {
     let task = |program: &str, id: u32| ok(format!("\"{program}\",\"{id}\",\"Services\",\"0\",\"85.412 K\""));
-    // As a German Windows says that there is none.
+    // Message of a German Windows that there is no process.
     let none = ok("INFORMATION: Es werden keine Aufgaben mit den angegebenen Kriterien ausgef\u{fffd}hrt.");
     let restarted = RUNNING.replace("4711", "5005");
     let dump = "disabled_plugins = []\nimports = []\nversion = 3\n\n[plugins]\n";
@@ -470,7 +470,7 @@ fn access() -> Vec<Case> {
     ]
 }
 
-/// Directories of CNI of a network that is no hybrid overlay.
+/// CNI directories of a network other than a hybrid overlay.
 const CNI: [&str; 2] = [r"C:\opt\cni\bin", r"C:\etc\cni\net.d"];
 
 #[test]
@@ -608,7 +608,7 @@ fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
                 judge(&outputs)
             );
         }
-        // No output of a command at all, and text of no command: each alone, and all at once.
+        // Meaningless text as the output of all commands.
         for text in garbage {
             for code in [Some(0), Some(1), Some(1060), None] {
                 let output = Output { status: code, text: text.into() };
@@ -619,7 +619,7 @@ fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
         for at in 0..case.good.len() {
             let mut killed = case.good.clone();
             killed[at].status = None;
-            // The pause of a row has no output that counts.
+            // The output of a pause does not count.
             let is_pause = case.good.len() == 4 && at == 2;
             assert!(is_pause || !matches!(judge(&killed), Outcome { result: PASSED, .. }), "{number}: {killed:?}");
         }

@@ -1,5 +1,5 @@
-//! Program `acceptance`: the whole life of a node, on a real Windows host and a cluster where the operator runs. It is part of the test bed, and in
-//! no image.
+//! Program `acceptance`: tests the whole life of a node on a real Windows host, in a cluster where the operator runs. It is part of the test bed, and
+//! in no image.
 
 mod acts;
 mod first_acts;
@@ -32,16 +32,16 @@ use self::{
     host::{Host, Kind},
     judge::{FAILED, Outcome, Output, PASSED, SKIPPED, failed, passed, skipped},
     rows::{How, Need, ROWS, Row},
-    world::{Names, Seen, World, said},
+    world::{HostObjects, Names, World, error_text},
 };
 
-/// Time limit for log-in and for each answer.
+/// Timeout of a log-in and of each answer.
 const LOGIN: Duration = Duration::from_mins(1);
 /// Time within which a node that was Ready before the row must be Ready again.
 const READY: Duration = Duration::from_secs(20);
-/// Row after which there is a node.
+/// Row after which the host is a node.
 const JOIN: &str = "join";
-/// Row after which there is no node.
+/// Row after which the host is no longer a node.
 const REMOVAL: &str = "removal";
 
 /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host. You must be
@@ -92,7 +92,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // The first line: two providers in one process, or none, make the first TLS connection panic.
+    // Must come first: without exactly one provider in the process, the first TLS connection panics.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match args::parse(Args::command()) {
         Ok(args) => errors::exit(Box::pin(run(args)).await),
@@ -100,7 +100,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs all rows, removes what they made, prints the result, and returns the exit status.
+/// Runs all rows, removes what they have created, prints the result, and returns the exit status.
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(&args.cluster).await?;
     let danger = format!(
@@ -144,7 +144,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns a future that ends when a user or the system asks this process to end, or its terminal is closed.
+/// Returns a future that ends on SIGTERM, SIGINT or SIGHUP.
 fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
     let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let mut signals = asked.into_iter().map(signal).collect::<Result<Vec<_>, _>>().context("cannot receive signals")?;
@@ -153,7 +153,7 @@ fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Checks that host and cluster can be used, and removes what an earlier run left.
+/// Checks that the host and the cluster can be used, and removes what an earlier run has left.
 async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     world.operator_works().await?;
     let leftovers = world.leftovers().await.context("cannot look for what an earlier run left")?;
@@ -166,7 +166,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
             world.remove(names).await.with_context(|| format!("cannot remove {}", names.name()))?;
         }
     }
-    // As far as this machine can resolve its name.
+    // Empty if this machine cannot resolve the name.
     let found = tokio::net::lookup_host((args.host.as_str(), args.login.port)).await;
     let addresses: Vec<IpAddr> = found.into_iter().flatten().map(|address| address.ip()).collect();
     world.host_is_free(args.login.port, &addresses).await?;
@@ -179,12 +179,12 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// Row that ended.
+/// Result of a row that has ended.
 struct Ended {
     id: &'static str,
     outcome: Outcome,
     took: Duration,
-    /// Commands of a row that has failed, with their outputs.
+    /// Commands of a failed row, with their outputs.
     printed: Vec<(&'static str, Output)>,
 }
 
@@ -199,7 +199,7 @@ impl Ended {
     }
 }
 
-/// Runs the rows in order. Those that need a node are skipped once there is none.
+/// Runs the rows in order. Rows that need a node are skipped once the node is lost.
 async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     let (mut lost, mut has_node) = (None, false);
     let all = if run.args.first_hour { first_hour::rows() } else { ROWS.iter().collect() };
@@ -234,9 +234,9 @@ async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     }
 }
 
-/// Reports whether the host is a Ready node without an operation. After a change that came to nothing this may take a moment.
+/// Reports whether the host is a Ready node without an operation. Waits for a while, because a failed change may still be in progress.
 async fn is_node(run: &Run) -> bool {
-    let node = run.world.until_seen("the node is Ready", Seen::follows);
+    let node = run.world.until_seen("the node is Ready", HostObjects::follows);
     timeout(READY.min(run.args.timeout), node).await.is_ok_and(|node| node.is_ok())
 }
 
@@ -264,14 +264,14 @@ async fn run_row(run: &Run, row: &Row) -> (Outcome, Vec<(&'static str, Output)>)
             Err(error) => (Err(error), Vec::new()),
         },
     };
-    let outcome = result.unwrap_or_else(|error| failed(said(&error)));
+    let outcome = result.unwrap_or_else(|error| failed(error_text(&error)));
     let has_failed = outcome.result == FAILED;
     (outcome, if has_failed { printed } else { Vec::new() })
 }
 
-/// Removes what the run made, and returns what it could not remove, and why.
+/// Removes what the run has created. Returns what could not be removed, with the reasons.
 async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
-    // A removal that has failed has had its time.
+    // A removal that has failed has already used its time.
     let has_failed = rows.iter().any(|row| row.id == REMOVAL && row.has_failed());
     let limit = if has_failed { LOGIN.min(run.args.timeout) } else { run.args.timeout };
     let of_cluster = tokio::select! {
@@ -288,7 +288,7 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
     );
     let key = format!("on the host, HKLM\\{}, by which Windows waits for a restart", judge::RESTART_REQUIRED);
     let left = [(of_cluster, objects), (of_host, key)].into_iter().filter_map(|(removed, what)| {
-        let why = said(&removed.err()?);
+        let why = error_text(&removed.err()?);
         Some(api::text::line(&format!("{what}: {why}"), 1_000))
     });
     Ok(left.collect())
@@ -302,7 +302,7 @@ fn table(rows: &[Ended], left: &[String], interrupted: bool) -> String {
     format!("{}\n{counts}\n{}", output::aligned(&cells), end(left, interrupted))
 }
 
-/// Returns the last lines of a result: whether the run came to its end, and what is left.
+/// Returns the last lines of the result: whether the run was interrupted, and what is left.
 fn end(left: &[String], interrupted: bool) -> String {
     let interrupted = if interrupted { "The run was interrupted.\n" } else { "" };
     let nothing = if left.is_empty() { "Nothing is left.\n" } else { "" };

@@ -1,15 +1,15 @@
-//! Evidence of networks in the output of commands on the host, as that of [`judge`](super::judge).
+//! Judges of the output of network commands on the host, as in [`judge`](super::judge).
 
 use serde_json::Value;
 
 use super::judge::{Outcome, Output, failed, field, is_no_service, passed, running, skipped};
 
-/// Reports whether a text has an IPv4 address or network as a word.
+/// Reports whether a text contains an IPv4 address or network as a whole word.
 fn has_address(text: &str, address: &str) -> bool {
     text.split(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '/'))).any(|word| word == address)
 }
 
-/// Judges `sc query kube-proxy` and further outputs. Without kube-proxy there is no hybrid overlay.
+/// Judges `sc query kube-proxy`, and the other outputs with `judge`. Without kube-proxy, there is no hybrid overlay.
 fn overlay(outputs: &[Output], judge: impl Fn(&[Output]) -> Option<Outcome>) -> Option<Outcome> {
     let (service, rest) = outputs.split_first()?;
     if is_no_service(service) {
@@ -19,7 +19,7 @@ fn overlay(outputs: &[Output], judge: impl Fn(&[Output]) -> Option<Outcome>) -> 
     judge(rest)
 }
 
-/// Judges `sc query kube-proxy`, the configuration of CNI, and `hnsdiag list networks -d`.
+/// Judges `sc query kube-proxy`, the CNI configuration, and `hnsdiag list networks -d`: HNS must have the configured subnet and address.
 pub(crate) fn overlay_network(outputs: &[Output]) -> Option<Outcome> {
     overlay(outputs, |outputs| {
         let [configuration, networks] = outputs else { return None };
@@ -32,7 +32,7 @@ pub(crate) fn overlay_network(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Judges `sc query kube-proxy`, the configuration of kube-proxy, and `ipconfig /all`.
+/// Judges `sc query kube-proxy`, the configuration of kube-proxy, and `ipconfig /all`: an adapter must have the source address of kube-proxy.
 pub(crate) fn overlay_adapter(outputs: &[Output]) -> Option<Outcome> {
     overlay(outputs, |outputs| {
         let [configuration, adapters] = outputs else { return None };
@@ -63,7 +63,7 @@ pub(crate) fn overlay_proxy(outputs: &[Output]) -> Option<Outcome> {
     })
 }
 
-/// Judges `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, for otherwise an empty list shows nothing.
+/// Judges `sc queryex hns`, `hnsdiag list networks` and `hnsdiag list endpoints`. HNS must run, because otherwise an empty list proves nothing.
 pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
     let [service, networks, endpoints] = outputs else { return None };
     running(service)?;
@@ -71,7 +71,7 @@ pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
         .then(|| passed("HNS runs, and has no network and no endpoint of the hybrid overlay"))
 }
 
-/// Judges `sc query kube-proxy` and `hnsdiag list endpoints`.
+/// Judges `sc query kube-proxy` and `hnsdiag list endpoints`: HNS must have one `VIPEndpoint`.
 pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
     overlay(outputs, |outputs| {
         let [endpoints] = outputs else { return None };

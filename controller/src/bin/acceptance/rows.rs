@@ -1,4 +1,4 @@
-//! Rows, in the order in which they run.
+//! Rows of the acceptance test, in the order in which they run.
 
 use futures::future::LocalBoxFuture;
 
@@ -9,18 +9,18 @@ use super::{
     networks,
 };
 
-/// Action on the cluster's side, with its evidence.
+/// Function that acts on the cluster and returns the evidence.
 type Act = for<'a> fn(&'a Run) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
 /// Way to run a row.
 pub(crate) enum How {
-    /// Run through the API server.
+    /// Function that acts through the API server.
     Cluster(Act),
-    /// Run by commands on the host, whose outputs are judged.
+    /// Commands on the host, with the judge of their outputs.
     Host(&'static [&'static str], Judge),
 }
 
-/// Need of a row.
+/// Prerequisite of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// A Ready node.
@@ -31,14 +31,14 @@ pub(crate) enum Need {
     Wicd,
     /// The argument `--payload`, before the host has joined.
     Payload,
-    /// The host alone, whatever the state of the node.
+    /// Only the host, whatever the state of the node.
     Host,
 }
 
 /// Row of the acceptance test.
 pub(crate) struct Row {
     pub(crate) id: &'static str,
-    /// Kinds of hosts that can show the row.
+    /// Kinds of hosts on which the row can run.
     pub(crate) on: &'static [Kind],
     pub(crate) needs: Need,
     pub(crate) how: How,
@@ -47,7 +47,7 @@ pub(crate) struct Row {
 const ANY: &[Kind] = &[Kind::Windows, Kind::Wine, Kind::Simulated];
 /// Hosts with programs and a registry.
 const PROGRAMS: &[Kind] = &[Kind::Windows, Kind::Wine];
-/// Hosts with containerd, or a stand-in: pods of a simulated host are bound and evicted, and run no image, and it has a list of images.
+/// Hosts with containerd, or with a simulation of it, which binds and evicts pods and lists images, but runs none.
 const IMAGES: &[Kind] = &[Kind::Windows, Kind::Simulated];
 const WINDOWS: &[Kind] = &[Kind::Windows];
 
@@ -63,12 +63,12 @@ const fn host(id: &'static str, commands: &'static [&'static str], judge: Judge)
     Row { id, on: WINDOWS, needs: Need::Node, how: How::Host(commands, judge) }
 }
 
-/// Row of [`host`] that is run although there is no Ready node.
+/// Returns a row like [`host`] that needs no Ready node.
 const fn without_node(id: &'static str, commands: &'static [&'static str], judge: Judge) -> Row {
     Row { needs: Need::Host, ..host(id, commands, judge) }
 }
 
-/// Query of the events of the last two hours in the System log.
+/// Command that queries the events of the last two hours in the System log.
 macro_rules! events {
     ($which:literal) => {
         concat!(
@@ -79,7 +79,7 @@ macro_rules! events {
     };
 }
 
-/// Table of all rows. `ping.exe` is the pause that needs no console.
+/// Table of all rows. `ping.exe` serves as a pause that needs no console.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     Row { needs: Need::Payload, ..cluster("programs", WINDOWS, |run| Box::pin(run.programs())) },
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../../docs/concept/windows-only.md");
-    /// Rows of the cluster's side that need what Windows itself does, or containerd.
+    /// Rows that act on the cluster, and depend on Windows itself or on containerd.
     const OF_WINDOWS: [&str; 15] = [
         "programs",
         "api-server-unknown",
@@ -171,11 +171,11 @@ mod tests {
         "patched-restart",
     ];
 
-    /// Returns the ids in the last column of the page's tables.
+    /// Returns the row ids in the last column of the page's tables.
     fn of_page() -> BTreeSet<&'static str> {
         let rows = PAGE.lines().filter(|line| line.starts_with("| **"));
         let cells = rows.filter_map(|line| line.trim_end_matches([' ', '|']).rsplit(" | ").next());
-        // What is by hand has its reason, and no code.
+        // A manual check has a reason there, and no code span.
         cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
     }
 

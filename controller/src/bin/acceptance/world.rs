@@ -1,4 +1,4 @@
-//! Cluster: what the run reads and writes through the API server.
+//! Access to the cluster: reads and writes of the run through the API server.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -26,60 +26,60 @@ use tokio::time::{Instant, sleep};
 
 use super::host::Kind;
 
-/// Interval between two reads of what is waited for.
+/// Interval at which waits read the API server.
 const POLL: Duration = Duration::from_millis(500);
-/// Namespace of pods and budgets.
+/// Namespace of the pods and PodDisruptionBudgets.
 const PODS: &str = "default";
 
-/// Names of a run.
+/// Names of a run's objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Names {
-    /// Label value of all objects of the run.
+    /// Suffix of the names, and label value of all objects of the run.
     pub(crate) suffix: String,
 }
 
 impl Names {
-    /// Returns names that no run has yet.
+    /// Returns random names for a new run.
     pub(crate) fn new() -> Self {
         Self { suffix: format!("{:04x}", rand::random::<u16>()) }
     }
 
-    /// Name of the pool, its Secret, its instance and its Node. Windows names of hosts have no more than its 15 characters.
+    /// Returns the name of the pool, Secret, instance and Node. It has 15 characters, the maximum of a Windows host name.
     pub(crate) fn name(&self) -> String {
         format!("acceptance-{}", self.suffix)
     }
 
-    /// Name of the pod that runs on the host itself.
+    /// Returns the name of the HostProcess pod.
     pub(crate) fn on_host(&self) -> String {
         format!("{}-host", self.name())
     }
 
-    /// Name of the pod of a user without rights.
+    /// Returns the name of the pod of an ordinary user.
     pub(crate) fn of_user(&self) -> String {
         format!("{}-user", self.name())
     }
 
-    /// Name of the pod that takes all memory.
+    /// Returns the name of the pod that takes all memory.
     pub(crate) fn greedy(&self) -> String {
         format!("{}-greedy", self.name())
     }
 
-    /// Name of the pod that a PodDisruptionBudget holds.
+    /// Returns the name of the pod that a PodDisruptionBudget protects.
     pub(crate) fn held(&self) -> String {
         format!("{}-held", self.name())
     }
 }
 
-/// Objects of the host in the cluster.
+/// Cluster objects of the host.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct HostObjects {
     pub(crate) pool: WindowsNodePool,
     pub(crate) instance: Option<WindowsInstance>,
     pub(crate) node: Option<Node>,
 }
 
-impl Seen {
-    /// Version that the node follows, if it is Ready and no operation runs.
+impl HostObjects {
+    /// Returns the version that the node follows, if pool and host are Ready and up to date, and no operation runs.
     pub(crate) fn follows(&self) -> Option<String> {
         let status = self.pool.status.as_ref()?;
         let is_so = |type_| is_true(&status.conditions, type_);
@@ -94,8 +94,8 @@ impl Seen {
         is_settled.then_some(desired)
     }
 
-    /// Boot id that kubelet has reported last, which is never one from before a restart that is over. Under Wine kubelet's id does not change: there
-    /// the id of the facts is returned.
+    /// Returns the boot id that kubelet has reported last, which is current after a restart. Under Wine, kubelet's id does not change, so the id in
+    /// the host's facts is returned.
     pub(crate) fn boot_id(&self, kind: Kind) -> Option<String> {
         let info = || self.node.as_ref()?.status.as_ref()?.node_info.as_ref().map(|info| info.boot_id.clone());
         let facts = || self.instance.as_ref()?.status.as_ref()?.facts.as_ref().map(|facts| facts.boot_id.clone());
@@ -103,22 +103,22 @@ impl Seen {
         id.filter(|id| !id.is_empty())
     }
 
-    /// Reports whether a user or the host asks for a restart.
+    /// Reports whether the Node has a request for a restart.
     pub(crate) fn asks_restart(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.annotations().contains_key(key::REBOOT_REQUIRED))
     }
 
-    /// State of the node's maintenance.
+    /// Returns the state of the node's maintenance.
     pub(crate) fn maintenance(&self) -> Option<&str> {
         self.node.as_ref()?.annotations().get(key::MAINTENANCE_STATE).map(String::as_str)
     }
 
-    /// Reports whether new pods are kept away from the node.
+    /// Reports whether the node is cordoned.
     pub(crate) fn is_cordoned(&self) -> bool {
         self.node.as_ref().and_then(|node| node.spec.as_ref()?.unschedulable) == Some(true)
     }
 
-    /// Reports whether the host has pulled and pinned this image ahead.
+    /// Reports whether the host has pre-pulled this image.
     pub(crate) fn has_pulled(&self, image: &str) -> bool {
         let pulled = self.instance.as_ref().and_then(|i| i.status.as_ref()?.pre_pulled.as_ref());
         let status = self.pool.status.as_ref();
@@ -126,13 +126,13 @@ impl Seen {
             && status.is_some_and(|status| is_true(&status.conditions, kind::IMAGES_PULLED))
     }
 
-    /// Reports whether kubelet reports this image, which it does for the largest ones of the node.
+    /// Reports whether kubelet lists this image, which it does only for the largest images of the node.
     pub(crate) fn reports_image(&self, image: &str) -> bool {
         let images = self.node.iter().filter_map(|node| node.status.as_ref()?.images.as_ref()).flatten();
         images.flat_map(|found| found.names.iter().flatten()).any(|name| name == image)
     }
 
-    /// Returns the operator's report, for a wait that ends in vain.
+    /// Returns the operator's report, for the error of a wait that has timed out.
     pub(crate) fn says(&self) -> String {
         let status = self.pool.status.as_ref();
         let ready =
@@ -153,7 +153,7 @@ pub(crate) struct World {
     /// Address of the host.
     pub(crate) address: String,
     pub(crate) limit: Duration,
-    /// Cluster for `kubectl`.
+    /// Cluster arguments for `kubectl`.
     pub(crate) cluster: Cluster,
 }
 
@@ -182,7 +182,7 @@ impl World {
         Api::namespaced(self.client.clone(), PODS)
     }
 
-    /// Waits until `look` finds something. An error of the API server is tried again.
+    /// Waits until `look` finds something. An error of the API server is retried.
     pub(crate) async fn until<T>(
         &self,
         what: &str,
@@ -193,7 +193,7 @@ impl World {
             let last = match look().await {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(last)) => last,
-                Err(error) => said(&error),
+                Err(error) => error_text(&error),
             };
             if begin.elapsed() >= self.limit {
                 bail!("not within {} s: {what}; {last}", self.limit.as_secs());
@@ -202,8 +202,12 @@ impl World {
         }
     }
 
-    /// Waits until `read` finds something in the host's objects, as [`World::until`].
-    pub(crate) async fn until_seen<T>(&self, what: &str, read: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
+    /// Waits until `read` finds something in the host's objects, as [`World::until`] does.
+    pub(crate) async fn until_seen<T>(
+        &self,
+        what: &str,
+        read: impl Fn(&HostObjects) -> Option<T>,
+    ) -> anyhow::Result<T> {
         self.until(what, async || {
             let seen = self.see().await?;
             Ok(read(&seen).ok_or_else(|| seen.says()))
@@ -212,13 +216,17 @@ impl World {
     }
 
     /// Reads the host's objects in the cluster.
-    pub(crate) async fn see(&self) -> anyhow::Result<Seen> {
+    pub(crate) async fn see(&self) -> anyhow::Result<HostObjects> {
         let name = self.names.name();
         let pool = self.pools().get(&name).await.context("cannot read the pool")?;
-        Ok(Seen { pool, instance: self.instances().get_opt(&name).await?, node: self.nodes().get_opt(&name).await? })
+        Ok(HostObjects {
+            pool,
+            instance: self.instances().get_opt(&name).await?,
+            node: self.nodes().get_opt(&name).await?,
+        })
     }
 
-    /// Checks that an operator works: its Lease is renewed. Clocks are not compared, as between operators.
+    /// Checks that an operator works by waiting for a renewal of its Lease. Clocks are not compared.
     pub(crate) async fn operator_works(&self) -> anyhow::Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = async || leases.get_opt(names::LEASE).await.context("cannot read the Lease of the operator");
@@ -237,7 +245,7 @@ impl World {
         bail!("{}: its Lease is not renewed", missing())
     }
 
-    /// Checks that the host is in no pool and no node.
+    /// Checks that the host is in no pool and is no node.
     pub(crate) async fn host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
         let all = ListParams::default();
         let is_it = |address: &str| {
@@ -265,7 +273,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the runs for this host that have left something. A kill gives a run no time to remove what it has made.
+    /// Returns the names of the runs for this host that have left objects, as a killed run does.
     pub(crate) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
         let made = ListParams::default().labels(names::ACCEPTANCE);
         let mut found = self.made(&self.pools().list(&made).await?.items);
@@ -283,7 +291,7 @@ impl World {
         objects.iter().filter(is_of_host).filter_map(suffix).collect()
     }
 
-    /// Stores the key of the host for the operator.
+    /// Stores the private key for the host in a Secret.
     pub(crate) async fn store_key(&self, pem: Vec<u8>) -> anyhow::Result<()> {
         let metadata: ObjectMeta = serde_json::from_value(self.metadata(&self.names.name()))?;
         let data = BTreeMap::from([(names::DEFAULT_KEY_SECRET_KEY.to_owned(), ByteString(pem))]);
@@ -292,7 +300,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the metadata of an object that the run makes.
+    /// Returns the metadata of an object that the run creates.
     pub(crate) fn metadata(&self, name: &str) -> Value {
         json!({
             "name": name,
@@ -301,7 +309,7 @@ impl World {
         })
     }
 
-    /// Applies the pool. A field that the CRD does not have is an error, and not dropped.
+    /// Applies the pool. A field that the CRD lacks is an error instead of being dropped.
     pub(crate) async fn apply(&self, pool: &Value) -> anyhow::Result<()> {
         let manner = PatchParams::apply(names::ACCEPTANCE).validation_strict();
         self.pools().patch(&self.names.name(), &manner, &Patch::Apply(pool)).await.context("cannot apply the pool")?;
@@ -313,12 +321,12 @@ impl World {
         annotate(&self.nodes(), &self.names.name(), key, value).await
     }
 
-    /// Requests that the node be drained for maintenance, as a user does, or takes the request back.
+    /// Requests maintenance of the node, as users do, or withdraws the request.
     pub(crate) async fn ask_maintenance(&self, reason: Option<&str>) -> anyhow::Result<()> {
         annotate(&self.instances(), &self.names.name(), key::MAINTENANCE, reason).await
     }
 
-    /// Runs a pod on the node and waits until it is Ready. The pod is bound to the node by its name, so that no scheduler puts it elsewhere.
+    /// Runs a pod on the node and waits until it is Ready. The pod names its node, so that no scheduler places it elsewhere.
     pub(crate) async fn start_pod(&self, name: &str, image: &str, command: &str) -> anyhow::Result<()> {
         self.start_pod_with(name, image, command, |_| ()).await
     }
@@ -358,12 +366,12 @@ impl World {
         .await
     }
 
-    /// Reports whether a pod is there, and not about to end.
+    /// Reports whether a pod exists and is not being deleted.
     pub(crate) async fn pod_stays(&self, name: &str) -> anyhow::Result<bool> {
         Ok(self.pods().get_opt(name).await?.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
     }
 
-    /// Waits until kubelet has evicted a pod, and deletes the pod, also if it has not.
+    /// Waits until kubelet has evicted a pod, and deletes the pod in any case.
     pub(crate) async fn until_evicted(&self, name: &str) -> anyhow::Result<()> {
         let look = async || {
             let status = self.pods().get(name).await?.status.unwrap_or_default();
@@ -386,12 +394,12 @@ impl World {
         Ok(self.client.request_text(http::Request::get(url).body(Vec::new())?).await?)
     }
 
-    /// Forbids the eviction of the held pod, and waits until that is in force.
+    /// Protects the held pod from eviction by a PodDisruptionBudget, and waits until that is in force.
     pub(crate) async fn hold_pod(&self) -> anyhow::Result<()> {
         let name = self.names.held();
         let budget = json!({
             "metadata": self.metadata(&name),
-            // More than there are: a budget of maxUnavailable does not count pods without a controller.
+            // More than there are pods, because maxUnavailable does not count pods without a controller.
             "spec": {"minAvailable": 9, "selector": {"matchLabels": {names::ACCEPTANCE: self.names.suffix}}},
         });
         self.budgets().create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
@@ -438,8 +446,8 @@ where
     done.map(drop).with_context(|| format!("cannot annotate the {} with {key}", K::kind(&())))
 }
 
-/// Returns an error with its causes, where an answer of the API server is only its message.
-pub(crate) fn said(error: &anyhow::Error) -> String {
+/// Returns an error with its causes. Of an answer of the API server, only the message is included.
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
     let one = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
         Some(kube::Error::Api(status)) => status.message.clone(),
         _ => cause.to_string(),
@@ -458,7 +466,7 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Takes the deletion of a missing object for one that worked.
+/// Treats the deletion of a missing object as a success.
 fn gone<T>(result: kube::Result<T>) -> anyhow::Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),

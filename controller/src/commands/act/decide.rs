@@ -1,4 +1,4 @@
-//! Decisions of a command about an object. Pure.
+//! Decisions about the change that a command makes to an object. Pure functions.
 
 use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
@@ -14,21 +14,21 @@ use wnp_core::{acts, enumeration::counted};
 
 use crate::{args::host_key_policy::shown_key, commands::short_version::means};
 
-/// Maximum characters of another author's text that are repeated.
+/// Maximum number of characters that a message quotes from an object.
 const MOST: usize = 400;
-/// Maximum names that are listed.
+/// Maximum number of host names in a message.
 const FEW: usize = 10;
 
-/// Change of an object, and its messages.
+/// Change of an object, with its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Change {
-    /// Merge patch; `None` if nothing is to be changed.
+    /// Merge patch; `None` if nothing needs to change.
     pub patch: Option<Value>,
     /// State before and after, in a sentence that follows the kind and the name of the object.
     pub message: String,
-    /// Client that may take the change back.
+    /// Warning that another client may revert the change.
     pub warning: Option<String>,
-    /// Consequence that a user has to confirm.
+    /// Consequence that the user must confirm.
     pub question: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Change {
         Self::new(json!({"metadata": {"annotations": {key: value.into()}}}), message)
     }
 
-    /// Returns no change, because everything is as it is to be.
+    /// Returns an empty change, for an object that already has the desired state.
     fn none(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }
@@ -51,14 +51,14 @@ impl Change {
     }
 }
 
-/// Decision; or why the object is not changed and what to do, in a sentence that follows the kind and the name of the object.
+/// Decision: the change; or a refusal with its remedy, in a sentence that follows the kind and the name of the object.
 pub(super) type Decided = Result<Change, String>;
 
 fn refuse(message: impl Into<String>) -> Decided {
     Err(message.into())
 }
 
-/// Returns the hosts whose removal waits, as far as they are known. The status names those of lists outside of the pool.
+/// Returns the known names of the hosts whose removal waits for an approval. For inventories outside of the pool, the status has them.
 fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &WindowsNodePoolStatus) -> String {
     let is_listed = |name: &&String| pool.spec.hosts().iter().any(|host| host.name == **name);
     let mut names: Vec<String> = match &status.inventory {
@@ -75,7 +75,7 @@ fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &Window
     names.join(", ")
 }
 
-/// Approves this version, so many removals, or the one of both that waits. `members` are the names of the pool's instances.
+/// Approves the version or this number of removals; without either, the one that waits. `members` are the names of the pool's instances.
 pub(super) fn approve(
     pool: &WindowsNodePool,
     members: &[String],
@@ -91,7 +91,7 @@ pub(super) fn approve(
     let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
     let waiting = status.desired_version.as_deref().filter(|_| waits);
     let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
-    // The one that waits, if none is named.
+    // Without arguments, the one that waits is approved.
     let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0));
     let removals = removals.or_else(|| (version.is_none() && waiting.is_none() && leaving > 0).then_some(leaving));
     match (version, removals, waiting) {
@@ -106,7 +106,7 @@ pub(super) fn approve(
 
 fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str) -> Decided {
     let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
-    // No other version can be approved, so that a short one has no second meaning.
+    // No other version can be approved, so a short version is unambiguous.
     let whole = waiting.into_iter().chain(before.as_deref()).find(|known| means(version, known));
     let version = whole.unwrap_or(version);
     match waiting {
@@ -176,7 +176,7 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
     Ok(Change { warning: of_others(pool, &[field]), ..change })
 }
 
-/// Ends a pause.
+/// Ends the pause of the pool.
 pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
     let Some(pause) = pool.spec.rollout().pause(now) else {
         return Change::none("it is not paused");
@@ -186,7 +186,7 @@ pub(super) fn resume(pool: &WindowsNodePool, now: Timestamp) -> Change {
     Change { warning: of_others(pool, &["paused", "pausedUntil"]), ..change }
 }
 
-/// Returns the tool that has applied one of these fields of `spec.rollout`, and will again: the API server knows who has set a field.
+/// Returns a warning if another tool has set one of these fields of `spec.rollout`, according to the managed fields, and may set it again.
 fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
     fields.iter().find_map(|field| {
         let path = format!("/f:spec/f:rollout/f:{field}");
@@ -197,19 +197,19 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
         let manager = of_field.filter_map(|entry| entry.manager.as_deref()).find(sets)?;
         let manager = text::line(manager, MOST);
         Some(format!(
-            "{manager} has set spec.rollout.{field} of this pool: if it keeps the pool as Git has it, it takes the change back. Change it there"
+            "{manager} has set spec.rollout.{field} of this pool: if it syncs the pool from Git, it will revert this change. Change it there"
         ))
     })
 }
 
-/// Returns the records of failures, the operation in progress first.
+/// Returns the failure records of an instance, that of the current operation first.
 fn failures(status: &WindowsInstanceStatus) -> impl Iterator<Item = &Failures> {
     let of_key = status.key_rotation.as_ref().and_then(|k| k.failures.as_ref());
     let of_images = status.pre_pulled.as_ref().and_then(|p| p.failures.as_ref());
     [status.failures.as_ref(), status.address_failures.as_ref(), of_key, of_images].into_iter().flatten()
 }
 
-/// Tries the host again at once.
+/// Retries the host at once.
 pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     let status = instance.status.clone().unwrap_or_default();
     let message = if let Some(failures) = failures(&status).next() {
@@ -225,16 +225,16 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     } else {
         return refuse("it has not failed, so there is nothing to retry; see: kubectl windows-node-pools status");
     };
-    // Any new value counts, and the resource version changes with each.
+    // Any new value triggers a retry, and the resource version changes with each write.
     Ok(Change::annotate(key::RETRY, instance.resource_version().unwrap_or_default(), message))
 }
 
-/// Reports whether the hold annotation is there and has an effect.
+/// Reports whether the instance has a hold annotation that is in effect.
 fn is_held(instance: &WindowsInstance) -> bool {
     instance.annotations().get(key::HOLD).is_some_and(|value| value == "true")
 }
 
-/// Holds a host.
+/// Puts a host on hold.
 pub(super) fn hold(instance: &WindowsInstance) -> Change {
     if is_held(instance) {
         return Change::none("it is paused already");
@@ -252,7 +252,7 @@ pub(super) fn release(instance: &WindowsInstance) -> Change {
     Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
 }
 
-/// Takes the hold annotation off the Node, which takes precedence over that of the instance.
+/// Removes the hold annotation of the Node, which takes precedence over that of the instance.
 pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
         return Change::none("it has no annotation of its own");
@@ -261,7 +261,7 @@ pub(super) fn release_node(node: &Node) -> Change {
     Change::annotate(key::HOLD, Value::Null, message)
 }
 
-/// Gives the host up. `pool` is its pool, if that exists.
+/// Abandons the host. `pool` is its pool, if that exists.
 pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>) -> Decided {
     let name = instance.name_any();
     if instance.annotations().get(key::ABANDON).is_some_and(|value| value == "true") {
@@ -285,7 +285,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
     Ok(Change::annotate(key::ABANDON, "true", message).asks(question))
 }
 
-/// Trusts the host key that the host showed.
+/// Trusts the host key that the host presented.
 pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
     let status = instance.status.clone().unwrap_or_default();
     if instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|trusted| trusted == fingerprint) {
@@ -301,14 +301,14 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
                 "the host showed another key than {fingerprint}; compare it on the console of the host: {message}"
             ));
         }
-    // Other faults whose remedy is this annotation name it.
+    // The messages of other faults name this annotation if it is their remedy.
     } else if !failures(&status).any(|failures| failures.last_message.contains("trust-host-key")) {
-        return refuse("its host key is not in question; see: kubectl windows-node-pools status");
+        return refuse("no host key mismatch is pending; see: kubectl windows-node-pools status");
     }
     let before = status.host_key.map_or_else(|| "no key".to_owned(), |key| key.fingerprint);
     let message = format!("{before} was trusted; now {fingerprint} is, and the host is tried at once");
     let question = format!(
-        "{before} was trusted, and from now on {fingerprint} is. The operator gives what it knows to the host that has this key: compare it on the console of the host"
+        "{before} was trusted, and from now on {fingerprint} is. The operator sends credentials to the host with this key: compare it on the console of the host"
     );
     Ok(Change::annotate(key::TRUST_HOST_KEY, fingerprint, message).asks(question))
 }

@@ -56,7 +56,7 @@ fn failed(reason: &str, message: &str) -> Value {
     json!({"count": 2, "lastReason": reason, "lastMessage": message, "step": "Connect", "nextRetryTime": NOW})
 }
 
-/// Returns the patch, or the refusal, and the message.
+/// Returns the patch, or `refused`, with the message.
 fn outcome_of(decided: Decided) -> (Value, String) {
     match decided {
         Ok(change) => (change.patch.unwrap_or_default(), change.message),
@@ -255,8 +255,8 @@ fn only_the_key_that_the_host_showed_is_trusted() {
         (&none, &none, json!({"addressFailures": mismatch}), NEW, &set, "now SHA256:BBB"),
         (&none, &none, json!({"failures": mismatch}), OLD, &refused, "the host showed another key"),
         (&none, &none, json!({"failures": unproven}), NEW, &set, "now SHA256:BBB"),
-        (&none, &none, json!({}), NEW, &refused, "not in question"),
-        (&none, &none, json!({"failures": of_jump_host}), NEW, &refused, "not in question"),
+        (&none, &none, json!({}), NEW, &refused, "no host key mismatch is pending"),
+        (&none, &none, json!({"failures": of_jump_host}), NEW, &refused, "no host key mismatch is pending"),
         (&none, &declared, json!({"failures": mismatch}), NEW, &refused, "change hostKey there"),
         (&json!({key::TRUST_HOST_KEY: NEW}), &none, json!({}), NEW, &Value::Null, "trusted already"),
     ] {

@@ -1,4 +1,4 @@
-//! Commands that change what users may change. Each writes the annotation or field that the guide names, by a patch that fails if another client has
+//! Commands that change objects for users. Each sets the annotation or field that the guide names, with a patch that fails if another client has
 //! changed the object since it was read.
 
 use std::{fmt::Debug, process::ExitCode};
@@ -25,10 +25,10 @@ use crate::{
 
 mod decide;
 
-/// Attempts on an object that other clients change at the same time, as the operator does with each step.
+/// Maximum number of attempts to change an object that other clients, such as the operator, change at the same time.
 const ATTEMPTS: usize = 10;
 
-/// Function that asks a user whether this may happen. An error ends the command.
+/// Function that asks the user for confirmation. An error ends the command.
 type Ask<'a> = &'a (dyn Fn(&str) -> anyhow::Result<()> + Sync);
 
 /// Changes the objects of the command, and prints what was changed.
@@ -39,7 +39,7 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     let Chosen { config, title } = api_server::choose(cluster).await?;
     let config = api_server::bounded(config, cluster.request_timeout).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
-    // Who has several clusters may have another one in mind.
+    // Users with several clusters may have another one in mind.
     let ask = |question: &str| output::ask(args.is_confirmed(), &format!("In the {title}:\n{question}"));
     let outcomes = Box::pin(perform(&client, &args, &ask)).await?;
     match args.output() {
@@ -59,10 +59,10 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Decision about an object, by its current state.
+/// Function that decides about an object from its current state.
 type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
 
-/// Object by its name, and the decision about it.
+/// Step of a command: the name of an object and the decision about it.
 enum Step<'a> {
     Pool(&'a str, Decide<'a, WindowsNodePool>),
     Host(&'a str, Decide<'a, WindowsInstance>),
@@ -71,17 +71,17 @@ enum Step<'a> {
 
 /// Other objects that decisions need.
 #[derive(Default)]
-struct Seen {
+struct RelatedObjects {
     /// Names of the instances of the pool.
     members: Vec<String>,
     /// Pool of the host.
     pool: Option<WindowsNodePool>,
-    /// True if the Node has an annotation of its own, which takes precedence over that of the instance.
+    /// True if the Node has its own hold annotation, which takes precedence over that of the instance.
     has_own_hold: bool,
 }
 
-/// Returns the steps of a command, each a decision about an object, in this order.
-fn steps<'a>(args: &'a Act, seen: &'a Seen) -> Vec<Step<'a>> {
+/// Returns the steps of a command in their order.
+fn steps<'a>(args: &'a Act, seen: &'a RelatedObjects) -> Vec<Step<'a>> {
     let of_node =
         |host: &'a str| seen.has_own_hold.then(|| Step::Node(host, Box::new(|node| Ok(decide::release_node(node)))));
     let now = jiff::Timestamp::now;
@@ -121,7 +121,7 @@ fn steps<'a>(args: &'a Act, seen: &'a Seen) -> Vec<Step<'a>> {
 
 async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Vec<Outcome>> {
     let (pools, instances, nodes) = (Api::all(client.clone()), Api::all(client.clone()), Api::all(client.clone()));
-    let mut seen = Seen::default();
+    let mut seen = RelatedObjects::default();
     match args {
         Act::Approve { pool, .. } => seen.members = members(&instances, pool).await?,
         Act::Abandon { host, .. } => {
@@ -147,7 +147,7 @@ async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Ve
     Ok(outcomes)
 }
 
-/// Outcome for an object.
+/// Outcome of a command for an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Outcome {
     kind: String,
@@ -159,7 +159,7 @@ struct Outcome {
     warning: Option<String>,
 }
 
-/// Result in a word.
+/// Kind of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Done {
     Changed,
@@ -173,7 +173,7 @@ impl Outcome {
     }
 }
 
-/// Decides about the object and changes it. An object that others change meanwhile is read and decided about again.
+/// Decides about the object and changes it. After a conflict with another client, reads the object and decides again.
 async fn act<K>(api: &Api<K>, name: &str, ask: Ask<'_>, decide: &Decide<'_, K>) -> anyhow::Result<Outcome>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -200,7 +200,7 @@ where
             ask(&format!("{kind} {name}: {question}"))?;
             asked = Some(question);
         }
-        // With it, the API server refuses the patch if the object is another one by now.
+        // With the resource version, the API server refuses the patch if the object has changed since.
         patch["metadata"]["resourceVersion"] = json!(object.resource_version());
         let parameters = PatchParams { field_manager: Some(MANAGER_COMMAND.into()), ..PatchParams::default() };
         match api.patch(name, &parameters, &Patch::Merge(&patch)).await {
@@ -220,7 +220,7 @@ where
     api.get_opt(name).await.map_err(|error| anyhow::anyhow!("failed to get the {kind} {name}: {}", plain(&error)))
 }
 
-/// Reads the names of the instances of a pool.
+/// Reads the names of a pool's instances.
 async fn members(instances: &Api<WindowsInstance>, pool: &str) -> anyhow::Result<Vec<String>> {
     let of_pool = ListParams::default().fields(&format!("spec.poolRef.name={pool}"));
     let listed = instances.list(&of_pool).await;

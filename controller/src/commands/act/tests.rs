@@ -1,4 +1,4 @@
-//! Tests of the commands against an API server that refuses a change of what has changed since.
+//! Tests of the commands against an API server that refuses a patch if the object has changed since it was read.
 
 use api::names::{MANAGER_COMMAND, key};
 use parking_lot::Mutex;
@@ -88,7 +88,7 @@ async fn what_cannot_be_undone_is_confirmed_once() {
     assert!(asked.lock()[0].starts_with("WindowsNodePool factory: 2 hosts will be drained"), "{asked:?}");
     assert!(api.calls("PATCH", POOL).is_empty());
 
-    // It is asked once although another client changes the object in between.
+    // The user is asked once, although another client changes the object in between.
     api.at_write(0, AtWrite::Overtake);
     let yes = |danger: &str| -> anyhow::Result<()> {
         asked.lock().push(danger.to_owned());

@@ -1,4 +1,4 @@
-//! Command `check --pre`: whether the operator can be installed, and the obstacles. Changes nothing.
+//! Command `check --pre`: reports whether the operator can be installed, and what prevents it. It changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ use crate::{
     wmco::lock::{self, Holder},
 };
 
-/// Files that are installed everywhere, from `deploy/`: the very files. The policies are added.
+/// Manifests in `deploy/` that are installed on all clusters. The admission policies are added.
 const BASE: [(&str, &str); 6] = [
     ("base/namespace.yaml", include_str!("../../../../deploy/base/namespace.yaml")),
     ("base/operator.yaml", include_str!("../../../../deploy/base/operator.yaml")),
@@ -41,7 +41,7 @@ const BASE: [(&str, &str); 6] = [
     ("base/deployment.yaml", include_str!("../../../../deploy/base/deployment.yaml")),
     ("base/service.yaml", include_str!("../../../../deploy/base/service.yaml")),
 ];
-/// Files that are added on OpenShift.
+/// Manifests that are added on OpenShift.
 const OPENSHIFT: [(&str, &str); 4] = [
     ("machine-api/user-data.yaml", include_str!("../../../../deploy/machine-api/user-data.yaml")),
     ("openshift-config/pull-secret.yaml", include_str!("../../../../deploy/openshift-config/pull-secret.yaml")),
@@ -51,17 +51,17 @@ const OPENSHIFT: [(&str, &str); 4] = [
         include_str!("../../../../deploy/components/windows-exporter/windows-exporter.yaml"),
     ),
 ];
-/// Rights that are queried at a time.
+/// Number of rights that are queried at the same time.
 const AT_ONCE: usize = 8;
-/// Maximum rights in a message.
+/// Maximum number of rights in a message.
 const SHOWN: usize = 5;
 
-/// Facts of a cluster before an installation.
+/// Facts about a cluster before an installation.
 pub(super) struct Facts {
     pub(super) version: Read<Info>,
     crds: Vec<Crd>,
     wmco: Read<Option<Holder>>,
-    /// Rights that are missing.
+    /// Rights that the user lacks.
     rights: Read<Vec<String>>,
     network: Option<ClusterError>,
 }
@@ -81,7 +81,7 @@ pub(super) fn network(facts: &Facts) -> Outcome {
     Outcome::of(finding, "nothing that the cluster says of its network speaks against pods on Windows")
 }
 
-/// Warns if WMCO runs: the operator may be installed beside it, and waits.
+/// Warns if WMCO runs. The operator may be installed beside WMCO, but waits until it is gone.
 pub(super) fn other_operator(facts: &Facts) -> Outcome {
     let waits = |holder: &Holder| {
         let message = format!("the Windows Machine Config Operator runs in the Pod {}", holder.pod());
@@ -104,12 +104,12 @@ pub(super) fn rights(facts: &Facts) -> Outcome {
     })
 }
 
-/// Judges the CRDs. Those of an older release are not in the way.
+/// Judges the CRDs. CRDs of an older release are no conflict.
 pub(super) fn crds(facts: &Facts) -> Outcome {
     Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "none is in the way")
 }
 
-/// Returns the rights that the installing user lacks: to create each object, and all that the operator is given, because the API server lets no user
+/// Returns the rights that the installing user lacks: to create each object, and all that the operator gets, because the API server lets no user
 /// grant more than they have.
 async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
     let openshift = cluster::is_openshift(client).await;
@@ -128,7 +128,7 @@ async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
 struct Right {
     verb: String,
     group: String,
-    /// Resource with its subresource; or a path, if it begins with `/`.
+    /// Resource with its subresource, or a path that begins with `/`.
     resource: String,
     name: Option<String>,
     namespace: Option<String>,
@@ -179,7 +179,7 @@ fn objects(text: &str) -> Vec<Value> {
     documents.filter(Value::is_object).collect()
 }
 
-/// Returns the rights that it takes to install these objects for an operator in a namespace.
+/// Returns the rights that are needed to install these objects for an operator in `namespace`.
 fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
     let mut all = BTreeSet::from([Right {
         verb: "create".into(),
@@ -203,7 +203,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
         all.insert(right("create", &resource, None));
         let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).unwrap_or_default();
         all.extend(rules.iter().flat_map(each).map(|right| Right { namespace: place.clone(), ..right }));
-        // A role that is not there yet, as that of the hosts' daemons, which the operator makes: it can be bound by this right alone.
+        // Only the verb `bind` allows to bind a role that does not exist yet, such as the role for WICD, which the operator creates.
         let role = &object["roleRef"];
         let is_there = |one: &Value| {
             one["kind"] == role["kind"]
@@ -219,7 +219,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
     all
 }
 
-/// Returns the rights of a rule, one by one.
+/// Splits a rule into single rights.
 fn each(rule: &PolicyRule) -> Vec<Right> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],

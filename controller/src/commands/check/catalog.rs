@@ -1,5 +1,5 @@
-//! Table of all checks: the requirement, the function that judges it, and where the documentation says what to do. The reference page is generated
-//! from it. Pure.
+//! Table of all checks: the requirement, the function that judges it, and the page with the remedy. The reference page is generated from this
+//! table. Pure functions.
 
 use std::process::ExitCode;
 
@@ -9,32 +9,32 @@ use self::Judge::{Before, Host, Installation, Takeover};
 use super::{before, host, installation, row::Outcome, takeover};
 use crate::args::{Output, output};
 
-/// Reference page with all checks, as a path in this repository.
+/// Path of the reference page with all checks in this repository.
 pub const PAGE: &str = "docs/reference/conditions.md";
 /// Exit status when a check has failed.
 const FAILED: u8 = 1;
 
-/// Commands that check something, in the order of the page.
+/// Check commands, in the order of the reference page.
 pub const COMMANDS: [&str; 3] = ["check", "check host", "check takeover"];
 
 /// Check of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Name in the check's row.
+    /// Name of the check in its row.
     pub id: &'static str,
-    /// Requirement. Empty for a check of `check --pre` that `check` describes.
+    /// Requirement. Empty for a check of `check --pre` that is described with `check`.
     pub about: &'static str,
-    /// Page with more information, from the reference page.
+    /// Page with more information, relative to the reference page.
     pub more: &'static str,
     judge: Judge,
 }
 
-/// Function of a check, by the facts that it judges.
+/// Function that judges a check, by the facts that it needs.
 #[derive(Clone, Copy, Debug)]
 enum Judge {
     Installation(fn(&installation::Facts) -> Outcome),
     Before(fn(&before::Facts) -> Outcome),
-    /// Judge of a host. Several checks of hosts have one function.
+    /// Function for the facts about a host and the name of the check. Several checks share one function.
     Host(fn(&host::Facts, &str) -> Outcome),
     Takeover(fn(&takeover::Facts) -> Outcome),
 }
@@ -49,7 +49,7 @@ pub(super) enum Facts<'a> {
 }
 
 impl Check {
-    /// Command that has the check.
+    /// Returns the command that runs the check.
     pub fn command(&self) -> &'static str {
         match self.judge {
             Installation(_) | Before(_) => COMMANDS[0],
@@ -58,12 +58,12 @@ impl Check {
         }
     }
 
-    /// Title of the check's section. The anchor of the section is that in lower case, with a dash for the space.
+    /// Returns the title of the check's section on the reference page.
     pub fn title(&self) -> String {
         format!("{} {}", self.command(), self.id)
     }
 
-    /// Anchor of the check's section.
+    /// Returns the anchor of the check's section: the title with dashes for spaces.
     pub fn anchor(&self) -> String {
         self.title().replace(' ', "-")
     }
@@ -84,7 +84,7 @@ pub(super) fn outcomes(facts: Facts<'_>) -> Vec<(&'static Check, Outcome)> {
     CHECKS.iter().filter_map(judge).collect()
 }
 
-/// Returns the rows in JSON.
+/// Returns the outcomes as rows in JSON.
 pub(super) fn objects(outcomes: &[(&Check, Outcome)]) -> Vec<Value> {
     let object = |(check, outcome): &(&Check, Outcome)| outcome.object(check.id, &format!("{PAGE}#{}", check.anchor()));
     outcomes.iter().map(object).collect()
@@ -93,7 +93,7 @@ pub(super) fn objects(outcomes: &[(&Check, Outcome)]) -> Vec<Value> {
 /// Prints the results, and returns the exit status.
 ///
 /// # Errors
-/// Fails when they cannot be printed.
+/// Fails when the results cannot be printed.
 pub(super) fn print(facts: Facts<'_>, format: Output) -> anyhow::Result<ExitCode> {
     let outcomes = outcomes(facts);
     let rows = objects(&outcomes);
@@ -158,7 +158,7 @@ pub const CHECKS: &[Check] = &[
     check("support", "Microsoft's support of the host's Windows does not end in this year.", "limits.md#versions-of-windows", Host(host::warning)),
     check("gmsa", "The host can use the accounts that were named. Only with --gmsa.", "../guide/workloads.md#group-managed-service-accounts-gmsa", Host(host::accounts)),
     check("wmco", "The Windows Machine Config Operator does not hold its lock.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::wmco)),
-    check("package", "Nothing is there that starts it again.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::package)),
+    check("package", "No object would start WMCO again.", "../guide/from-wmco.md#2-stop-wmco", Takeover(takeover::package)),
     check("idle", "It changes no node.", "../guide/from-wmco.md#1-before-you-begin", Takeover(takeover::idle)),
     check("key", "The Secret with the private key can be read.", "../guide/from-wmco.md#1-before-you-begin", Takeover(takeover::key)),
     check("nodes", "Each node of WMCO has its version, and its host key is on record: on the Node, in the ConfigMap `windows-ssh-host-keys` or in a pool.", "../guide/from-wmco.md#host-keys", Takeover(takeover::nodes)),
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(all, described.into_iter().collect(), "a check is not described");
     }
 
-    /// Line with which the guide prepares a host, and the check that finds out if it was left out. `None`: no program on the host sees that the API
+    /// Commands with which the guide prepares a host, each with the check that fails without it. `None`: no program on the host can see that the API
     /// server cannot reach it.
     const PREPARED: [(&str, Option<&str>); 8] = [
         ("Add-WindowsCapability -Online -Name OpenSSH.Server~~~~0.0.1.0", Some("login")),
@@ -209,7 +209,7 @@ mod tests {
         ),
         ("Install-WindowsFeature -Name Containers -Restart", Some("feature")),
     ];
-    /// Checks of what no script can prepare: the machine, its network, and what others have installed.
+    /// Checks of conditions that no script can prepare: the machine, its network, and other software.
     const NOT_PREPARED: [&str; 14] = [
         "program",
         "rights",
@@ -237,7 +237,7 @@ mod tests {
         let prepared = PREPARED.iter().filter_map(|(_, check)| *check);
         assert_eq!(of_hosts.collect::<BTreeSet<_>>(), prepared.chain(NOT_PREPARED).collect());
 
-        // The start script of Machines does the same but for the feature, and more, which the page names.
+        // The start script of Machines does the same except for the feature. The page names what else it does.
         let script = include_str!("../../inventory/wmco_sources/user_data/host.ps1");
         for part in [
             "OpenSSH.Server~~~~0.0.1.0",

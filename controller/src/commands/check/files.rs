@@ -1,4 +1,4 @@
-//! Command `check files`: reports errors of host lists, before they are merged. It uses the code that reads them in the operator.
+//! Command `check files`: reports errors in host lists before they are merged. It reads the lists with the code of the operator.
 
 use std::{
     fs,
@@ -16,13 +16,13 @@ use serde_json::json;
 
 use crate::args::{CheckFiles, output};
 
-/// Exit status when there are findings.
+/// Exit status when there are errors. Warnings do not count.
 const FINDINGS: u8 = 1;
 
 /// Checks host lists, prints the findings, and returns the exit status.
 ///
 /// # Errors
-/// Fails when the findings cannot be printed. Findings are no error: the exit status reports them.
+/// Fails when the findings cannot be printed. Findings are no failure: the exit status reports them.
 pub fn run(args: &CheckFiles) -> anyhow::Result<ExitCode> {
     let Found { errors, warnings } = check(&args.path, &Limits::default());
     let object = |severity: &'static str| move |f: &Finding| json!({"file": f.file, "line": f.line, "severity": severity, "message": f.message});
@@ -35,16 +35,16 @@ pub fn run(args: &CheckFiles) -> anyhow::Result<ExitCode> {
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
 }
 
-/// Findings, each kind in the order of the files.
+/// Findings by severity, in the order of the files.
 #[derive(Debug, Default)]
 struct Found {
-    /// Faults for which the operator refuses the list.
+    /// Errors for which the operator refuses the list.
     errors: Vec<Finding>,
-    /// Entries that the operator takes, and that hardly mean what they say.
+    /// Entries that the operator accepts, but that are probably mistakes.
     warnings: Vec<Finding>,
 }
 
-/// Checks the files.
+/// Checks the files and directories.
 fn check(paths: &[PathBuf], limits: &Limits) -> Found {
     let mut read = Reading { limits, files: Vec::new(), total: 0, findings: Vec::new() };
     for path in paths {
@@ -53,7 +53,7 @@ fn check(paths: &[PathBuf], limits: &Limits) -> Found {
     let Reading { files, findings: mut errors, .. } = read;
     let mut warnings = Vec::new();
     match hosts::read(&files) {
-        // That there are no hosts is no wonder where nothing could be read.
+        // If no file could be read, the missing hosts are no further error.
         Err(more) if !files.is_empty() || errors.is_empty() => errors.extend(more),
         Err(_) => {}
         Ok(entries) => warnings = hosts::doubts(&entries),
@@ -62,7 +62,7 @@ fn check(paths: &[PathBuf], limits: &Limits) -> Found {
     Found { errors, warnings }
 }
 
-/// Files that were read so far.
+/// Files and findings so far.
 struct Reading<'a> {
     limits: &'a Limits,
     files: Vec<File>,
@@ -109,7 +109,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Adds a file. As much is read as the operator would read, and a longer file is wrong here as there.
+    /// Adds a file. The limits of the operator apply to its size.
     fn add_file(&mut self, path: &Path) {
         let mut bytes = Vec::new();
         let read = fs::File::open(path).and_then(|file| file.take(self.limits.file + 1).read_to_end(&mut bytes));
@@ -137,7 +137,7 @@ impl Reading<'_> {
 mod tests {
     use super::*;
 
-    /// Returns the findings in these files, `limits` and links from `c.yaml` to `a.yaml`; without the directory's own name.
+    /// Returns the errors in these files, with `.` in place of the temporary directory.
     fn found(files: &[(&str, &str)], limits: &Limits) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

@@ -1,4 +1,4 @@
-//! Command `check host`: whether a host can become a node, without a cluster and without a change of the host.
+//! Command `check host`: reports whether a host can become a node. It needs no cluster, and leaves the host unchanged.
 
 use api::Reason;
 use std::{sync::Arc, time::Duration};
@@ -19,13 +19,13 @@ use wnp_core::operation::{
 use super::row::{Finding, Outcome};
 use crate::{args::CheckHost, commands::ssh_target};
 
-/// Time limit for log-in and for each answer.
+/// Timeout of the connection and of each command.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Facts of a host.
+/// Facts about a host, which the checks judge.
 pub(super) struct Facts {
     args: CheckHost,
-    /// Fingerprint of the host key.
+    /// Fingerprint of the host key, or the reason why the log-in failed.
     login: Result<String, RemoteError>,
     /// State of the host, present after a log-in.
     state: Option<Result<HostState, RemoteError>>,
@@ -62,7 +62,7 @@ async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> 
     Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)
 }
 
-/// Queries wicd, and leaves nothing on a host without files of the operator.
+/// Queries wicd, and removes it from a host that had no files of the operator before.
 async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
     let connection = session.connection();
     let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
@@ -102,7 +102,7 @@ pub(super) fn login(facts: &Facts, _: &str) -> Outcome {
     }
 }
 
-/// Judges whether wicd answers. If it does, the rows below show it.
+/// Judges whether wicd answers. An answer has no row of its own: the other rows show it.
 pub(super) fn program(facts: &Facts, _: &str) -> Outcome {
     match &facts.state {
         Some(Err(error)) => of_remote(error),
@@ -110,7 +110,7 @@ pub(super) fn program(facts: &Facts, _: &str) -> Outcome {
     }
 }
 
-/// Returns the faults with which a host cannot become a node.
+/// Returns the outcome of a check whose fault prevents the host from becoming a node.
 pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
     let Some(state) = facts.state() else { return Outcome::default() };
     let (args, machine) = (&facts.args, &state.machine);
@@ -138,13 +138,13 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
     Outcome::of(fault.map(|fault| Finding::failed(fault.reason(), fault)), note)
 }
 
-/// Returns the faults with which a host can become a node.
+/// Returns the outcome of a check whose fault does not prevent the host from becoming a node.
 pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     let Some(state) = facts.state() else { return Outcome::default() };
     let results = preflight_warnings::results(&Asked { now: facts.now, ..Asked::default() }, state);
     let Some((_, warning)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
     let note = match check {
-        "restart" => "Windows waits for none that needs you",
+        "restart" => "no pending restart needs a user",
         "antivirus" => "nothing that needs you",
         "support" => "Microsoft supports this Windows",
         "updates" => "it has the update that nodes need",
@@ -153,7 +153,7 @@ pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     Outcome::of(warning.map(|warning| Finding::warning(Reason::HostWarning, warning)), note)
 }
 
-/// Reports a restart that the join needs.
+/// Warns if the join must enable the feature Containers, and therefore restart the host.
 pub(super) fn feature(facts: &Facts, _: &str) -> Outcome {
     let Some(state) = facts.state() else { return Outcome::default() };
     let missing = (state.machine.containers_feature == Feature::Disabled).then(|| {
@@ -190,7 +190,7 @@ mod tests {
 
     use super::{super::catalog, *};
 
-    /// Name of the case, change of a host that makes only one thing wrong, and the check that says so with its result.
+    /// Test case: its name, a change that breaks one thing on a host, and the expected check with its result and reason.
     type Case = (&'static str, fn(&mut HostState), Option<(&'static str, &'static str, &'static str)>);
 
     fn args() -> CheckHost {

@@ -1,4 +1,4 @@
-//! Command `check`: whether the installed operator can work. Changes nothing.
+//! Command `check`: reports whether the installed operator can work. It changes nothing.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,7 +23,7 @@ use wnp_core::render::api_servers_of_kubelet;
 use super::row::{Finding, Outcome, Read, read};
 use crate::{
     args::Run,
-    caches::wicd_policy::{self, Guard, Observed, Seen, Shipped},
+    caches::wicd_policy::{self, Guard, Observed, ObservedGuard, Shipped},
     cluster,
     cluster::{
         crds::{CrdFault, conflict, outdated},
@@ -37,15 +37,15 @@ use crate::{
     wmco::lock::{self, Holder},
 };
 
-/// Seconds of clock skew that are tolerated: a smaller difference is that of a request that took its time.
+/// Tolerated clock skew in seconds. The duration of the request causes smaller differences.
 const SKEW: i64 = 10;
-/// Maximum names in a message.
+/// Maximum number of names in a message.
 const SHOWN: usize = 5;
 
-/// Shipped CRD, and the CRD of its name in the cluster.
+/// Shipped CRD, and the cluster's CRD with the same name.
 pub(super) type Crd = (CustomResourceDefinition, Result<Option<CustomResourceDefinition>, Finding>);
 
-/// Facts of an installation.
+/// Facts about an installation.
 pub(super) struct Facts {
     home: OperatorNamespace,
     pub(super) version: Read<Info>,
@@ -54,17 +54,17 @@ pub(super) struct Facts {
     crds: Vec<Crd>,
     lease: Read<Option<Lease>>,
     wmco: Read<Option<Holder>>,
-    /// Policies that hold hosts, and all others.
-    policies: [Vec<(Shipped, Seen)>; 2],
+    /// Admission policies that restrict wicd, and all others.
+    policies: [Vec<(Shipped, ObservedGuard)>; 2],
     pools: Read<Vec<WindowsNodePool>>,
     /// Windows nodes.
     nodes: Read<Vec<Node>>,
     keys: Vec<(SecretKeyRef, Option<Finding>)>,
-    /// URL that hosts get, with the fault of its certificate.
+    /// URL of the API server for hosts, with the fault of its certificate.
     release: Option<Read<(String, Option<Finding>)>>,
 }
 
-/// Reads all facts but what hosts get.
+/// Reads all facts except `release`.
 pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
     let namespace = home.name.as_str();
     let user = operator(client, namespace).await;
@@ -92,7 +92,7 @@ pub(super) async fn observe(client: &Client, home: OperatorNamespace) -> Facts {
 }
 
 impl Facts {
-    /// Records the configuration that hosts get, and checks the URL of their API server.
+    /// Records the release, and checks the certificate of the API server at its URL for hosts.
     pub(super) async fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, run: &Run) {
         self.release = Some(match release {
             Ok(release) => {
@@ -123,7 +123,7 @@ pub(super) async fn read_wmco(client: &Client, namespace: &str) -> Read<Option<H
     read("the lock of WMCO", lock::holder(client, namespace)).await
 }
 
-async fn read_policies(client: &Client, shipped: Vec<Shipped>) -> Vec<(Shipped, Seen)> {
+async fn read_policies(client: &Client, shipped: Vec<Shipped>) -> Vec<(Shipped, ObservedGuard)> {
     let mut all = Vec::new();
     for guard in shipped {
         let policy = one::<ValidatingAdmissionPolicy>(client, &guard.name).await;
@@ -138,23 +138,23 @@ async fn one<K>(client: &Client, name: &str) -> Observed<K>
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    // The operator may list and watch policies of these names, and not get them.
+    // The operator has the rights to list and watch policies with these names, but not to get them.
     let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
     match Api::<K>::all(client.clone()).list(&by_name).await.map(|list| list.items.into_iter().next()) {
         Ok(Some(found)) => Observed::There(Box::new(found)),
         Ok(None) => Observed::Missing,
-        Err(error) => Observed::Unreadable(crate::runtime::errors::said(&error)),
+        Err(error) => Observed::Unreadable(crate::runtime::errors::api_message(&error)),
     }
 }
 
-/// Returns the user of the operator, which policies name: a command that runs with an account of its namespace has its account.
+/// Returns the operator's user, which policies name: the service account of this process, if it is one of the namespace, otherwise the default.
 async fn operator(client: &Client, namespace: &str) -> String {
     let me = csr::operator_user(client).await.ok();
     let is_account = |user: &String| user.starts_with(&format!("system:serviceaccount:{namespace}:"));
     me.filter(is_account).unwrap_or_else(|| wicd_policy::default_user(namespace))
 }
 
-/// Reads the private keys of all pools. Without a pool the default one, which the next pool needs.
+/// Reads the private keys of all pools; without pools, the default key, which the first pool will need.
 async fn read_keys(
     client: &Client,
     namespace: &str,
@@ -203,10 +203,10 @@ pub(super) fn crds(facts: &Facts) -> Outcome {
         None => Some(CrdFault::Missing(shipped.name_any())),
         Some(crd) => conflict(shipped, crd).or_else(|| outdated(shipped, crd)),
     };
-    Outcome::of(of_crds(&facts.crds, fault), "they are served as this release has them")
+    Outcome::of(of_crds(&facts.crds, fault), "both match this release and are served")
 }
 
-/// Returns the findings of CRDs, each by the fault of the CRD in the cluster.
+/// Returns the findings about CRDs. `fault` compares the cluster's CRD with the shipped one.
 pub(super) fn of_crds(
     crds: &[Crd],
     fault: impl Fn(&CustomResourceDefinition, Option<&CustomResourceDefinition>) -> Option<CrdFault>,
@@ -221,7 +221,7 @@ pub(super) fn of_crds(
 }
 
 pub(super) fn leads(facts: &Facts) -> Outcome {
-    // The operator has written the time of its own clock, which is compared with the server's, not with that of a laptop.
+    // The time in the Lease is by the operator's clock. The API server's clock is a better match for it than that of a laptop.
     let now = facts.server.unwrap_or(facts.here);
     Outcome::judged(&facts.lease, |lease| match leader(lease.as_ref(), now) {
         Ok(holder) => Outcome::of([], format!("{holder} holds the Lease")),
@@ -275,7 +275,7 @@ pub(super) fn pools(facts: &Facts) -> Outcome {
     })
 }
 
-/// Judges what an upgrade of the cluster waits for. A pool in mode Plan follows no version.
+/// Warns about pools and nodes that an upgrade of the cluster waits for. A pool in mode Plan follows no version.
 pub(super) fn upgrade(facts: &Facts) -> Outcome {
     let (pools, nodes, info) = match (&facts.pools, &facts.nodes, &facts.version) {
         (Ok(pools), Ok(nodes), Ok(info)) => (pools, nodes, info),
@@ -313,12 +313,12 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
     )
 }
 
-/// Number of a minor version, as `36` or the beginning of `36.3`; some clusters write `36+`.
+/// Returns the number of a minor version such as `36`, `36.3` or, on some clusters, `36+`.
 fn minor(version: &str) -> Option<u32> {
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Returns the first names, and that there are more. `None` without names.
+/// Returns the first names, with `…` if there are more. `None` without names.
 fn shown(names: Vec<String>) -> Option<String> {
     let more = if names.len() > SHOWN { ", …" } else { "" };
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
@@ -340,7 +340,7 @@ pub(super) fn certificate(facts: &Facts) -> Outcome {
     Outcome::of(fault.clone(), format!("the certificate of {url} is one that hosts trust"))
 }
 
-/// Returns the fault of the certificate at the URL that hosts use. A refusal of an unknown client is an answer, too.
+/// Returns the fault of the certificate at the URL for hosts. A refusal of the unknown client also proves that the certificate is valid.
 async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
     let problem = |problem: String| {
@@ -359,7 +359,7 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     config.read_timeout = Some(Duration::from_secs(5));
     let client = match Client::try_from(config) {
         Ok(client) => client,
-        Err(error) => return Some(problem(crate::runtime::errors::said(&error))),
+        Err(error) => return Some(problem(crate::runtime::errors::api_message(&error))),
     };
     match client.apiserver_version().await {
         Ok(_) | Err(kube::Error::Api(_)) => None,
@@ -374,25 +374,25 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     }
 }
 
-/// Returns the TLS fault that is the cause of an error.
+/// Returns the TLS error among the causes of an error.
 fn of_tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(error);
     }
-    // What an I/O error wraps is not its source, but itself.
+    // `source` of an I/O error skips the error that it wraps.
     if let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
         return of_tls(inner);
     }
     of_tls(error.source()?)
 }
 
-/// Returns the last cause of an error: that of a client begins with its own layers.
+/// Returns the innermost cause of an error. The outer ones only name layers of the client.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.last().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns the leader, or the reason why no process leads.
+/// Returns the holder of the Lease, or the reason why no process leads.
 pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, String> {
     let Some(lease) = lease else { return Err("does not exist".into()) };
     let spec = lease.spec.clone().unwrap_or_default();
@@ -405,7 +405,7 @@ pub(crate) fn leader(lease: Option<&Lease>, now: Timestamp) -> Result<String, St
     Ok(holder)
 }
 
-/// Returns the time of the API server, from the head of an answer.
+/// Returns the time of the API server from the `Date` header of an answer.
 pub(crate) async fn server_time(client: &Client) -> Option<Timestamp> {
     let request = http::Request::get("/version").body(Body::empty()).ok()?;
     let answer = client.send(request).await.ok()?;

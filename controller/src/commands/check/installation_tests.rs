@@ -66,7 +66,7 @@ fn private_key() -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"private-key.pem": pem}})
 }
 
-/// Returns the rows as `-o json` has them. Each row has a section of its own in the reference.
+/// Returns the rows that `-o json` prints, and asserts that each links to its section in the reference.
 fn rows(facts: catalog::Facts<'_>) -> Vec<Value> {
     let rows = catalog::objects(&catalog::outcomes(facts));
     for row in &rows {
@@ -81,7 +81,7 @@ fn rows(facts: catalog::Facts<'_>) -> Vec<Value> {
 struct Bed(FakeApi);
 
 impl Bed {
-    /// Returns a cluster in which nothing is wrong.
+    /// Returns a cluster without a fault.
     fn new() -> Self {
         let bed = Self(FakeApi::new());
         let api = &bed.0;
@@ -118,7 +118,7 @@ impl Bed {
         self.0.forget("GET", path).fail("GET", path, 404, "NotFound", "there is none", Value::Null);
     }
 
-    /// Answers a list of the objects under a name: the operator may list policies by name, and not get them.
+    /// Sets the answer to a list request by name: the operator may list policies by name, but not get them.
     fn listed(&self, path: &str, name: &str, items: &[Value]) {
         let path = format!("{path}?fieldSelector=metadata.name={name}");
         self.0.forget("GET", &path).on("GET", &path, 200, json!({"metadata": {}, "items": items}));
@@ -162,7 +162,7 @@ fn wmco_runs(bed: &Bed) {
     bed.instead("/api/v1/namespaces/ns/pods", json!({"metadata": {}, "items": [pod]}));
 }
 
-/// Asserts that only one check reports a fault, with this result and reason. Without an expectation, none does.
+/// Asserts that only the expected check reports a fault, with this result and reason. With an empty expectation, no check may report one.
 fn assert_only(about: &str, rows: &[Value], expected: &str) {
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
     let wrong = rows.iter().filter(|row| row["result"] != "passed");
@@ -170,7 +170,7 @@ fn assert_only(about: &str, rows: &[Value], expected: &str) {
     assert_eq!(found.collect::<Vec<_>>().join("; "), expected, "{about}: {rows:#?}");
 }
 
-/// Checks what is reported of a fault of an installation.
+/// Asserts which check reports a fault of an installation.
 async fn finds(about: &str, expected: &str, break_it: impl FnOnce(&Bed)) {
     let bed = Bed::new();
     break_it(&bed);
@@ -180,7 +180,7 @@ async fn finds(about: &str, expected: &str, break_it: impl FnOnce(&Bed)) {
     assert!(is_harmless, "{about}: it changes something");
 }
 
-/// Checks what is reported of a fault before an installation.
+/// Asserts which check reports a fault before an installation.
 async fn finds_before(about: &str, expected: &str, break_it: impl FnOnce(&Bed)) {
     let bed = Bed::new();
     break_it(&bed);
@@ -355,7 +355,7 @@ fn a_fault_of_tls_is_found_below_errors_of_input_and_output() {
     assert_eq!(of_tls(&std::io::Error::other("refused")), None);
 }
 
-/// Starts a server with a certificate for a name. Returns its port and the certificate.
+/// Starts a TLS server with a certificate for a name. Returns its port and the certificate.
 async fn server(name: &str) -> (u16, String) {
     let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(pair.signing_key.serialize_der()).unwrap();
@@ -370,7 +370,7 @@ async fn server(name: &str) -> (u16, String) {
             tokio::spawn(async move {
                 use tokio::io::AsyncWriteExt as _;
                 let Ok(mut stream) = acceptor.accept(stream).await else { return };
-                // A stranger is refused.
+                // Unknown clients are refused.
                 let _ = stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}").await;
                 let _ = stream.shutdown().await;
             });

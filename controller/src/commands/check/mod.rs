@@ -1,4 +1,4 @@
-//! Command `check`: obstacles to work, a host or a takeover, found without a change.
+//! Command `check`: finds what prevents an installation, a host or a takeover from working. It changes nothing.
 
 mod before;
 pub mod catalog;
@@ -22,11 +22,11 @@ use crate::{
     runtime::operator_namespace,
 };
 
-/// Checks an installation, or what is in the way of one, prints the results, and returns the exit status.
+/// Checks an installation, or with `--pre` the cluster before it, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. What is wrong is no error: the exit
-/// status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. A failed check is no error: the
+/// exit status reports it.
 pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     if args.pre {
@@ -70,7 +70,7 @@ pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::R
     catalog::print(Facts::Takeover(&facts), args.output)
 }
 
-/// Connects to a cluster whose API server answers.
+/// Connects to the cluster, and verifies that its API server answers.
 async fn connect(cluster: &args::Cluster) -> anyhow::Result<Cluster> {
     let cluster = Cluster::new(api_server::bounded_config(cluster).await?, &Arc::default())?;
     cluster.client.apiserver_version().await?;

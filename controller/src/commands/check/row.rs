@@ -7,32 +7,32 @@ use serde_json::{Value, json};
 
 use crate::cluster::release::ReleaseError;
 
-/// Answer of the API server, or the finding that there is none.
+/// Answer of the API server, or a finding that it cannot be read.
 pub(super) type Read<T> = Result<T, Finding>;
 
-/// Waits for an answer of the API server about something.
+/// Waits for an answer of the API server. `what` names its subject in the finding.
 pub(super) async fn read<T>(what: &str, answer: impl Future<Output = kube::Result<T>>) -> Read<T> {
-    answer.await.map_err(|error| Finding::unreadable(what, &crate::runtime::errors::said(&error)))
+    answer.await.map_err(|error| Finding::unreadable(what, &crate::runtime::errors::api_message(&error)))
 }
 
 /// Fault and its remedy.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
-    /// True if the finding does not matter for the exit status.
+    /// True if the finding does not affect the exit status.
     is_warning: bool,
     reason: Reason,
     message: String,
-    /// Remedy; none if the message ends with it.
+    /// Remedy; `None` if the message contains it.
     remedy: Option<String>,
 }
 
 impl Finding {
-    /// Returns a fault that makes the command fail.
+    /// Returns a finding that makes the command fail.
     pub(super) fn failed(reason: Reason, message: impl ToString) -> Self {
         Self { is_warning: false, reason, message: message.to_string(), remedy: None }
     }
 
-    /// Returns a fault with which the operator works all the same, or that is none for certain.
+    /// Returns a warning: the operator works despite the fault, or the fault is not certain.
     pub(super) fn warning(reason: Reason, message: impl ToString) -> Self {
         Self { is_warning: true, ..Self::failed(reason, message) }
     }
@@ -41,13 +41,13 @@ impl Finding {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
-    /// Returns a finding for something that cannot be read.
+    /// Returns a warning that something cannot be read.
     pub(super) fn unreadable(what: &str, error: &str) -> Self {
         Self::warning(Reason::ApiError, format!("{what} cannot be read: {error}"))
             .remedy("run the command with rights of cluster-admin")
     }
 
-    /// Returns a finding for a payload that cannot be given to hosts, or is not where the command runs.
+    /// Returns a finding about a release that cannot be built. If there is no payload where the command runs, it is a warning.
     pub(super) fn of_release(error: &ReleaseError, payload: &Path) -> Self {
         if !matches!(error, ReleaseError::Payload(_)) || payload.exists() {
             return Self::failed(error.reason(), error);
@@ -63,7 +63,7 @@ impl Finding {
     }
 }
 
-/// Result of a check. The check has no row if there is neither a finding nor a note: nothing was asked.
+/// Result of a check. A check without findings and note has no row, because it does not apply.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     findings: Vec<Finding>,
@@ -71,12 +71,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the findings, or a note if there is none.
+    /// Returns the result with these findings. The note is shown if there are none.
     pub(super) fn of(findings: impl IntoIterator<Item = Finding>, note: impl Into<String>) -> Self {
         Self { findings: findings.into_iter().collect(), note: Some(note.into()) }
     }
 
-    /// Returns the judgement on an answer, or the finding that there is none.
+    /// Returns the result of judging the answer, or the finding that it cannot be read.
     pub(super) fn judged<T>(read: &Read<T>, judge: impl FnOnce(&T) -> Self) -> Self {
         match read {
             Ok(answer) => judge(answer),
@@ -88,7 +88,7 @@ impl Outcome {
         self.note.is_some() || !self.findings.is_empty()
     }
 
-    /// Reports whether the exit status is that of success.
+    /// Reports whether the command can succeed with this result.
     pub(super) fn is_fit(&self) -> bool {
         self.findings.iter().all(|finding| finding.is_warning)
     }

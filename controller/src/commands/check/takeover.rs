@@ -1,4 +1,4 @@
-//! Command `check takeover`: whether the nodes of WMCO can be taken over now, and the obstacles. Changes nothing.
+//! Command `check takeover`: reports whether the nodes of WMCO can be taken over now, and what prevents it. It changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ use crate::{
 };
 
 const WMCO: &str = "windows-machine-config-operator";
-/// Prefix of the package's name in the catalog of OKD.
+/// Prefix of the package name in OKD's catalog.
 const OF_OKD: &str = "community-";
 
 type Versions = BTreeMap<String, Result<Option<Stored>, String>>;
@@ -64,30 +64,30 @@ impl Target {
     }
 }
 
-/// Facts of a cluster with nodes of WMCO.
+/// Facts about a cluster with nodes of WMCO.
 pub(super) struct Facts {
     wmco: Read<Option<Holder>>,
-    /// Object that would start WMCO again: kind and name.
+    /// Objects that would start WMCO again, by kind and name.
     package: Vec<Read<(&'static str, String)>>,
-    /// Nodes that run Windows.
+    /// Windows nodes.
     nodes: Read<Vec<Node>>,
     /// Names of the nodes of WMCO.
     theirs: BTreeSet<String>,
-    /// Names of the nodes whose host key is on record nowhere, so that no pool of this cluster adopts them.
+    /// Names of the nodes without a recorded host key, which no pool of this cluster would adopt.
     unproven: BTreeSet<String>,
     conditions: Read<Vec<DynamicObject>>,
     key: Result<Arc<Key>, SecretError>,
-    /// Stored services of each version that a node names; in words what cannot be read.
+    /// Stored services of each version that a node names, or the reason why they cannot be read.
     services: Versions,
     pub(super) version: Read<Info>,
-    /// Targets of nodes in each of the pools.
+    /// Target of the nodes in each pool.
     targets: Read<Vec<Target>>,
     pools: Vec<WindowsNodePool>,
     certificate: Read<Option<Secret>>,
     namespace: String,
 }
 
-/// Reads all facts but what nodes would get.
+/// Reads all facts except `targets`.
 pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
     let here = Here { client: client.clone(), namespace: namespace.to_owned() };
     let nodes = here.nodes().await;
@@ -116,7 +116,7 @@ pub(super) async fn observe(client: &Client, namespace: &str) -> Facts {
 }
 
 impl Facts {
-    /// Records the configuration that nodes would get in each existing pool, or without one in a pool that sets nothing.
+    /// Records the configuration that nodes would get in each pool; without pools, in one with default settings.
     pub(super) fn observe_release(&mut self, release: Result<&Release, &ReleaseError>, payload: &Path) {
         let mut templates: Vec<TemplateSpec> = self.pools.iter().map(|pool| pool.spec.template_spec()).collect();
         if templates.is_empty() {
@@ -129,14 +129,14 @@ impl Facts {
         });
     }
 
-    /// Nodes of WMCO.
+    /// Returns the nodes of WMCO.
     fn theirs(&self) -> Vec<&Node> {
         let nodes = self.nodes.as_deref().unwrap_or_default();
         nodes.iter().filter(|node| self.theirs.contains(&node.name_any())).collect()
     }
 }
 
-/// Namespace of both operators.
+/// Reader of the cluster, with the namespace of both operators.
 struct Here {
     client: Client,
     namespace: String,
@@ -149,7 +149,7 @@ impl Here {
         read("the Nodes", nodes.list(&windows)).await.map(|list| list.items)
     }
 
-    /// Reads the names of the instances. Before the operator is installed, there is no such kind.
+    /// Reads the names of the instances; none before the operator's CRDs are installed.
     async fn instances(&self) -> BTreeSet<String> {
         let all = Api::<WindowsInstance>::all(self.client.clone()).list_metadata(&ListParams::default()).await;
         all.map(|all| all.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default()
@@ -174,7 +174,7 @@ impl Here {
         found
     }
 
-    /// Reads objects of OLM in the operator's namespace; none if there is no OLM.
+    /// Reads objects of OLM in the operator's namespace; none without OLM.
     async fn of_olm(&self, kind: &str, plural: &str, version: &str) -> Read<Vec<DynamicObject>> {
         let resource = ApiResource {
             group: "operators.coreos.com".into(),
@@ -186,13 +186,13 @@ impl Here {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         match api.list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
-            // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
+            // Without the API group, the answer is a plain 404, which the client does not recognise as NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            Err(error) => Err(Finding::unreadable(kind, &crate::runtime::errors::said(&error))),
+            Err(error) => Err(Finding::unreadable(kind, &crate::runtime::errors::api_message(&error))),
         }
     }
 
-    /// Reads the pools. Before the operator is installed, there is no such kind.
+    /// Reads the pools; none before the operator's CRDs are installed.
     async fn pools(&self) -> Vec<WindowsNodePool> {
         let pools = Api::<WindowsNodePool>::all(self.client.clone()).list(&ListParams::default()).await;
         pools.map(|pools| pools.items).unwrap_or_default()
@@ -241,9 +241,9 @@ impl Here {
         let mut all = BTreeMap::new();
         for version in nodes.iter().filter_map(|n| n.annotations().get(key::VERSION)).collect::<BTreeSet<_>>() {
             let found = maps.get_opt(&format!("{SERVICES_CONFIG_MAP_PREFIX}{version}")).await;
-            let read = found.map_err(|error| crate::runtime::errors::said(&error)).and_then(|map| {
+            let read = found.map_err(|error| crate::runtime::errors::api_message(&error)).and_then(|map| {
                 let Some(mut map) = map else { return Ok(None) };
-                // What its name does not vouch for is not ours, whatever it says of itself.
+                // Without a digest in its name, the ConfigMap is not trusted to be the operator's, whatever its annotations claim.
                 if let Err(UnverifiedError::NoDigest) = Rendered::verify(version, &map) {
                     map.metadata.annotations = None;
                 }
@@ -255,7 +255,7 @@ impl Here {
     }
 }
 
-/// Returns the addresses and names of a Node, under which its host key may be noted.
+/// Returns the Node's addresses and name, under which its host key may be recorded.
 fn names_of(node: &Node) -> Vec<String> {
     let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
     addresses.into_iter().map(|a| a.address).chain([node.name_any()]).collect()
@@ -294,12 +294,12 @@ pub(super) fn idle(facts: &Facts) -> Outcome {
     Outcome::of(upgraded.chain(busy).chain(unread), "no node is being changed")
 }
 
-/// Reports whether a name is that of WMCO's package, or of a version of it.
+/// Reports whether a name is that of WMCO's package or of one of its versions.
 fn is_of_package(name: &str) -> bool {
     name.strip_prefix(OF_OKD).unwrap_or(name).starts_with(WMCO)
 }
 
-/// Returns the message in WMCO's OperatorCondition while it changes a node.
+/// Returns the message of WMCO's OperatorCondition if WMCO is not upgradeable, as while it changes a node.
 fn busy(condition: &DynamicObject) -> Option<&str> {
     let all = condition.data["spec"]["conditions"].as_array().filter(|_| is_of_package(&condition.name_any()))?;
     let upgradeable = all.iter().find(|c| c["type"] == "Upgradeable" && c["status"] == "False")?;
@@ -326,7 +326,7 @@ pub(super) fn nodes(facts: &Facts) -> Outcome {
         match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()).map(|text| HostKey::parse(text)) {
             None if facts.unproven.contains(&name) => {
                 let message =
-                    format!("the host key of the Node {name} is on record nowhere, so that it would not be adopted");
+                    format!("the host key of the Node {name} is not recorded, so the node would not be adopted");
                 let remedy = "give the pool the host keys: docs/guide/from-wmco.md#host-keys";
                 findings.push(Finding::failed(Reason::HostUnproven, message).remedy(remedy));
             }
@@ -342,7 +342,7 @@ pub(super) fn nodes(facts: &Facts) -> Outcome {
     Outcome::judged(&facts.nodes, |_| Outcome::of(findings, note))
 }
 
-/// Judges the user names of nodes. Without the private key, nothing is asked.
+/// Judges the user names of nodes. Without the private key, the check does not apply.
 pub(super) fn users(facts: &Facts) -> Outcome {
     let Ok(private) = &facts.key else { return Outcome::default() };
     let unreadable = |node: &&Node| {
@@ -376,8 +376,8 @@ pub(super) fn services(facts: &Facts) -> Outcome {
     Outcome::of(findings, "the services of each version of a node can be read")
 }
 
-/// Judges what the first change of each node would lose. Which pool has a node is not known before it is adopted: settings that one of the pools
-/// keeps are not lost.
+/// Judges which settings the first change of each node would lose. Before its adoption, a node's pool is not known: a setting that any pool keeps
+/// does not count as lost.
 pub(super) fn settings(facts: &Facts) -> Outcome {
     let lost = |node: &Node, targets: &[Target]| {
         let Some(Ok(Some(Stored::Legacy(from)))) = facts.services.get(node.annotations().get(key::VERSION)?) else {

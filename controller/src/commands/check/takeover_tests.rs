@@ -71,7 +71,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Returns a cluster without an obstacle.
+    /// Returns a cluster without obstacles.
     fn new() -> Self {
         let (api, pem) = (FakeApi::new(), pem());
         let annotations = json!({
@@ -158,7 +158,7 @@ async fn only_what_no_pool_keeps_is_lost() {
     }
 }
 
-/// Checks that only one check reports a fault, with this result and reason, and that nothing is written. Without an expectation, none does.
+/// Asserts that only the expected check reports a fault, and that nothing is written. With an empty expectation, no check may report one.
 async fn finds(about: &str, expected: &str, break_it: impl FnOnce(&Bed)) {
     let bed = Bed::new();
     break_it(&bed);

@@ -1,4 +1,4 @@
-//! Reads a plan's objects and logs from the API server into the folder. A failure is recorded, and the rest continues.
+//! Collection of the plan's objects and logs from the API server. A failure is recorded, and the rest continues.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,26 +15,26 @@ use super::{
     write::{Folder, MOST_OF_A_FILE},
 };
 
-/// Time limit for each answer of the API server: longer than a busy one needs, and short enough that forty dead ones are no hour.
+/// Timeout of each request to the API server: long enough for a busy one, and short enough that forty timeouts take less than an hour.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Objects of one page.
+/// Number of objects per page.
 const PAGE: usize = 500;
-/// Maximum objects of one kind. A cluster with more has them from a fault, and the first ones show it.
+/// Maximum number of objects of one kind. More are the result of a fault, which the first ones show.
 const MOST_OBJECTS: usize = 5000;
-/// Maximum events of one kind, which are listed by name, so that the newest may be the last.
+/// Maximum number of events in a list. They are sorted by name, so the newest may come last.
 const MOST_EVENTS: usize = 50_000;
-/// Media type of the metadata of Secrets alone. An API server that cannot return it refuses, because the request accepts only that.
+/// Media type for Secrets without their data. The request accepts nothing else, so an API server without support for it refuses.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-/// Reports whether the cluster has no such kind, or no such object.
+/// Reports whether the error says that the kind or the object does not exist.
 fn is_missing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
 }
 
-/// Returns the words of an error.
+/// Returns the message for an error.
 fn words(error: &anyhow::Error) -> String {
     let words = match error.downcast_ref() {
-        // Not the operator's rights, but those of the user.
+        // The user lacks the right, not the operator.
         Some(kube::Error::Api(status)) if status.is_forbidden() => {
             format!("{}; ask a user who has this right to run gather", status.message)
         }
@@ -47,12 +47,12 @@ fn words(error: &anyhow::Error) -> String {
 /// Reader of the API server.
 pub(super) struct Reader {
     pub client: Client,
-    /// Time of the oldest lines of logs.
+    /// Time of the oldest log lines.
     pub since: Option<Timestamp>,
 }
 
 impl Reader {
-    /// Reads an answer. If it has more than twice `most` bytes, the newest end is kept, as of a log.
+    /// Reads an answer. Whenever it exceeds twice `most` bytes, only its last `most` bytes are kept: the newest lines of a log.
     async fn bytes(&self, path: &str, accept: &str, most: usize) -> anyhow::Result<Vec<u8>> {
         let request = Request::get(path).header(ACCEPT, accept).body(Vec::new())?;
         let read = async {
@@ -76,14 +76,14 @@ impl Reader {
         Ok(String::from_utf8_lossy(&self.bytes(path, "*/*", MOST_OF_A_FILE).await?).into_owned())
     }
 
-    /// Lists at most about `most` objects, and whether there are more. `query` is for the API server, as `labelSelector=…`.
+    /// Lists about `most` objects at most, and reports whether there are more. `query` has selectors, such as `&labelSelector=…`.
     async fn list(&self, path: &str, query: &str, accept: &str, most: usize) -> anyhow::Result<(Vec<Value>, bool)> {
         let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
             let page = format!("{path}?limit={PAGE}{query}{next}");
             let bytes = self.bytes(&page, accept, usize::MAX / 4).await?;
             let mut list: Value = serde_json::from_slice(&bytes)?;
-            // Lists name the kind once.
+            // Only the list itself names the kind.
             let kind = list["kind"].as_str().and_then(|k| k.strip_suffix("List")).unwrap_or_default().to_owned();
             let (version, token) = (list["apiVersion"].take(), list["metadata"]["continue"].take());
             for mut object in list["items"].as_array_mut().map(std::mem::take).unwrap_or_default() {
@@ -105,12 +105,12 @@ impl Reader {
     pub(super) async fn nodes(&self) -> BTreeSet<String> {
         let of_windows = "&labelSelector=kubernetes.io%2Fos%3Dwindows";
         let listed = self.list("/api/v1/nodes", of_windows, "application/json", MOST_OBJECTS).await;
-        // What cannot be read is reported when the nodes themselves are gathered.
+        // A failure is reported when the nodes themselves are gathered.
         let nodes = listed.map(|(nodes, _)| nodes).unwrap_or_default();
         nodes.iter().filter_map(|node| node["metadata"]["name"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Gathers the objects of an item.
+    /// Gathers the objects of an item of the plan.
     pub(super) async fn gather(&self, item: &Item, scope: &Scope, folder: &mut Folder) {
         let (accept, most) = match item.form {
             Form::Secret => (METADATA_ONLY, MOST_OBJECTS),
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// Gathers a pod and its logs. `pods` is the path of the list.
+    /// Gathers a pod and its logs. `pods` is the API path of the pod list.
     async fn pod(&self, pods: &str, name: &str, pod: Value, folder: &mut Folder) {
         let place = format!("{}/{name}", pods.trim_start_matches("/api/v1/"));
         let containers = plan::containers(&pod);
@@ -162,7 +162,7 @@ impl Reader {
                 let query = format!("container={}&timestamps=true&previous={previous}{since}", encode(&container));
                 match self.text(&format!("{pods}/{name}/log?{query}")).await {
                     Ok(log) => folder.text(&path, &log),
-                    // Most containers run for the first time.
+                    // Most containers have no previous run.
                     Err(_) if previous => {}
                     Err(error) => folder.failed(&path, &words(&error)),
                 }
@@ -170,7 +170,7 @@ impl Reader {
         }
     }
 
-    /// Gathers a summary of the pods on a Windows node, without what they run with.
+    /// Gathers a summary of the pods on a Windows node, without their containers.
     pub(super) async fn pods_on(&self, node: &str, folder: &mut Folder) {
         let query = format!("&fieldSelector=spec.nodeName%3D{}", encode(node));
         match self.list("/api/v1/pods", &query, "application/json", MOST_OBJECTS).await {
@@ -182,7 +182,7 @@ impl Reader {
         }
     }
 
-    /// Gathers the version of the API server. An error is the reason why the rest is not available either.
+    /// Gathers the version of the API server. If this fails, the error also explains why the rest is missing.
     pub(super) async fn version(&self, folder: &mut Folder) {
         match self.text("/version").await {
             Ok(text) => folder.text("cluster-version.json", &text),
@@ -191,7 +191,7 @@ impl Reader {
     }
 }
 
-/// Encodes a text for a query.
+/// Percent-encodes a text for a URL query.
 fn encode(text: &str) -> String {
     let safe = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if safe(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

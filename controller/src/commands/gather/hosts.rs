@@ -1,5 +1,5 @@
-//! Reports of hosts over SSH: also of those whose kubelet is dead and that the cluster cannot see. Data of a host is hostile until it is unpacked
-//! within limits and redacted.
+//! Collection of data from hosts over SSH, also from hosts whose kubelet does not run. Data from a host is untrusted until it is unpacked within
+//! limits and redacted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,23 +28,23 @@ use crate::{
     instance::CONNECT_TIMEOUT,
 };
 
-/// Number of hosts that answer at the same time: each answer is kept in memory until it is written.
+/// Maximum number of hosts that are queried at the same time: each answer is kept in memory until it is written.
 const AT_ONCE: usize = 4;
-/// Time limit for a host that reads its event log, its logs and its networks.
+/// Timeout for a host to read its event log, its logs and its networks.
 const LIMIT: Duration = Duration::from_mins(5);
 /// Age of the oldest events, in hours.
 const HOURS: u32 = 24;
 
-/// Access to hosts for a log-in.
+/// Keys and programs for the sessions with hosts.
 struct Access {
     secrets: Secrets,
-    /// Key that a user named.
+    /// Private key of `--identity`.
     identity: Option<Arc<Identity>>,
     operator: Arc<Operator>,
     operation: String,
 }
 
-/// Gathers from the requested hosts: `all`, or names separated by commas.
+/// Gathers data from the hosts in `asked`: `all`, or names separated by commas.
 pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: &mut Folder) {
     let access = match Access::new(client, args) {
         Ok(access) => access,
@@ -123,7 +123,7 @@ impl Access {
         })
     }
 
-    /// Returns the key that a user named, or those of the Secrets as far as there are any.
+    /// Returns the key of `--identity`, or else the keys of the Secrets.
     async fn keys(&self, references: &[SecretKeyRef]) -> anyhow::Result<Vec<Arc<Identity>>> {
         if let Some(identity) = &self.identity {
             return Ok(vec![identity.clone()]);
@@ -132,7 +132,7 @@ impl Access {
         Ok(keys.0.iter().map(|key| key.identity.clone()).collect())
     }
 
-    /// Logs in, and has the host collect. The host is left unchanged.
+    /// Logs in and lets the host collect the data. The host is left unchanged.
     async fn ask(
         &self,
         instance: &WindowsInstance,
@@ -196,7 +196,7 @@ fn named(error: SecretError) -> anyhow::Error {
     anyhow::anyhow!("{error}; or name a file with --identity")
 }
 
-/// Returns the source of trust in a host key. Its Node is none, because others may write it.
+/// Returns the source of trust for the host key. The Node is not a source, because other clients may write to it.
 fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKeySource> {
     let known = KnownKeys {
         address: &instance.spec.host.address,
@@ -215,20 +215,20 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
     for line in &refused {
         folder.failed(&format!("host {name}"), line);
     }
-    // The answer beside the archive, as to every other request.
+    // The answer to the request, which came with the archive.
     let answer = serde_json::json!({"outcome": answer.outcome, "state": answer.state, "warnings": answer.warnings});
     for (part, content) in std::iter::once(("answer.json".to_owned(), answer.to_string().into_bytes())).chain(files) {
         let path = format!("hosts/{name}/{part}");
         match text(&content) {
             Some(text) => folder.text(&path, &text),
-            None => folder.failed(&path, "it is no text, in which secrets could be found"),
+            None => folder.failed(&path, "it is not text, so secrets cannot be redacted"),
         }
     }
 }
 
-/// Decodes a Windows file, which may be UTF-16. None if it is no text.
+/// Decodes a Windows file, which may be UTF-16. `None` if it is no text.
 fn text(content: &[u8]) -> Option<String> {
-    // Zeros are those of UTF-16 whose beginning was cut off, or of a log that its service truncated.
+    // Zero bytes come from UTF-16 whose beginning was cut off, or from a log that its service truncated.
     let text = api::text::decode(content)
         .map_or_else(|_| String::from_utf8_lossy(content).replace('\0', ""), |text| text.replace('\0', ""));
     let strange = text.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count();
@@ -302,7 +302,7 @@ mod tests {
         assert!(!read("gather.log").contains(SECRET));
     }
 
-    /// Each part that wicd collects has a secret on a command line, as users put it there.
+    /// Secrets on command lines are redacted in each part that wicd collects.
     #[test]
     fn no_part_of_a_host_is_written_with_a_secret() {
         const SECRET: &str = "hunter2Hunter2";

@@ -1,10 +1,10 @@
-//! Command `gather`: data for a user who looks for the cause of a fault from afar. Changes nothing in the cluster.
+//! Command `gather`: collects data for the remote diagnosis of a fault. It changes nothing in the cluster.
 //!
-//! * [`plan`]: which objects. Pure.
-//! * [`collect`]: reads them, with logs and metrics.
-//! * [`hosts`]: what hosts report over SSH.
-//! * [`redact`]: takes out what must not leave the cluster. Pure.
-//! * [`write`]: the folder and its archive, with their limits.
+//! * [`plan`]: selects the objects. Pure functions.
+//! * [`collect`]: reads the objects and the logs of pods.
+//! * [`hosts`]: collects data from hosts over SSH.
+//! * [`redact`]: removes secrets. Pure functions.
+//! * [`write`]: writes the folder and its archive, within limits.
 
 mod collect;
 mod hosts;
@@ -27,15 +27,15 @@ use crate::{
 
 /// Exit status when nothing was gathered.
 const NOTHING: u8 = 1;
-/// Beginning of the file `version`: the product, for users who sort archives of several.
+/// First line of the file `version`: the product from which the archive comes.
 const PRODUCT: &str = "windows-node-pools/must-gather";
-/// Text for the reader of the folder.
+/// Introduction for readers of the folder.
 const README: &str = include_str!("README.txt");
 
 /// Gathers the data, prints the folder and what failed, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, or the folder cannot be written. What cannot be read is no error.
+/// Fails when there is no configuration for the API server, or the folder cannot be written. Data that cannot be read is no error.
 pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let now = Timestamp::now();
     let since = since(&args, now)?;
@@ -54,7 +54,7 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     folder.text("version", &format!("{PRODUCT}\n{}\n", args::version()));
     folder.text("README", README);
     folder.note("namespace of the operator", &found.note());
-    // Every user of the cluster may get it: that is no support data.
+    // Every user of the cluster may get the version, so it does not count as gathered data.
     reader.version(&mut folder).await;
     let of_ours = folder.files();
     of_cluster(&reader, &args.namespace, &mut folder).await;
@@ -66,7 +66,7 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     report(&folder, &args, gathered)
 }
 
-/// Returns the time of the oldest lines of logs. An empty variable is none: `oc adm must-gather` may set it.
+/// Returns the time of the oldest log lines. Empty values count as unset, because `oc adm must-gather` may set empty variables.
 fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let time = match (given(&args.since_time), given(&args.since)) {
@@ -86,7 +86,7 @@ fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
 
 async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
     let scope = Scope { namespace: namespace.to_owned(), nodes: reader.nodes().await };
-    // On standard error: what standard output has is the result.
+    // Progress goes to standard error, because standard output has the result.
     for (n, node) in scope.nodes.iter().enumerate() {
         eprintln!("[{}/{}] pods on {node}", n + 1, scope.nodes.len());
         reader.pods_on(node, folder).await;
@@ -98,7 +98,7 @@ async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
     }
 }
 
-/// Packs the folder, and prints what a user needs to know.
+/// Packs the folder, unless `--dest` names it, and prints its path and what is missing.
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
     let mut text = format!("{gathered} files in {}\n", folder.root().display());
     if args.dest.is_none() {

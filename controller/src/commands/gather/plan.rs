@@ -1,4 +1,4 @@
-//! Plan of what is gathered in a cluster. Pure.
+//! Plan of the objects that are gathered from a cluster. Pure functions.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use wnp_core::{csr::Kind, machines::read::CLUSTER_API_OS};
 
 const MACHINE_API: &str = "openshift-machine-api";
-/// Prefixes of the names of the operator's objects.
+/// Name prefixes of the operator's objects.
 const OURS: &[&str] = &[LEASE, "windows-machine-config", "windows-instance-config-daemon"];
 const CRDS: &[&str] = &["windowsnodepools.", "windowsinstances."];
 const CONFIG_MAPS: &[&str] = &[
@@ -19,7 +19,7 @@ const CONFIG_MAPS: &[&str] = &[
     "trusted-ca",
 ];
 
-/// Kinds: version in the API, plural name, namespace (`.` for the operator's), the objects that are kept, and their form.
+/// Gathered kinds: API version, plural names, namespace (`.` for the operator's), selection of objects, and form.
 const KINDS: &[(&str, &str, &str, Keep, Form)] = &[
     ("windowsmachineconfig.openshift.io/v1alpha1", "windowsnodepools windowsinstances", "", Keep::All, Form::Whole),
     ("v1", "nodes", "", Keep::Nodes, Form::Whole),
@@ -33,7 +33,7 @@ const KINDS: &[(&str, &str, &str, Keep, Form)] = &[
     ("rbac.authorization.k8s.io/v1", "clusterroles clusterrolebindings", "", Keep::Prefixes(OURS), Form::Whole),
     ("machine.openshift.io/v1beta1", "machines machinesets", MACHINE_API, Keep::Windows, Form::Whole),
     ("machine.openshift.io/v1beta1", "machinehealthchecks", MACHINE_API, Keep::All, Form::Whole),
-    // Of both versions, as far as the cluster has them.
+    // Both versions of the Cluster API, as far as the cluster serves them.
     ("cluster.x-k8s.io/v1beta1", "machines machinesets machinedeployments", "", Keep::Windows, Form::Whole),
     ("cluster.x-k8s.io/v1beta1", "machinehealthchecks", "", Keep::All, Form::Whole),
     ("cluster.x-k8s.io/v1beta2", "machines machinesets machinedeployments", "", Keep::Windows, Form::Whole),
@@ -54,14 +54,14 @@ const KINDS: &[(&str, &str, &str, Keep, Form)] = &[
 ];
 const POLICIES: &str = "validatingadmissionpolicies validatingadmissionpolicybindings";
 
-/// Objects of one kind.
+/// Item of the plan: objects of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Group and its version, such as `apps/v1`.
+    /// API group and version, such as `apps/v1`.
     version: &'static str,
     /// Plural name of the kind.
     resource: &'static str,
-    /// Namespace; `None`: all, or the kind has no namespaces.
+    /// Namespace; `None` for all namespaces, or for a cluster-scoped kind.
     pub namespace: Option<String>,
     pub keep: Keep,
     pub form: Form,
@@ -73,32 +73,32 @@ pub(super) enum Keep {
     All,
     /// Objects whose name has one of these prefixes.
     Prefixes(&'static [&'static str]),
-    /// Windows Nodes, and objects that have their names.
+    /// Windows Nodes, and objects with their names.
     Nodes,
     /// Namespace of the operator.
     Namespace,
-    /// Certificate requests to the signers of hosts.
+    /// Certificate requests to the signers that hosts use.
     Signers,
     /// Events of the operator's objects and of Windows Nodes.
     Events,
-    /// Machines with Windows, and the sets that make them.
+    /// Windows Machines, and the sets that create them.
     Windows,
 }
 
 /// Form in which an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Whole object, a file for each one.
+    /// Whole objects, one file for each.
     Whole,
-    /// Whole objects, in one file with all.
+    /// Whole objects, all in one file.
     List,
     /// Pod with its logs.
     Pod,
-    /// Names of the Secret's keys.
+    /// Names of the Secret's keys, without values.
     Secret,
 }
 
-/// Names by which objects are kept.
+/// Names that decide which objects are kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
     /// Namespace of the operator.
@@ -119,26 +119,26 @@ pub(super) fn items(namespace: &str) -> Vec<Item> {
 }
 
 impl Item {
-    /// Group of the kind, empty for that of the core.
+    /// Returns the API group of the kind; empty for the core group.
     fn group(&self) -> &str {
         self.version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Path of the list in the API.
+    /// Returns the API path of the list.
     pub(super) fn path(&self) -> String {
         let place = self.namespace.as_ref().map(|namespace| format!("namespaces/{namespace}/")).unwrap_or_default();
         let root = if self.group().is_empty() { "api" } else { "apis" };
         format!("/{root}/{}/{place}{}", self.version, self.resource)
     }
 
-    /// Name of the kind, for messages.
+    /// Returns the name of the kind for messages.
     pub(super) fn name(&self) -> String {
         let group = if self.group().is_empty() { String::new() } else { format!(".{}", self.group()) };
         let place = self.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
         format!("{}{group}{place}", self.resource)
     }
 
-    /// Folder of the objects, as `oc adm inspect` has it.
+    /// Returns the folder of the objects, in the layout of `oc adm inspect`.
     pub(super) fn folder(&self, namespace: Option<&str>) -> String {
         let namespace = namespace.or(self.namespace.as_deref());
         let root = namespace.map_or_else(|| "cluster-scoped-resources".to_owned(), |n| format!("namespaces/{n}"));
@@ -175,7 +175,7 @@ impl Item {
     }
 }
 
-/// Returns a Secret without its values, also if an API server returns whole objects, which it must not.
+/// Returns a Secret's name and the names of its keys, without values, even if the API server has returned the whole object.
 pub(super) fn names_of_keys(secret: &Value) -> Value {
     let metadata = &secret["metadata"];
     let managed = metadata["managedFields"].as_array().into_iter().flatten();
@@ -187,11 +187,11 @@ pub(super) fn names_of_keys(secret: &Value) -> Value {
     json!({"kind": "Secret", "contains": keys, "metadata": metadata})
 }
 
-/// Sorts events from the oldest to the newest, as far as the newest fit into `most` bytes of JSON. The API server lists them by name.
+/// Returns the newest events that fit into `most` bytes of JSON, the oldest first. The API server lists them by name.
 pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     let time = |event: &Value| {
         let times = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
-        // Times of one form: they are in order as texts.
+        // All times have the same format, so they can be sorted as text.
         times.iter().find_map(|path| event.pointer(path)?.as_str().map(str::to_owned)).unwrap_or_default()
     };
     events.sort_by_cached_key(time);
@@ -204,7 +204,7 @@ pub(super) fn newest_events(mut events: Vec<Value>, most: usize) -> Vec<Value> {
     events.split_off(events.len() - kept)
 }
 
-/// Returns the summary of a pod of another owner: what keeps it on its node, without its containers.
+/// Returns a summary of a foreign pod: the fields that show why it stays on its node, without its containers.
 pub(super) fn summary(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();

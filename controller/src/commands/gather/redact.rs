@@ -1,56 +1,56 @@
-//! Redaction of secrets in what is written. Pure.
+//! Redaction of secrets in gathered data. Pure functions.
 //!
-//! [`value`] is for objects, where names and values are known; [`text`] is for everything else, and goes through it once, line by line:
-//! what a host sends is as long and as strange as it likes. In doubt it takes too much, the rest of a line: what is missing can be asked
-//! for, what was sent cannot be taken back.
+//! [`value`] redacts objects, whose names and values are known. [`text`] redacts everything else, in one pass and line by line, because a host
+//! may send text of any length and form. In doubt, the rest of a line is removed: missing data can be requested, but a leaked secret cannot be
+//! recalled.
 
 use serde_json::{Map, Value};
 
-/// Text in place of a secret.
+/// Text that replaces a secret.
 pub(crate) const REDACTED: &str = "(redacted)";
 
-/// Parts of names whose value is a secret, in lower case and without what separates words. `lastappliedconfiguration` repeats the whole object, with
-/// values that were taken out of it since.
+/// Parts of names whose values are secret, in lower case and without separators. `lastappliedconfiguration` repeats the whole object, with values
+/// that may have been removed from it since.
 const SECRET_PARTS: &str = "password passwd passphrase pwd token secret credential apikey accesskey privatekey dockerconfig dockercfg \
                             lastappliedconfiguration connectionstring cookie";
-/// Last words of names whose value is a secret: `DB_PASS`, and the signatures of URLs, with which any client has what the URL names.
+/// Last words of names whose values are secret, such as `DB_PASS`, and the signatures of URLs, which give any client access.
 const SECRET_ENDS: &str = "auth authorization pass passcode sig signature psk sas";
 /// Last words of names whose values only name or describe a secret.
 const HARMLESS_ENDS: &str = "name names namespace namespaces ref refs file files path paths directory dir type kind hash sha256 fingerprint \
                              id ids policy plugin provider seconds time timestamp at count total size bytes version algorithm usage usages \
                              mode audience audiences optional signer bits";
-/// Words before `key` that make it a public one, or one of another sense. The first two do so in variables, too.
+/// Words before `key` for which the key is public, or no cryptographic key. In variables, only the first two count.
 const PUBLIC_KEYS: [&str; 10] =
     ["public", "pub", "host", "topology", "label", "match", "sort", "known", "authorized", "registry"];
-/// Beginnings of tokens: GitHub, GitLab, Slack, AWS, Google, Vault, npm, PyPI, Docker, OpenShift, and JSON in base64, as a JWT.
+/// Prefixes of tokens: GitHub, GitLab, Slack, AWS, Google, Vault, npm, PyPI, Docker, OpenShift, and JSON in base64, as in a JWT.
 const TOKENS: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xoxa- xoxb- xoxp- xoxr- xoxs- xapp- AKIA ASIA AIza ya29. hvs. hvb. \
                       npm_ pypi- dckr_pat_ dckr_oat_ sha256~ eyJ";
-/// Maximum lines of a private key.
+/// Maximum number of lines of a private key.
 const LINES_OF_A_KEY: usize = 500;
 const LINES_OF_AN_ELEMENT: usize = 50;
-/// Minimum length of a token with its beginning.
+/// Minimum length of a token, including its prefix.
 const TOKEN: usize = 16;
 
 fn is_one_of(words: &str, word: &str) -> bool {
     words.split_ascii_whitespace().any(|one| one == word)
 }
 
-/// Reports whether a name (of a field, a variable, an annotation, an argument) says that its value is a secret.
-fn says_secret(name: &str) -> bool {
+/// Reports whether the name of a field, variable, annotation or argument indicates that its value is secret.
+fn names_secret(name: &str) -> bool {
     if name.len() < 3 {
         return false;
     }
     let words = words(name);
     let (joined, last) = (words.concat(), words.last().map(String::as_str).unwrap_or_default());
-    // The second half of the credentials of an AppRole of Vault.
+    // `secretid` is half of the credentials of a Vault AppRole.
     if joined.ends_with("secretid") || joined.contains("passw") && last == "hash" {
         return true;
     }
-    // The token of a public key is a part of the name of each .NET assembly.
+    // Names of .NET assemblies contain the token of a public key.
     if is_one_of(HARMLESS_ENDS, last) || joined == "publickeytoken" {
         return false;
     }
-    // Of a variable, as `HOST_KEY`, nothing says that the key is a public one but these words.
+    // In a variable such as `HOST_KEY`, only the first two words show that the key is public.
     let is_variable = name.contains('_') && !name.contains(|c: char| c.is_lowercase());
     let publics = if is_variable { &PUBLIC_KEYS[..2] } else { &PUBLIC_KEYS };
     let is_key = |(i, word): (usize, &String)| {
@@ -82,12 +82,12 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Takes the secrets out of an object.
+/// Redacts the secrets in an object.
 pub(crate) fn value(value: &mut Value) {
     walk(value, false);
 }
 
-/// Takes the secrets out of a value. `is_secret`: a name above says so.
+/// Redacts the secrets in a value. `is_secret` is true if an enclosing name indicates a secret.
 fn walk(value: &mut Value, is_secret: bool) {
     match value {
         Value::String(content) if is_secret && !content.is_empty() => *content = REDACTED.into(),
@@ -96,7 +96,7 @@ fn walk(value: &mut Value, is_secret: bool) {
         Value::Array(items) => {
             let mut follows_flag = false;
             for item in items {
-                let is_flag = |arg: &str| arg.starts_with('-') && !arg.contains('=') && says_secret(arg);
+                let is_flag = |arg: &str| arg.starts_with('-') && !arg.contains('=') && names_secret(arg);
                 let flag = item.as_str().is_some_and(is_flag);
                 walk(item, is_secret || (follows_flag && item.is_string()));
                 follows_flag = flag;
@@ -108,34 +108,34 @@ fn walk(value: &mut Value, is_secret: bool) {
 }
 
 fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
-    // As a variable in `env`, or a header: the name is a value.
-    let named = ["name", "Name", "key"].iter().filter_map(|k| fields.get(*k)?.as_str()).any(says_secret);
+    // In a variable of `env` or a header, the name is itself a value.
+    let named = ["name", "Name", "key"].iter().filter_map(|k| fields.get(*k)?.as_str()).any(names_secret);
     for (name, mut value) in std::mem::take(fields) {
-        // As in `{"password": {"hunter2": null}}`, which YAML makes of `password: {hunter2}`.
+        // YAML parses `password: {hunter2}` as `{"password": {"hunter2": null}}`, with the secret as a name.
         let written = if is_secret && value.is_null() { REDACTED.to_owned() } else { text(&name) };
         let describes = name == "key" || words(&name).last().is_some_and(|last| is_one_of(HARMLESS_ENDS, last));
         let is_value = named && matches!(name.as_str(), "value" | "Value");
-        // Log-ins of registries: only the names of registries stay.
-        walk(&mut value, name == "auths" || says_secret(&name) || is_value || (is_secret && !describes));
+        // Credentials of registries: only the names of registries are kept.
+        walk(&mut value, name == "auths" || names_secret(&name) || is_value || (is_secret && !describes));
         fields.insert(written, value);
     }
 }
 
-/// Treatment of the lines after one with a secret.
+/// Treatment of the lines that follow a secret.
 enum After {
-    /// Lines are read.
+    /// Lines are scanned as usual.
     Nothing,
-    /// Lines are removed until the end of a private key, at most so many.
+    /// Lines are removed until the end of a private key, at most this many.
     Key(usize),
-    /// Lines are removed as long as they are indented more than this, or are items of a list there.
+    /// Lines are removed while they are indented deeper than this, or are list items at this indentation.
     Indented(usize),
-    /// Lines are removed until this end of an element of XML, at most so many: a log may have `<token>` for a word.
+    /// Lines are removed until this end tag of an XML element, at most this many: a log may contain `<token>` as a word.
     Element(String, usize),
-    /// The next line is removed: the value of a flag, or of a name that is a value itself.
+    /// The next line is removed, because it is the value of a flag, or of a name that is itself a value.
     Next,
 }
 
-/// Takes the secrets out of a text of any kind.
+/// Redacts the secrets in text of any kind.
 pub(crate) fn text(text: &str) -> String {
     if let Some(json) = of_json(text) {
         return json;
@@ -174,7 +174,7 @@ pub(crate) fn text(text: &str) -> String {
     out
 }
 
-/// Returns a text that is JSON without its secrets.
+/// Returns the text without its secrets if it is JSON.
 fn of_json(text: &str) -> Option<String> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
@@ -185,7 +185,7 @@ fn of_json(text: &str) -> Option<String> {
     Some(if after == before { text.to_owned() } else { after.to_string() })
 }
 
-/// Takes private keys out of a line, also such as have their line breaks as `\n`, and then [the rest](scan).
+/// Redacts private keys in a line, also keys with escaped line breaks (`\n`), and then all other secrets with [`scan`].
 fn without_keys(line: &str, out: &mut String) -> After {
     let is_key = |after: &str| after.split("-----").next().is_some_and(|kind| kind.contains("PRIVATE KEY"));
     let find =
@@ -194,7 +194,7 @@ fn without_keys(line: &str, out: &mut String) -> After {
     let past = |text: &str, at: usize| at + end.len() + text[at + end.len()..].find("-----").map_or(0, |n| n + 5);
     let mut rest = line;
     if let Some(at) = find(end, rest).filter(|at| find(begin, &rest[..*at]).is_none()) {
-        // The beginning was cut off: the lines before are of the key.
+        // The beginning of the key was cut off: the preceding lines of base64 belong to it.
         while let Some(last) = out.trim_end().rsplit('\n').next().filter(|last| is_base64(last)) {
             out.truncate(out.trim_end().len() - last.len());
         }
@@ -215,11 +215,11 @@ fn is_base64(text: &str) -> bool {
     text.len() >= 4 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b))
 }
 
-/// Takes secrets out of a line by the names before them, and by their forms.
+/// Redacts the secrets in a line. They are found by the names before them, and by their form.
 fn scan(line: &str, out: &mut String) -> After {
     let is_word = |c: char| c.is_alphanumeric() || "_.$/-+~".contains(c);
     let indent = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
-    // What is written, what is read, and where the URL ends that was met last. Each is read once: a line may be as long as it likes.
+    // Positions up to which the line is written and read, and the end of the last URL. Each part is read once, because a line may be very long.
     let (mut written, mut at, mut url, mut before, mut tag) = (0, 0, 0, "", None);
     while let Some(start) = line[at..].find(is_word).map(|n| at + n) {
         let word = line[start..].split(|c| !is_word(c)).next().unwrap_or_default();
@@ -242,11 +242,11 @@ fn scan(line: &str, out: &mut String) -> After {
         }
         let last = std::mem::replace(&mut before, word);
         at = end;
-        // The last part of a path, as of a module in a log, is no name.
-        if gap.ends_with("::") || !(says_secret(word) || is_key_of(last, word)) {
+        // The last part of a module path, as in a log, is not the name of a value.
+        if gap.ends_with("::") || !(names_secret(word) || is_key_of(last, word)) {
             continue;
         }
-        // What the name says of: what stands behind `=` or `:`, the content of an element, or what follows a flag.
+        // Value of the name: the text after `=` or `:`, the content of an element, or the text after a flag.
         let is_of_name =
             ["name", "key"].iter().any(|n| last.eq_ignore_ascii_case(n)) && separator(gap) == Some(gap.len());
         let is_end = word.starts_with('/') || last.starts_with('/') && gap == ":";
@@ -264,13 +264,13 @@ fn scan(line: &str, out: &mut String) -> After {
             let element = |close| After::Element(close, LINES_OF_AN_ELEMENT);
             return if goes_on { close().map_or(After::Next, element) } else { After::Indented(indent) };
         }
-        if says_nothing(&line[from..]) {
+        if is_harmless_value(&line[from..]) {
             continue;
         }
         out.push_str(&line[written..from]);
         out.push_str(REDACTED);
         let Some(close) = close() else { return After::Indented(indent) };
-        // An attribute ends with its tag, what is in an element with the element.
+        // An attribute ends with its tag, and the content of an element with the element.
         let is_in_tag = !line[..from].ends_with('>');
         let ends = |&(at, mark): &(usize, &str)| {
             if mark == "/" {
@@ -304,13 +304,13 @@ fn closing(rest: &str) -> usize {
     value.map_or(0, |value| rest.len() - value.len())
 }
 
-/// Reports whether two words are the name of a key: `API Key`.
+/// Reports whether two words together name a key, such as `API Key`.
 fn is_key_of(before: &str, word: &str) -> bool {
     let kinds = ["api", "access", "private", "secret", "shared", "signing", "account"];
     word.eq_ignore_ascii_case("key") && kinds.iter().any(|kind| before.eq_ignore_ascii_case(kind))
 }
 
-/// Reports whether a word is a credential by the scheme before it: `Bearer x`.
+/// Reports whether a word is a credential because an authentication scheme comes before it, as in `Bearer x`.
 fn is_credential(before: &str, gap: &str, word: &str) -> bool {
     let schemes = ["bearer", "basic", "negotiate", "digest", "ntlm"];
     let is_english = word.len() < 20 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'.');
@@ -320,7 +320,7 @@ fn is_credential(before: &str, gap: &str, word: &str) -> bool {
         && !is_english
 }
 
-/// Reports whether a word is a token by its beginning.
+/// Reports whether a word has the prefix and the length of a token.
 fn is_token(word: &str) -> bool {
     let begins = |part: &str| TOKENS.split_ascii_whitespace().any(|begin| part.starts_with(begin));
     word.split('/').any(|part| part.len() >= TOKEN && begins(part))
@@ -332,13 +332,13 @@ fn user_info(place: &str) -> Option<usize> {
     if let Some(at) = authority.rfind('@') {
         return Some(at);
     }
-    // A password may have `/`; a port has digits alone.
+    // A password may contain `/`; a port has only digits.
     let (_, port) = authority.split_once(':')?;
     place.rfind('@').filter(|_| !port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Reports whether a value has no secret.
-fn says_nothing(value: &str) -> bool {
+/// Reports whether a value cannot be a secret, such as `true` or `null`, or is redacted already.
+fn is_harmless_value(value: &str) -> bool {
     let ends = |c: char| c.is_whitespace() || ",;}]\"'<>\\".contains(c);
     let first = value.split(ends).next().unwrap_or_default();
     ["true", "false", "null", "none", "nil", "~", REDACTED].iter().any(|word| first.eq_ignore_ascii_case(word))

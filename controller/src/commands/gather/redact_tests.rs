@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Texts with a secret, with `{}` in its place. The text after `\u{1}` must stay.
+/// Texts with `{}` in place of a secret. The text after `\u{1}` must not be redacted.
 const CARRIERS: [&str; 86] = [
     "<AdministratorPassword>\n<PlainText>true</PlainText>\n<Value>{}</Value>\n</AdministratorPassword><x>y</x>\u{1}<x>y</x>",
     "<wcm:Password><A/>{}</wcm:Password><x>y</x>\u{1}<x>y</x>",
@@ -120,7 +120,7 @@ proptest! {
         let written = text(&format!("{before}\n{carried}\n{after}"));
         check(&written, carrier, &secret)?;
         prop_assert_eq!(text(&written), written, "again");
-        // In an object.
+        // The same text in an object.
         let mut object = json!({"data": {"x": carried}, "list": [carried], carried.clone(): 1});
         value(&mut object);
         check(&object.to_string(), "{}", &secret)?;
@@ -224,11 +224,11 @@ fn names_say_whether_their_values_are_secrets() {
         ("PUBLIC_KEY", false),
         ("SSH_PUB_KEY", false),
     ] {
-        assert_eq!(says_secret(name), expected, "{name}");
+        assert_eq!(names_secret(name), expected, "{name}");
     }
 }
 
-/// Hostile texts would take hours if any part of a line were read again and again.
+/// Malicious text would take hours if parts of a line were read repeatedly.
 #[test]
 fn no_text_is_read_more_than_once() {
     const LENGTH: usize = 1 << 18;

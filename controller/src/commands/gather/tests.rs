@@ -48,7 +48,7 @@ async fn what_cannot_be_read_does_not_end_the_rest() {
     let pools = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsnodepools";
     api.on("GET", pools, 200, page("one", "a/b="));
     api.on("GET", &format!("{pools}?continue=a/b="), 200, page("two", ""));
-    // All else is not in this cluster, or an error of the script.
+    // All other requests get a 501, which is recorded as a failure.
     let reader = Reader { client: api.client(), since: None };
     let dir = tempfile::tempdir().unwrap();
     let mut folder = Folder::create(&dir.path().join("x")).unwrap();
@@ -74,7 +74,7 @@ async fn what_cannot_be_read_does_not_end_the_rest() {
     assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering changes nothing");
 }
 
-/// Returns an object that the plan keeps, with canaries where an object of any kind may have them.
+/// Returns an object that the plan keeps, with secrets in all fields where an object may have them.
 fn with_canaries(item: &plan::Item) -> Value {
     let name = match &item.keep {
         plan::Keep::Prefixes(prefixes) => format!("{}x", prefixes[0]),
@@ -101,7 +101,7 @@ fn with_canaries(item: &plan::Item) -> Value {
     })
 }
 
-/// Covers each kind of the plan, so that none is added that passes by the redaction.
+/// Covers each kind of the plan, so that no new kind can bypass the redaction.
 #[tokio::test]
 async fn no_kind_of_the_plan_is_written_with_a_secret() {
     for item in plan::items("operator") {
@@ -117,7 +117,7 @@ async fn no_kind_of_the_plan_is_written_with_a_secret() {
         assert!(!written.is_empty(), "{what}: nothing is written, {:?}", folder.failures());
         for (path, text) in &written {
             assert!(!text.contains(SECRET), "{what}: {}: {text}", path.display());
-            // The values of Secrets are not even replaced: there are none.
+            // Secrets are written without values, so nothing is replaced.
             let had_some = text.contains(redact::REDACTED);
             assert_eq!(had_some, item.form != plan::Form::Secret, "{what}: {}: {text}", path.display());
         }
@@ -126,7 +126,7 @@ async fn no_kind_of_the_plan_is_written_with_a_secret() {
     }
 }
 
-/// Canaries are in each kind of object, where the name beside it is what says that it is a secret.
+/// Each kind of object has secrets that only the names beside them reveal.
 #[tokio::test]
 async fn what_the_template_of_a_report_asks_for_is_gathered_without_secrets() {
     let api = FakeApi::new();

@@ -1,4 +1,4 @@
-//! Folder of gathered files, within its limits. All that is written, noted and printed is redacted here.
+//! Folder of gathered files, with limits. All text that is written, recorded and printed is redacted here.
 
 use std::{
     fs::{self, File},
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::redact;
 
-/// Maximum bytes of a file: an hour of a log at level `debug`. A longer text is cut at the beginning, because a fault is at the end.
+/// Maximum size of a file in bytes: an hour of a log at level `debug`. Longer text is cut at the beginning, because faults are at the end.
 pub(super) const MOST_OF_A_FILE: usize = 10 << 20;
-/// Maximum bytes of all files together. An archive of text is a tenth of it: what can still be attached to a support case.
+/// Maximum size of all files in bytes. The archive has about a tenth of it, which can still be attached to a support case.
 const MOST_OF_ALL: u64 = 1 << 30;
-/// Maximum number of files: a host may send as many as its archive may have, and a fleet has hosts.
+/// Maximum number of files, because each of many hosts may send as many as its archive may have.
 const MOST_FILES: usize = 50_000;
 
 /// Folder of gathered files, with the result of each part.
@@ -30,7 +30,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder, for its owner alone: an existing folder must be empty.
+    /// Creates the folder, with access for its owner only. An existing folder must be empty.
     pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
         let failed = || format!("cannot write {}", root.display());
         private_folder().create(root).with_context(failed)?;
@@ -40,17 +40,17 @@ impl Folder {
         Ok(Self { root: root.to_owned(), bytes: 0, files: 0, log: Vec::new(), failures: Vec::new() })
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Number of files so far.
+    /// Returns the number of files so far.
     pub(crate) fn files(&self) -> usize {
         self.files
     }
 
-    /// Failures so far, redacted.
+    /// Returns the failures so far, redacted.
     pub(crate) fn failures(&self) -> &[String] {
         &self.failures
     }
@@ -84,19 +84,19 @@ impl Folder {
         self.log.push(redact::text(&format!("{time} {what}: {result}")));
     }
 
-    /// Records what could not be gathered, and the cause.
+    /// Records that `what` could not be gathered, with the cause.
     pub(crate) fn failed(&mut self, what: &str, why: &str) {
         self.note(what, &format!("failed: {why}"));
         self.failures.push(redact::text(&format!("{what}: {why}")));
     }
 
-    /// Writes a text, or the newest end of one that is too long.
+    /// Writes a text. Of a text that is too long, only the newest lines are written.
     pub(crate) fn text(&mut self, path: &str, text: &str) {
         let written = self.write(path, &redact::text(newest(text)));
         self.keep(path, written);
     }
 
-    /// Writes an object as YAML, without what only the API server needs. The object is redacted by the names of its fields.
+    /// Writes an object as YAML, without its managed fields. The object is redacted by the names of its fields.
     pub(crate) fn object(&mut self, path: &str, mut object: Value) {
         let items = object.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
         let mut items = items.unwrap_or_default();
@@ -114,7 +114,7 @@ impl Folder {
         self.keep(path, written);
     }
 
-    /// Records a result: a file that could not be written has failed.
+    /// Records a failure if the file could not be written.
     fn keep(&mut self, path: &str, written: anyhow::Result<()>) {
         if let Err(error) = written {
             self.failed(path, &format!("{error:#}"));
@@ -143,14 +143,14 @@ impl Folder {
     }
 }
 
-/// Returns a part of a path that every system takes.
+/// Returns the part of a path with only those characters that every operating system accepts.
 fn file_name(part: &str) -> String {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-@()+=".contains(c);
     let name: String = part.chars().map(|c| if fine(c) { c } else { '_' }).take(200).collect();
     if name.chars().all(|c| c == '.') { "_".into() } else { name }
 }
 
-/// Returns the last whole lines of a text that is too long.
+/// Returns the text; of a text that is too long, the last whole lines.
 fn newest(text: &str) -> &str {
     let Some(from) = text.len().checked_sub(MOST_OF_A_FILE) else { return text };
     let text = &text[text.ceil_char_boundary(from)..];

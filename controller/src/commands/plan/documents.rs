@@ -1,4 +1,4 @@
-//! Pools in a file. Pure.
+//! Pools from YAML files or from the cluster. Pure functions.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,12 +7,12 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Pool in a file.
+/// Pool from a file or from the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Document {
-    /// Pool as it was understood.
+    /// Parsed pool, without unknown fields.
     pub pool: WindowsNodePool,
-    /// Spec as it was written, with unknown fields.
+    /// Spec as it was written, including unknown fields.
     pub spec: Value,
 }
 
@@ -27,10 +27,10 @@ pub(super) enum DocumentError {
         /// Fault of the document.
         problem: String,
     },
-    /// The text is larger than can be read.
+    /// The text exceeds a limit of the YAML reader.
     #[error("line {line}: {fault}")]
     TooLarge {
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// Limit and remedy.
         fault: String,
@@ -54,11 +54,11 @@ pub(super) enum DocumentError {
     },
 }
 
-/// Reads all pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
+/// Reads all pools in a text of YAML documents. Other kinds are ignored, so that the whole output of kustomize or Helm can be used.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     wnp_core::yaml::check(text).map_err(|(line, fault)| DocumentError::TooLarge { line, fault })?;
     let mut found = Vec::new();
-    // Read twice: only errors of the text itself name the line and the field.
+    // The text is parsed twice, because only errors of typed parsing name the line and the field.
     let typed = serde_yaml::Deserializer::from_str(text);
     for (at, (raw, typed)) in serde_yaml::Deserializer::from_str(text).zip(typed).enumerate() {
         let number = at + 1;
@@ -79,7 +79,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
 }
 
-/// Returns the problem with its remedy, if a number has been read as text because it begins with 0.
+/// Returns the problem, with the remedy if a number was read as text because it begins with 0.
 fn mended(problem: &str) -> String {
     let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     match problem.split_once("invalid type: string \"0").filter(|(_, rest)| is_number(rest)) {
@@ -96,7 +96,7 @@ pub(super) fn of_cluster(mut pools: Vec<Arc<WindowsNodePool>>) -> Result<Vec<Doc
     pools.iter().map(document).collect()
 }
 
-/// Fails if two pools have one name, which would be two plans for one pool.
+/// Fails if two pools have the same name, because one pool would have two plans.
 pub(super) fn distinct(documents: &[Document]) -> Result<(), DocumentError> {
     let mut names = BTreeSet::new();
     match documents.iter().find(|d| !names.insert(d.pool.name_any())) {
@@ -112,7 +112,7 @@ fn is_pool(value: &Value) -> bool {
 
 fn document(pool: WindowsNodePool, mut value: Value, number: usize) -> Result<Document, DocumentError> {
     let name = pool.name_any();
-    // It becomes a part of an URL.
+    // The name becomes part of a URL.
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if name.is_empty() || !name.chars().all(fits) {
         let problem = format!("metadata.name {name:?} is not a valid name of an object");

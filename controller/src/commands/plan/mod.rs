@@ -1,5 +1,5 @@
-//! Command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written; the API server is
-//! asked for a dry run only, which applies the rules of the CRD and of admission policies.
+//! Command `plan`: shows what the operator of this cluster would do for pools in files or in the cluster. It writes nothing. It only asks the API
+//! server for dry runs, which apply the rules of the CRD and of admission policies.
 
 use std::{collections::BTreeSet, io::Read, path::Path, process::ExitCode, sync::Arc};
 
@@ -39,7 +39,7 @@ const CHANGES: u8 = 2;
 /// Exit status when a pool could not be planned, or not all of its hosts.
 const FAILED: u8 = 1;
 
-/// Report for a pool.
+/// Plan of a pool, as it is reported.
 #[derive(Serialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -50,21 +50,21 @@ struct Answer {
     version: Option<String>,
     /// Summary in a sentence.
     summary: String,
-    /// Hosts that nothing would be done with.
+    /// Number of hosts that would stay as they are.
     unchanged: usize,
-    /// Hosts that something would be done with, by name.
+    /// Planned actions on hosts.
     hosts: Vec<PlannedHost>,
     /// Problems of the pool or of single hosts.
-    problems: Vec<Told>,
-    /// Notes on what could not be checked, and on what keeps the operator from beginning.
+    problems: Vec<PlanProblem>,
+    /// Notes on checks that could not be made, and on what keeps the operator from starting, such as a pause.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
 
 /// Problem of a pool or a host.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
-struct Told {
-    /// Host that would not be used; none if the problem is that of the pool.
+struct PlanProblem {
+    /// Host that would not be used; `None` if the problem concerns the whole pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
     reason: Reason,
@@ -75,9 +75,9 @@ struct Told {
 /// Plans the pools, prints the answers, and returns the exit status.
 ///
 /// # Errors
-/// Fails when the log or the directory for Git repositories cannot be set up, a file cannot be read, is not valid or has no pool, or two pools have
-/// the same name. When there is no configuration for the API server, the API server fails or does not answer, the services of hosts cannot be
-/// rendered, or the answer cannot be printed. A pool that cannot be planned is no error: the exit status reports it.
+/// Fails when the log or the directory for Git repositories cannot be set up; a file cannot be read, is not valid or has no pool; two pools have the
+/// same name; there is no configuration for the API server, or it fails or does not answer; the services of hosts cannot be rendered; or the
+/// answer cannot be printed. A pool that cannot be planned is no error: the exit status reports it.
 pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();
@@ -88,7 +88,7 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     }
     documents::distinct(&wanted)?;
     let release = args.release.as_deref().map(announced).transpose()?;
-    // In the operator's pod only the cache can be written.
+    // In the operator's pod, only the cache directory is writable.
     let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
         format!(
             "neither {} nor the directory for temporary files can be written, and one is needed for Git repositories: name one with --cache",
@@ -141,7 +141,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     Ok(api::text::decode(&bytes)?.into_owned())
 }
 
-/// Reads the file of a release. A file that is larger than any release's is not read whole.
+/// Reads a release file. Of a file that exceeds the size limit, only the beginning is read.
 fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(release_file::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
@@ -154,13 +154,13 @@ fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
     ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
 }
 
-/// Returns the plan of a pool, as that of a release. The version that nodes would follow gets its name from the release.
+/// Returns the plan with the release in its summary and without the services version, which only the release itself can determine.
 fn of_release(answer: Answer, version: &str) -> Answer {
     let summary = format!("release {version}: {}", answer.summary);
     Answer { version: None, summary, ..answer }
 }
 
-/// Returns the current state that the controllers would have, with what hosts get from this release.
+/// Returns the context that the controllers would have now, with the configuration for hosts from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
@@ -187,7 +187,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
         epoch: 0,
         metrics: Arc::default(),
         stop: CancellationToken::new(),
-        looks_once: true,
+        is_one_shot: true,
     };
     let instances = Instances::new(instances);
     let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
@@ -195,7 +195,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
     Ok(PoolContext::new(shared, warning))
 }
 
-/// Plans one pool. Its hosts are added to `others`.
+/// Plans a pool, and adds its hosts to `others`.
 async fn answer(
     document: &Document,
     others: &mut PlannedHosts,
@@ -205,7 +205,7 @@ async fn answer(
     let there = cx.caches.pools.get(&ObjectRef::from_obj(&document.pool));
     let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
     let refuse = |mut answer: Answer, reason: Reason, message: String| {
-        answer.problems.push(Told { host: None, reason, message });
+        answer.problems.push(PlanProblem { host: None, reason, message });
         "it cannot be planned".clone_into(&mut answer.summary);
         Ok(answer)
     };
@@ -213,9 +213,9 @@ async fn answer(
         return refuse(answer, Reason::ObjectUnreadable, message);
     }
     match dry_run(&cx.cluster.client, document, there.is_some()).await? {
-        Verdict::Taken => {}
-        Verdict::Refused(message) => return refuse(answer, Reason::SpecInvalid, message),
-        Verdict::NotAsked(message) => {
+        DryRunResult::Taken => {}
+        DryRunResult::Refused(message) => return refuse(answer, Reason::SpecInvalid, message),
+        DryRunResult::NotAsked(message) => {
             answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
         }
     }
@@ -244,13 +244,13 @@ async fn answer(
     answer.problems = planned
         .problems
         .into_iter()
-        .map(|p| Told { host: Some(p.host), reason: p.reason, message: p.message })
+        .map(|p| PlanProblem { host: Some(p.host), reason: p.reason, message: p.message })
         .collect();
     others.extend(planned.hosts);
     Ok(answer)
 }
 
-/// Returns the hosts that have joined.
+/// Returns the names of the hosts that have joined.
 fn nodes(hosts: &[Known], cx: &PoolContext) -> BTreeSet<String> {
     let follows = |name: &str| {
         let instance = cx.caches.instances.get(&ObjectRef::new(name));
@@ -259,13 +259,13 @@ fn nodes(hosts: &[Known], cx: &PoolContext) -> BTreeSet<String> {
     hosts.iter().filter(|host| follows(&host.name)).map(|host| host.name.clone()).collect()
 }
 
-/// Returns a note for a reader of the plan of a pool that is paused.
+/// Returns a note if the pool is paused.
 fn note_of_pause(pool: &WindowsNodePool, now: Timestamp) -> Option<String> {
     let pause = pool.spec.rollout().pause(now)?;
     Some(format!("the pool is {pause} ({}): no operation begins before the pause is over", pause.field()))
 }
 
-/// Returns the pool as it would be: the spec is the file's, the status the cluster's.
+/// Returns the pool as it would be: with the spec of the file, and the status and metadata of the cluster.
 fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsNodePool {
     let mut pool = wanted.clone();
     pool.status = None;
@@ -278,19 +278,19 @@ fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsN
     pool
 }
 
-/// Answer of the API server for a pool.
+/// Answer of the API server to a dry run.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The API server would take the pool.
+enum DryRunResult {
+    /// The API server would accept the pool.
     Taken,
     /// The API server would refuse the pool.
     Refused(String),
-    /// The user may not ask.
+    /// The user has no right to the dry run.
     NotAsked(String),
 }
 
-/// Asks the API server whether it would take a pool, unknown fields included. Only the spec: labels and finalizers do not matter here.
-async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<Verdict> {
+/// Asks the API server whether it would accept the spec of a pool. Unknown fields are sent, too; labels and finalizers are not.
+async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<DryRunResult> {
     const HOW: &str = "dryRun=All&fieldValidation=Strict";
     let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);
     let request = if exists {
@@ -307,23 +307,23 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
         http::Request::post(format!("{url}?{HOW}")).header("content-type", "application/json").body(body.to_string())
     };
     match client.request::<Value>(request?.map(String::into_bytes)).await {
-        Ok(_) => Ok(Verdict::Taken),
+        Ok(_) => Ok(DryRunResult::Taken),
         Err(kube::Error::Api(status)) if is_right_missing(&status.message) => {
-            Ok(Verdict::NotAsked(status.message.clone()))
+            Ok(DryRunResult::NotAsked(status.message.clone()))
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
-            Ok(Verdict::Refused(without_object(&status.message).to_owned()))
+            Ok(DryRunResult::Refused(without_object(&status.message).to_owned()))
         }
         Err(error) => Err(error).context("failed to validate the pool at the API server"),
     }
 }
 
-/// Removes the whole object from the refusal of an unknown field, which begins with it and says nothing.
+/// Removes the copy of the object with which the refusal of an unknown field begins.
 fn without_object(message: &str) -> &str {
     message.rfind("strict decoding error: ").map_or(message, |at| &message[at..])
 }
 
-/// Reports whether RBAC refused. Admission, which refuses the pool itself, may do so with the same code.
+/// Reports whether RBAC refused the request. Admission may refuse the pool itself with the same status code.
 fn is_right_missing(message: &str) -> bool {
     ["cannot create resource", "cannot patch resource"].iter().any(|said| message.contains(said))
 }
@@ -335,7 +335,7 @@ mod tests {
 
     fn answer(actions: &[&str], problems: usize) -> Answer {
         let host = |action: &&str| PlannedHost { action: (*action).to_owned(), ..PlannedHost::default() };
-        let problem = Told { host: None, reason: Reason::HostConflict, message: String::new() };
+        let problem = PlanProblem { host: None, reason: Reason::HostConflict, message: String::new() };
         Answer { hosts: actions.iter().map(host).collect(), problems: vec![problem; problems], ..Answer::default() }
     }
 

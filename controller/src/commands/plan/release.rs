@@ -1,4 +1,4 @@
-//! Effect of a release on nodes before it is installed. Pure.
+//! Effect on nodes of a release that is not installed yet. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use wnp_core::rollout::version_diff::Change;
 
 /// Action on a node that the release changes.
 const UPDATE: &str = "Update";
-/// Actions that a change of the version does by the way.
+/// Actions that an update includes.
 const ALONG: [&str; 2] = ["RotateKey", "PullImages"];
 
-/// Adds the nodes for which the release renders something else. `nodes` are the hosts that have joined.
+/// Adds the change by the release to the plan of each node. `nodes` are the hosts that have joined.
 pub(super) fn with_change(list: &mut Vec<PlannedHost>, nodes: &BTreeSet<String>, change: &Change) {
     if *change == Change::default() {
         return;
@@ -37,7 +37,7 @@ pub(super) fn with_change(list: &mut Vec<PlannedHost>, nodes: &BTreeSet<String>,
     list.sort_by(|a, b| a.host.cmp(&b.host));
 }
 
-/// Adds the names of the services that are restarted while pods run on.
+/// Adds the names of the services that are restarted while pods keep running.
 pub(super) fn with_services(list: &mut [PlannedHost], restarts: &BTreeMap<String, BTreeSet<String>>) {
     for planned in list.iter_mut().filter(|planned| planned.disruption == Disruption::Restart.as_str()) {
         let services: Vec<&str> = restarts.get(&planned.host).into_iter().flatten().map(String::as_str).collect();

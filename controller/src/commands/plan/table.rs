@@ -1,4 +1,4 @@
-//! Report for a pool as a table, for users. Pure.
+//! Plan of a pool as a table for users. Pure functions.
 
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ pub(super) fn text(answer: &Answer) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Told, *};
+    use super::{super::PlanProblem, *};
     use api::PlannedHost;
 
     fn answer() -> Answer {
@@ -74,7 +74,11 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
             hosts: Vec::new(),
             version: None,
             summary: "it cannot be planned".into(),
-            problems: vec![Told { host: None, reason: api::Reason::SpecInvalid, message: "no such field".into() }],
+            problems: vec![PlanProblem {
+                host: None,
+                reason: api::Reason::SpecInvalid,
+                message: "no such field".into(),
+            }],
             notes: vec!["not asked".into()],
             ..answer()
         };

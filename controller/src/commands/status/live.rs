@@ -1,4 +1,4 @@
-//! Pools and hosts as they change, for commands that go on to show them.
+//! Watch of pools and hosts, for commands that show them continuously.
 
 use std::{
     pin::pin,
@@ -15,12 +15,12 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Operator, Seen, operator_now, summarize};
+use super::{ClusterState, Operator, operator_now, summarize};
 use crate::{args::Status, caches::watch::restarting};
 
 /// Time for which changes are collected before they are shown together.
 const COLLECT: Duration = Duration::from_millis(250);
-/// Maximum time between two looks: whether an operator works is no change of a pool or of a host.
+/// Maximum time between two refreshes: the end of an operator changes no pool and no host.
 const REFRESH: Duration = Duration::from_secs(10);
 
 /// Watches of pools and instances.
@@ -35,7 +35,7 @@ pub(in crate::commands) struct Live {
 }
 
 impl Live {
-    /// Begins to watch. The client's requests must have no limit of time: a watch is silent as long as nothing changes.
+    /// Starts the watches. The client must have no timeout, because a watch receives nothing as long as nothing changes.
     pub(in crate::commands) fn of(client: &Client) -> Self {
         let (pools, pool_writer) = reflector::store::<WindowsNodePool>();
         let (instances, instance_writer) = reflector::store::<WindowsInstance>();
@@ -50,11 +50,11 @@ impl Live {
         Self { client, pools, instances, results, faults: [None, None], asked: None }
     }
 
-    /// Waits for changes, and returns what is seen after them, with warnings about what may be old.
+    /// Waits for changes, and returns the new snapshot, with warnings if it may be outdated.
     ///
     /// # Errors
-    /// Fails when pools and hosts cannot be watched at first.
-    pub(in crate::commands) async fn next(&mut self, args: &Status) -> anyhow::Result<(Seen, Vec<String>)> {
+    /// Fails when the watches of pools and hosts cannot be started.
+    pub(in crate::commands) async fn next(&mut self, args: &Status) -> anyhow::Result<(ClusterState, Vec<String>)> {
         loop {
             self.collect().await;
             let are_ready = future::try_join(self.pools.wait_until_ready(), self.instances.wait_until_ready());
@@ -70,15 +70,15 @@ impl Live {
         let (operator, now) = self.operator(args).await?;
         let old = |error: &watcher::Error| format!("what follows may be old: {}", line(&error.to_string(), 400));
         let warnings = self.faults.iter().flatten().map(old).collect();
-        Ok((Seen { pools: summarize(&pools, &instances, now), operator, now }, warnings))
+        Ok((ClusterState { pools: summarize(&pools, &instances, now), operator, now }, warnings))
     }
 
-    /// Waits for a result of a watch, and for those that follow at once.
+    /// Waits for a result of a watch, and for those that follow shortly after.
     async fn collect(&mut self) {
         let mut next = timeout(REFRESH, self.results.next()).await.ok().flatten();
         let mut collected = pin!(sleep(COLLECT));
         while let Some((watch, result)) = next {
-            // A fault of one watch ends with an answer to that watch alone.
+            // Only a result of the same watch clears its fault.
             self.faults[watch] = result.err();
             next = match future::select(self.results.next(), &mut collected).await {
                 future::Either::Left((next, _)) => next,
@@ -87,13 +87,13 @@ impl Live {
         }
     }
 
-    /// Returns the state of the operator and the time. They are requests of their own, and not made for each change of a large fleet.
+    /// Returns the state of the operator and the time. They need extra requests, which are not repeated for each change of a large fleet.
     async fn operator(&mut self, args: &Status) -> anyhow::Result<(Operator, Timestamp)> {
         let asked = self.asked.take().filter(|(at, ..)| at.elapsed() < REFRESH);
         let (at, operator, then) = if let Some(asked) = asked {
             asked
         } else {
-            // The client has no limit of time, and what is shown must not stand still without a word.
+            // The client has no timeout, and output that is no longer updated must say so.
             let silent = || {
                 let what = "Whether an operator works is not known, and what follows may be old: the API server does not answer.";
                 (Operator::Unknown(what.to_owned()), Timestamp::now())

@@ -1,4 +1,4 @@
-//! Command `status --watch`: the tree again, whenever a pool or a host has changed.
+//! Command `status --watch`: prints the tree whenever a pool or a host has changed.
 
 use std::{
     io::{self, Write as _},
@@ -7,13 +7,13 @@ use std::{
 
 use kube::Client;
 
-use super::{Look, live::Live, terminal};
+use super::{Layout, live::Live, terminal};
 use crate::args::Status;
 
 /// Prints the tree whenever it has changed, until the program is interrupted.
 ///
 /// # Errors
-/// When the pools and hosts cannot be watched at first, or nothing can be printed.
+/// Fails when the watches of pools and hosts cannot be started, or nothing can be printed.
 pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCode> {
     let mut live = Live::of(client);
     let mut before = None;
@@ -21,14 +21,14 @@ pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCo
         let (seen, warnings) = live.next(args).await?;
         let lines = terminal().map(|(_, lines)| lines);
         let now = Some((seen.pools.clone(), seen.operator.clone(), warnings.clone()));
-        // Ages change all the time: only a terminal, where the tree takes the place of the one before, shows them anew.
+        // Only a terminal, where a tree replaces the previous one, is updated for changed ages.
         if lines.is_some() || now != before {
             let warnings = warnings.into_iter().map(|warning| format!("Warning: {warning}\n"));
-            let text = warnings.chain([seen.text(Look::of(args))]).collect::<String>();
+            let text = warnings.chain([seen.text(Layout::of(args))]).collect::<String>();
             let mut out = io::stdout().lock();
             let shown = frame(&text, lines);
             match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
-                // The reader has what it wants, as `head` does.
+                // The reader has ended, as `head` does.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
                 result => result?,
             }
@@ -38,8 +38,7 @@ pub(super) async fn run(args: &Status, client: &Client) -> anyhow::Result<ExitCo
     }
 }
 
-/// Returns the text to print: on a terminal in place of the one before, and no longer than the terminal; otherwise after it, with a line between
-/// them.
+/// Returns the text to print. On a terminal, it replaces the previous one and is no longer than the terminal; otherwise an empty line follows it.
 fn frame(text: &str, lines: Option<usize>) -> String {
     let Some(lines) = lines else { return format!("{text}\n") };
     let all = text.lines().count();

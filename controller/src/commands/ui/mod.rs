@@ -1,7 +1,7 @@
-//! Command `ui`: a page in the browser that shows pools and hosts as they change.
+//! Command `ui`: serves a web page that shows pools and hosts as they change.
 //!
-//! The server listens on loopback alone, and reads with the rights of the user. Other users of the machine, and pages of other sites, do not know the secret
-//! in its path.
+//! The server listens on loopback only, and reads with the rights of the user. The secret in its path keeps out other users of the machine and pages
+//! of other sites.
 
 mod view;
 
@@ -40,18 +40,18 @@ use crate::{
 };
 use view::{Snapshot, snapshot, update};
 
-/// Limits of browsers. A page holds one connection, which the browser opens again when it has ended.
+/// Limits for browsers. A page holds one connection, which the browser reopens when it ends.
 const LIMITS: Limits =
     Limits { connections: 64, per_address: 64, head: Duration::from_secs(10), connection: Duration::from_hours(24) };
-/// Events of one host that are shown.
+/// Maximum number of events that are shown for a host.
 const EVENTS: usize = 20;
-/// Files of the page, with their types.
+/// Files of the page: name, content type and content.
 const FILES: [(&str, &str, &str); 3] = [
     ("", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("app.js", "text/javascript; charset=utf-8", include_str!("page/app.js")),
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
 ];
-/// Headers of each answer: nothing from elsewhere is loaded, no other site learns the path, and nothing is kept.
+/// Headers of each answer: no content from other sites is loaded, no other site learns the path, and nothing is cached.
 const HEADERS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -65,10 +65,10 @@ const HEADERS: [(HeaderName, &str); 4] = [
 /// Serves the page until the program is interrupted.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it does not answer, pools and hosts cannot be watched at first, or the port is taken.
+/// Fails when there is no configuration for the API server, it does not answer, the watches cannot be started, or the port is taken.
 pub async fn run(args: Ui, cluster: &args::Cluster) -> anyhow::Result<()> {
     let chosen = api_server::choose(cluster).await?;
-    // A watch is silent as long as nothing changes; the first answers must come in time.
+    // Checks that the API server answers in time. The client for the watches has no timeout, because nothing may change for long.
     api_server::bounded(chosen.config.clone(), cluster.request_timeout).await?;
     let client = Client::try_from(chosen.config).context("cannot make a client for the API server")?;
     let of = args::Status {
@@ -128,7 +128,7 @@ fn router(secret: &str, port: u16, page: Page) -> Router {
     routes.layer(middleware::from_fn(move |request: Request, next: Next| guard(port, request, next)))
 }
 
-/// Refuses requests to another name of this machine, as those of a page that has its own name lead here, and adds the headers.
+/// Refuses requests with another host name, which a page of another site sends by DNS rebinding, and adds the headers.
 async fn guard(port: u16, request: Request, next: Next) -> Response {
     let mut answer = if is_own(request.headers(), port) {
         next.run(request).await
@@ -141,13 +141,13 @@ async fn guard(port: u16, request: Request, next: Next) -> Response {
     answer
 }
 
-/// Reports whether a request names this machine as the printed URL does.
+/// Reports whether the `Host` header of a request is that of the printed URL, or `localhost` with the same port.
 fn is_own(headers: &HeaderMap, port: u16) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     host.is_some_and(|host| host == format!("127.0.0.1:{port}") || host == format!("localhost:{port}"))
 }
 
-/// Streams what changes: first all objects, then those that differ.
+/// Streams updates: first all objects, then those that have changed.
 async fn live(State(page): State<Page>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let updates = stream::unfold((page.objects, None::<Arc<Snapshot>>), |(mut objects, sent)| async move {
         loop {
@@ -175,7 +175,7 @@ async fn reasons() -> Json<Value> {
     )
 }
 
-/// Returns Markdown without its links and marks.
+/// Returns Markdown as plain text.
 fn words(markdown: &str) -> String {
     let mut text = String::new();
     let mut rest = markdown;

@@ -1,16 +1,16 @@
-//! Objects of the page, and what has changed of them. Pure.
+//! Objects of the page, and their updates. Pure functions.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json, to_value};
 
-use crate::commands::{short_version::short, status::Seen};
+use crate::commands::{short_version::short, status::ClusterState};
 
 /// Objects by key, each as JSON: `cluster`, `pool/NAME` and `host/NAME`.
 pub(super) type Snapshot = BTreeMap<String, String>;
 
 /// Returns all objects that the page shows.
-pub(super) fn snapshot(cluster: &str, seen: &Seen, warnings: &[String]) -> serde_json::Result<Snapshot> {
+pub(super) fn snapshot(cluster: &str, seen: &ClusterState, warnings: &[String]) -> serde_json::Result<Snapshot> {
     let warnings: Vec<&str> = seen.warning().into_iter().chain(warnings.iter().map(String::as_str)).collect();
     let mut objects = Snapshot::new();
     objects.insert("cluster".into(), json!({"cluster": cluster, "warnings": warnings}).to_string());
@@ -34,7 +34,7 @@ fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-/// Returns the message for a page that has these objects, or has none yet. `None` if nothing has changed.
+/// Returns the update for a page that has the objects `before`, or none yet. `None` if nothing has changed.
 pub(super) fn update(before: Option<&Snapshot>, now: &Snapshot) -> Option<String> {
     let is_new = |(key, object): &(&String, &String)| before.is_none_or(|before| before.get(*key) != Some(*object));
     let set: Vec<String> = now.iter().filter(is_new).map(|(key, object)| format!("{}:{object}", json!(key))).collect();

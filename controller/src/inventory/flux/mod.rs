@@ -1,4 +1,4 @@
-//! `inventory.sourceRef`: an object of Flux, whose artifact is fetched from Flux's own server, checked, and read.
+//! Source `inventory.sourceRef`: a Flux object, whose artifact is fetched from Flux's server, verified, and parsed.
 
 mod object;
 pub(crate) mod server;
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use api::{InventoryStatus, Reason, SourceRef, Verdict, WindowsNodePool, names::key};
+use api::{InventoryStatus, Reason, SignatureCheck, SourceRef, WindowsNodePool, names::key};
 use gitops::{Limits, artifact, hosts};
 use jiff::Timestamp;
 use kube::{Client, ResourceExt};
@@ -29,21 +29,21 @@ use wnp_core::{
     inventory::{HostList, SourceError, SourceOutcome},
 };
 
-/// Interval at which the object is checked without an event, and longest wait until an artifact is retried.
+/// Interval at which the object is checked without an event, and longest backoff for an artifact.
 const INTERVAL: Duration = Duration::from_mins(5);
-/// Time after which an artifact that cannot be fetched is tried again, and after twice as long each further time.
+/// Initial backoff for an artifact that cannot be fetched, doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
-/// Time after which the object is asked for again when the API server fails.
+/// Pause before the object is requested again after an error of the API server.
 const API_RETRY: Duration = Duration::from_secs(15);
-/// Time that a download may take.
+/// Time limit for a download.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a TCP connection to the artifact server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The artifacts that pools name.
+/// Source of host lists from Flux artifacts.
 pub(crate) struct Flux {
     servers: Servers,
-    /// State of the artifacts of each pool.
+    /// State of the artifacts of each pool, by pool name.
     kept: Mutex<HashMap<String, Kept>>,
 }
 
@@ -53,24 +53,24 @@ struct Kept {
     from: SourceRef,
     in_use: Option<InUse>,
     refused: Option<Refused>,
-    /// Last value of the pool's annotation that requests a reconcile by hand.
+    /// Last value of the pool's annotation that requests a manual reconcile.
     requested: Option<String>,
 }
 
-/// List that is in force, and the digest of what it was made of.
+/// Host list in force, and the digest of its artifact.
 #[derive(Clone)]
 struct InUse {
     digest: String,
     listing: Arc<HostList>,
 }
 
-/// An artifact that could not be used.
+/// Artifact that could not be used.
 #[derive(Clone, Debug)]
 struct Refused {
     artifact: Artifact,
     trouble: SourceError,
     failures: u32,
-    /// Time when the artifact is tried again. `None`: what is wrong with its content stays wrong.
+    /// Time of the next attempt, or `None` if the content is faulty and will stay so.
     again: Option<Timestamp>,
 }
 
@@ -79,20 +79,20 @@ struct Refused {
 enum Fetching {
     /// The artifact is in use.
     Keep,
-    /// The artifact was tried, and it is not time to try it again.
+    /// The artifact has failed, and its backoff has not ended.
     Wait(SourceError, Option<Timestamp>),
-    /// The artifact is fetched, after so many failures.
+    /// The artifact must be fetched, after this number of failures.
     Fetch(u32),
 }
 
 impl Flux {
-    /// Creates the source, which fetches from the allowed servers only.
+    /// Creates the source, which fetches only from the allowed servers.
     pub(crate) fn new(args: &Run) -> Self {
         let others = args.artifact_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         Self { servers: Servers { domain: args.cluster_domain.clone(), others }, kept: Mutex::default() }
     }
 
-    /// The list that is in force for a pool. `services` is the network of Services.
+    /// Returns the host list in force for a pool. `services` is the service network.
     pub(crate) async fn ask(
         &self,
         pool: &WindowsNodePool,
@@ -119,7 +119,7 @@ impl Flux {
         asked
     }
 
-    /// Forgets all but these pools.
+    /// Forgets all pools except these.
     fn keep_only(&self, pools: &BTreeSet<String>) {
         self.lock().retain(|name, _| pools.contains(name));
     }
@@ -130,7 +130,7 @@ impl Flux {
 }
 
 impl Kept {
-    /// Reads the object, and fetches its artifact if it is new.
+    /// Evaluates the object, and fetches its artifact if it is new.
     async fn look(&mut self, object: &Object, servers: &Servers, services: &str) -> SourceOutcome {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,
@@ -163,7 +163,7 @@ impl Kept {
         self.outcome(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
     }
 
-    /// Records the revision of an unchanged artifact: a commit that changes nothing in the artifact is a revision all the same.
+    /// Records the new revision of an unchanged artifact, for example after a commit that changes no file in it.
     fn note(&mut self, artifact: &Artifact) {
         let Some(in_use) = &mut self.in_use else { return };
         let revision = in_use.listing.status.as_ref().and_then(|s| s.revision.as_deref());
@@ -187,11 +187,11 @@ impl Kept {
         }
     }
 
-    /// Report for the pool: the revision in use, and why no newer one is.
+    /// Returns the report for the pool: the list in force, and the reason why no newer one is.
     fn outcome(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> SourceOutcome {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
-            // There is no artifact that can be used without something being said of it.
+            // Without a list in force, there is always an error to report.
             let nothing = || SourceError { reason: Reason::SourceNotReady, message: String::new(), stalls: false };
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
@@ -208,10 +208,10 @@ fn after(wait: Duration) -> Option<Timestamp> {
     clock::now().checked_add(wait).ok()
 }
 
-/// Artifacts that are fetched at a time. Each may have dozens of megabytes, and takes a thread.
+/// Limit of concurrent downloads. Each may have dozens of megabytes, and needs a thread.
 static DOWNLOADS: Semaphore = Semaphore::const_new(16);
 
-/// Fetches an artifact, and returns the list in it.
+/// Fetches an artifact, and returns the host list in it.
 async fn fetch(
     from: &SourceRef,
     artifact: &Artifact,
@@ -226,7 +226,7 @@ async fn fetch(
     })?;
     let addresses = servers.addresses(&url, found, services).map_err(refuse)?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
-    // Never closed.
+    // The semaphore is never closed.
     let _place = DOWNLOADS.acquire().await;
     let files = tokio::task::spawn_blocking(move || download(&task, url, &addresses, &path))
         .await
@@ -237,11 +237,11 @@ async fn fetch(
         source: source(from),
         revision: Some(artifact.revision.clone()),
         time: artifact.last_update_time,
-        verdict: if is_verified { Verdict::Verified } else { Verdict::NotAsked },
+        verdict: if is_verified { SignatureCheck::Verified } else { SignatureCheck::NotAsked },
         signer: is_verified.then(|| "a key that Flux trusts".into()),
         ..InventoryStatus::default()
     };
-    // An artifact has no history: the commit that last changed an entry is unknown.
+    // An artifact has no history, so the commit that last changed an entry is unknown.
     let entries = placed(entries, &status.source, &artifact.revision, &Changes::new());
     Ok(HostList { entries, status: Some(status), ..HostList::default() })
 }
@@ -250,7 +250,7 @@ fn failed(message: String) -> SourceError {
     SourceError { reason: Reason::ArtifactNotReadable, message, stalls: false }
 }
 
-/// Fetches the artifact, checks its digest and unpacks it.
+/// Downloads the artifact, verifies its digest and unpacks it.
 fn download(
     artifact: &Artifact,
     url: Url,
@@ -259,9 +259,9 @@ fn download(
 ) -> Result<Vec<gitops::File>, SourceError> {
     let limits = Limits::default();
     let place = shown(url.as_str());
-    let said = |what: &str| failed(format!("the artifact at {place} {what}"));
+    let unusable = |what: &str| failed(format!("the artifact at {place} {what}"));
     let digest: artifact::Digest =
-        artifact.digest.parse().map_err(|e: artifact::DigestError| said(&format!("is not used: {e}")))?;
+        artifact.digest.parse().map_err(|e: artifact::DigestError| unusable(&format!("is not used: {e}")))?;
     let client = reqwest::blocking::Client::builder()
         .timeout(TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
@@ -269,20 +269,20 @@ fn download(
         .resolve_to_addrs(url.host_str().unwrap_or_default(), addresses)
         .no_proxy()
         .build()
-        .map_err(|_| said("could not be requested"))?;
+        .map_err(|_| unusable("could not be requested"))?;
     let answer =
-        client.get(url).send().map_err(|e| said(&format!("could not be fetched: {}", root(&e.without_url()))))?;
+        client.get(url).send().map_err(|e| unusable(&format!("could not be fetched: {}", root(&e.without_url()))))?;
     if !answer.status().is_success() {
-        return Err(said(&format!("could not be fetched: {}", answer.status())));
+        return Err(unusable(&format!("could not be fetched: {}", answer.status())));
     }
     artifact::unpack(digest.check(answer), path, &limits).map_err(|e| SourceError {
         reason: e.reason(),
-        message: said(&format!("is not used: {e}")).message,
+        message: unusable(&format!("is not used: {e}")).message,
         stalls: e.stalls(),
     })
 }
 
-/// Root cause of an error, which says more than `error sending request`.
+/// Returns the root cause of an error, which is more specific than `error sending request`.
 fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -1,4 +1,4 @@
-//! An object of Flux that has an artifact: the fields that are read, and whether the artifact may be used. All but [`get`] is pure.
+//! Flux object with an artifact: the fields that are read, and the decision whether the artifact may be used.
 
 use api::{Reason, SourceKind, SourceRef, Time, text};
 use kube::{
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use wnp_core::inventory::SourceError;
 
-/// Maximum length of a text of Flux in a message, in characters.
+/// Maximum number of characters of Flux's text in a message.
 const WORDS: usize = 600;
 
-/// Fields that are read of the object.
+/// Fields of a Flux object that the operator reads.
 #[derive(Default, Debug)]
 pub(super) struct Object {
     is_suspended: bool,
@@ -46,15 +46,15 @@ struct Condition {
     message: String,
 }
 
-/// Error that keeps an artifact from use, and the artifact's revision if it has one.
+/// Error that prevents the use of an artifact, and the artifact's revision if it has one.
 pub(super) type Refusal = (SourceError, Option<String>);
 
-/// Name of the source in a pool's status.
+/// Returns the name of the source for a pool's status.
 pub(super) fn source(from: &SourceRef) -> String {
     format!("{:?} {}/{}", from.kind, from.namespace, from.name)
 }
 
-/// API resource of a kind of Flux.
+/// Returns the API resource of a Flux kind.
 pub(super) fn resource(kind: SourceKind) -> ApiResource {
     let plural = match kind {
         SourceKind::GitRepository => "gitrepositories",
@@ -83,14 +83,15 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
             ),
         )),
         Err(error) => {
-            let message = format!("{} could not be read: {}", source(from), crate::runtime::errors::said(&error));
+            let message =
+                format!("{} could not be read: {}", source(from), crate::runtime::errors::api_message(&error));
             Err(trouble(Reason::ApiError, message))
         }
     }
 }
 
 impl Object {
-    /// Reads the fields of the object. What is not there, or is not as Flux has it, is left out.
+    /// Reads the fields of the object. Missing or malformed fields are left out.
     fn read(data: &Value) -> Self {
         let mut status = Status::deserialize(&data["status"]).unwrap_or_default();
         for condition in &mut status.conditions {
@@ -106,8 +107,8 @@ impl Object {
         self.status.conditions.iter().find(|c| c.type_ == type_)
     }
 
-    /// Returns the artifact, if it may be used. An artifact in use has been verified when it was taken; that Flux does not trust a newer one does not
-    /// change that.
+    /// Returns the artifact if it may be used. For an artifact in use, which was verified when it was fetched, the error concerns only newer
+    /// revisions.
     pub(super) fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
@@ -137,7 +138,7 @@ impl Object {
         Err((SourceError { reason: Reason::VerificationError, message, stalls: true }, refused))
     }
 
-    /// Reason why no newer artifact comes. A suspended object has none: whoever has suspended it knows.
+    /// Returns the reason why no newer artifact is available. A suspended object has none, because a user has suspended it.
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);

@@ -1,4 +1,4 @@
-//! Tests of artifacts of Flux objects: which may be used.
+//! Tests of which artifacts of Flux objects may be used.
 
 use serde_json::json;
 

@@ -1,22 +1,22 @@
-//! Allowed servers of artifacts. Any client that may write the status of an object of Flux controls the URL; the
-//! operator must follow it only to servers of Flux's controllers: a Service of this cluster. Pure.
+//! Allowed servers of artifacts. Any client that may write the status of a Flux object controls the URL, so the
+//! operator connects only to Services of this cluster and to hosts that a user allows.
 
 use std::net::SocketAddr;
 
 use reqwest::Url;
 use wnp_core::csr::claims::reserved::is_of_service;
 
-/// Servers that artifacts may come from.
+/// Servers from which artifacts may be fetched.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Servers {
-    /// Domain of the cluster's DNS.
+    /// DNS domain of the cluster.
     pub domain: String,
     /// Other allowed hosts, in lower case.
     pub others: Vec<String>,
 }
 
 impl Servers {
-    /// Returns the URL of an artifact if it may be followed, otherwise what is wrong with it, without a word of it.
+    /// Returns the URL of an artifact if it is allowed. The error describes the fault without quoting the URL.
     pub(crate) fn url(&self, text: &str) -> Result<Url, &'static str> {
         let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -41,8 +41,8 @@ impl Servers {
         )
     }
 
-    /// Addresses at which the server of an artifact is asked. Those of a Service are in the network of
-    /// Services: one of type `ExternalName` is a name of any server that its owner likes.
+    /// Returns the addresses at which an artifact's server may be contacted. A Service must have an address in the service network, because a Service
+    /// of type `ExternalName` can name any server.
     pub(crate) fn addresses(
         &self,
         url: &Url,
@@ -60,7 +60,7 @@ impl Servers {
         Ok(addresses)
     }
 
-    /// Reports whether a host is a Service: `<service>.<namespace>.svc`, with or without the cluster's domain, and with or without a dot at the end.
+    /// Reports whether a host is a Service: `<service>.<namespace>.svc`, with or without the cluster's domain and a trailing dot.
     fn is_service(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         let short = host.strip_suffix(&self.domain).and_then(|h| h.strip_suffix('.')).unwrap_or(host);
@@ -69,7 +69,7 @@ impl Servers {
     }
 }
 
-/// A URL as it may be shown: scheme, host and path, and nothing that could be a secret.
+/// Returns a URL as it may be shown: scheme, host and path, without parts that could be a secret.
 pub(crate) fn shown(text: &str) -> String {
     Url::parse(text).map_or_else(
         |_| "a URL that cannot be read".to_owned(),

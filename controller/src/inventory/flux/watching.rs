@@ -1,4 +1,4 @@
-//! Watches the objects that pools name, so that a change of one is seen at once.
+//! Watches of the Flux objects that pools name, so that a change takes effect at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +17,12 @@ use crate::{
     runtime::supervision::catch,
 };
 
-/// Limit of events of pools that are handled together.
+/// Maximum number of pool events that are handled together.
 const TOGETHER: usize = 64;
-/// Time after which a watch that has ended is begun again.
+/// Pause before a watch that has ended restarts.
 const RESTART: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// An object, by kind, namespace and name.
+/// Kind, namespace and name of an object.
 type Key = (SourceKind, String, String);
 
 fn key(from: &SourceRef) -> Key {
@@ -33,7 +33,7 @@ fn named_by(pool: &WindowsNodePool) -> Option<Key> {
     pool.spec.inventory.source_ref.as_ref().map(key)
 }
 
-/// Watches each object as long as a pool names it, until the process stops.
+/// Watches each object for as long as a pool names it, until the process stops.
 pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<WindowsNodePool>) {
     let mut watches: BTreeMap<Key, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut changes = pools.ready_chunks(TOGETHER);
@@ -54,17 +54,17 @@ pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<Window
     }
 }
 
-/// Watches an object for good: a fault of the operator's own ends a watch, and not the pools that depend on it.
+/// Watches an object forever. A panic ends only the current watch, not the pools that depend on it.
 async fn keep_watching(cx: Arc<Context>, key: Key) {
     loop {
         if let Err(fault) = catch(watch(cx.clone(), key.clone())).await {
-            tracing::error!(namespace = key.1, name = key.2, %fault, "a watch is begun again");
+            tracing::error!(namespace = key.1, name = key.2, %fault, "a watch failed; it restarts");
         }
         tokio::time::sleep(RESTART).await;
     }
 }
 
-/// Wakes the pools that name the object whenever it comes, changes or goes.
+/// Triggers the pools that name the object whenever it is created, changed or deleted.
 async fn watch(cx: Arc<Context>, key: Key) {
     let (kind, namespace, name) = &key;
     let api: Api<PartialObjectMeta<DynamicObject>> =
@@ -77,7 +77,7 @@ async fn watch(cx: Arc<Context>, key: Key) {
                     cx.wake.pool(&pool.name_any());
                 }
             }
-            // Flux, or this kind of it, is not installed. The pool reports it; it may be installed later.
+            // Flux or this kind is not installed. The pool reports it, and it may be installed later.
             Err(error) if error.is_unknown_kind() => {}
             Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch failed; it restarts"),
         }

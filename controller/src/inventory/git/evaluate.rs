@@ -1,8 +1,8 @@
-//! Makes a list of the fetched revision, or returns why not. Reads only the repository on disk.
+//! Evaluation of a fetched revision: its list, or the reason why it is not used. Reads only the repository on disk.
 
 use std::collections::BTreeMap;
 
-use api::{GitSource, InventoryStatus, Verdict, VerifyMode};
+use api::{GitSource, InventoryStatus, SignatureCheck, VerifyMode};
 use gitops::{
     Limits,
     hosts::{self, Finding},
@@ -16,19 +16,19 @@ use wnp_core::inventory::{
     revision_policy::{Newest, commit, name, reject},
 };
 
-/// Revision to make a list of, and what that needs.
+/// Revision to evaluate, with the data that the evaluation needs.
 pub(super) struct Task {
-    /// The pool's settings.
+    /// Git settings of the pool.
     pub git: GitSource,
     /// Head of the reference on the server.
     pub head: Head,
-    /// Revision that is in force.
+    /// Revision in force.
     pub before: Option<String>,
-    /// Keys in the Secret that the pool names for signatures. `None`: it names none.
+    /// Keys in the pool's Secret for signatures, or `None` if the pool names no Secret.
     pub keys: Option<BTreeMap<String, Vec<u8>>>,
 }
 
-/// Returns the list at the head, or why it is not used.
+/// Returns the list at the head, or the reason why it is not used.
 pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, SourceError> {
     let Task { git, head, before, keys } = task;
     let signer = match keys {
@@ -56,7 +56,7 @@ pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList,
     read(repository, git, &head.revision, &head.commit, signer.ok().flatten())
 }
 
-/// The list at a revision that was used before, whatever the server has now.
+/// Reads the list at a revision that may be used, whatever the server has now.
 pub(super) fn read(
     repository: &Repository,
     git: &GitSource,
@@ -77,7 +77,7 @@ pub(super) fn read(
         revision: Some(revision.into()),
         author: Some(made.author),
         time: Some(made.time),
-        verdict: if signer.is_some() { Verdict::Verified } else { Verdict::NotAsked },
+        verdict: if signer.is_some() { SignatureCheck::Verified } else { SignatureCheck::NotAsked },
         signer,
         refused_revision: None,
         held_removals: Vec::new(),
@@ -86,12 +86,12 @@ pub(super) fn read(
     Ok(HostList { entries, status: Some(status), ..HostList::default() })
 }
 
-/// Name of the source in the pool's status.
+/// Returns the name of the source for the pool's status.
 pub(super) fn source(git: &GitSource) -> String {
     format!("git {}", git.url)
 }
 
-/// Signer of what must be signed.
+/// Returns the signers of the tag and the commit that must be signed.
 fn signer(
     repository: &Repository,
     git: &GitSource,
@@ -130,7 +130,7 @@ enum Distrust {
     NoTag,
 }
 
-/// Error of the source, as the pool reports it.
+/// Converts an error of the repository for the pool's report.
 pub(super) fn trouble(error: &GitError) -> SourceError {
     SourceError { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
 }

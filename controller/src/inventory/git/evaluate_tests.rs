@@ -1,4 +1,4 @@
-//! A revision is used only if its signature and its order among the others allow it: run against real repositories.
+//! Tests against real repositories that a revision is used only if its signature and its order allow it.
 
 use std::{collections::BTreeMap, process::Command, sync::atomic::AtomicBool, time::Duration};
 
@@ -15,7 +15,7 @@ use wnp_core::inventory::{HostList, SourceError};
 
 const LIST: &str = "- {name: win-1, address: 127.0.0.1}\n";
 
-/// A repository whose tags a user signs, its server, and the operator's copy.
+/// Repository with tags that a user signs, its server, and the operator's copy.
 struct Bed {
     origin: Origin,
     server: Server,
@@ -52,7 +52,7 @@ impl Bed {
         self.origin.git(&["tag", "-s", "-m", name, name]);
     }
 
-    /// Evaluates the server's repository, if `before` is in use.
+    /// Evaluates the server's repository while `before` is in use.
     fn evaluate(&self, before: Option<&str>) -> Result<HostList, SourceError> {
         let access = Access { authority: Some(self.server.authority.pem.clone().into_bytes()), ..Access::default() };
         let request = Request {
@@ -83,7 +83,7 @@ fn a_signed_tag_counts_under_its_own_name_and_no_version_goes_back() {
     let second = revision(&bed.evaluate(Some(&revision(&first))).unwrap());
     assert!(second.starts_with("v1.1.0@"), "{second}");
 
-    // Who may push puts a signed tag under the name of a higher version.
+    // A user with push access publishes a signed tag under the name of a higher version.
     let old = bed.origin.git(&["rev-parse", "v1.0.0"]);
     bed.origin.git(&["update-ref", "refs/tags/v9.0.0", &old]);
     let refused = bed.evaluate(Some(&second)).unwrap_err();
@@ -95,7 +95,7 @@ fn a_signed_tag_counts_under_its_own_name_and_no_version_goes_back() {
     assert_eq!(bed.evaluate(Some(&second)).unwrap_err().reason, "VerificationError");
     bed.origin.git(&["tag", "-d", "v3.0.0"]);
 
-    // A server that hides the newest tag, or who deletes it.
+    // The server hides the newest tag, or a user deletes it.
     bed.origin.git(&["tag", "-d", "v1.1.0"]);
     let refused = bed.evaluate(Some(&second)).unwrap_err();
     assert_eq!(refused.reason, "HistoryRewritten", "{}", refused.message);

@@ -1,4 +1,4 @@
-//! One fetch of a repository in the background, and its result for all pools that follow it.
+//! Background fetch of a repository, and its result for all pools that follow it.
 
 use std::{
     collections::BTreeMap,
@@ -30,16 +30,16 @@ use crate::{
         supervision::{Panicked, catch},
     },
 };
-use wnp_core::inventory::{SourceError, ownership::Begun};
+use wnp_core::inventory::{SourceError, ownership::ReadStart};
 
-/// Time after which a look that failed is repeated, and after twice as long each further time, at most after the interval.
+/// Initial backoff after a failed fetch, doubled after each further failure, up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
-/// Time that one fetch may take.
+/// Time limit for one fetch.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Dependencies of a fetch in the background.
-pub(super) struct Looker {
+/// Dependencies of a background fetch.
+pub(super) struct FetchContext {
     pub secrets: Api<Secret>,
     pub dir: PathBuf,
     /// Proxy settings: `HTTPS_PROXY` and `NO_PROXY`.
@@ -50,7 +50,13 @@ pub(super) struct Looker {
 }
 
 /// Fetches from a server once, and triggers the pools.
-pub(super) async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>, git: GitSource, begun: Begun) {
+pub(super) async fn look(
+    looker: FetchContext,
+    key: Key,
+    remote: Arc<CachedRepository>,
+    git: GitSource,
+    begun: ReadStart,
+) {
     let result = catch(fetch(&looker, &key, &remote, &git)).await.unwrap_or_else(|fault| {
         Err(SourceError { reason: Panicked::REASON, message: fault.to_string(), stalls: false })
     });
@@ -59,7 +65,7 @@ pub(super) async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>
         let mut state = remote.lock();
         state.looking = false;
         if result.is_err() && looker.stop.is_cancelled() {
-            // The end of this process interrupted it, which says nothing about the repository.
+            // The shutdown interrupted the fetch, which says nothing about the repository.
             remote.looked.notify_waiters();
             return;
         }
@@ -93,7 +99,7 @@ pub(super) async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>
 }
 
 async fn fetch(
-    looker: &Looker,
+    looker: &FetchContext,
     key: &Key,
     remote: &Arc<CachedRepository>,
     git: &GitSource,
@@ -135,7 +141,7 @@ async fn fetch(
     }
 }
 
-/// Does something with the repository on disk, which is opened first if it is not. One at a time.
+/// Runs work on the repository on disk, which is opened first if necessary. Only one task works on it at a time.
 pub(super) async fn on_disk<T: Send + 'static>(
     remote: &Arc<CachedRepository>,
     dir: &Path,
@@ -171,7 +177,7 @@ pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap
     let reason = Reason::CredentialsUnavailable;
     let found = secrets.get_opt(name).await.map_err(|error| SourceError {
         reason,
-        message: format!("the Secret {name} could not be read: {}", crate::runtime::errors::said(&error)),
+        message: format!("the Secret {name} could not be read: {}", crate::runtime::errors::api_message(&error)),
         stalls: false,
     })?;
     let secret = found.ok_or_else(|| SourceError {
@@ -189,7 +195,7 @@ fn credentials(secret: &str, error: &impl std::fmt::Display) -> SourceError {
     SourceError { reason: Reason::CredentialsUnavailable, message, stalls: false }
 }
 
-/// Varies a wait by a twentieth more or less, so that many pools do not look all at once.
+/// Varies a wait by up to 5 %, so that many pools do not fetch at the same time.
 fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(0.95..1.05))
 }
@@ -200,13 +206,13 @@ mod tests {
     use crate::fake_api::FakeApi;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// A pool would report a failure of its source whenever its operator is replaced.
+    /// Pools must not report a failure of their source whenever the operator is replaced.
     #[tokio::test]
     async fn a_fetch_that_the_end_of_the_process_interrupts_is_no_failure_of_the_source() {
         for stops in [false, true] {
             let (files, stop, remote) =
                 (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(CachedRepository::default()));
-            let looker = Looker {
+            let looker = FetchContext {
                 secrets: Api::namespaced(FakeApi::new().client(), "operator"),
                 dir: files.path().to_owned(),
                 proxy: (None, None),

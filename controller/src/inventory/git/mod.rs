@@ -1,7 +1,7 @@
-//! `inventory.git`: repositories that pools name, fetched in the background, once for all pools that name the same.
+//! Source `inventory.git`: repositories that pools name, fetched in the background and shared between pools.
 //!
-//! Fetches take seconds or fail slowly; a pool never waits for one. It gets the last result, and is triggered when
-//! there is something new.
+//! A fetch takes seconds or fails slowly, so a reconcile never waits for one. It gets the last result, and is triggered
+//! when there is a new one.
 
 mod evaluate;
 #[cfg(test)]
@@ -26,10 +26,10 @@ use crate::{
     runtime::{clock, metrics::Metrics, reconcile_trigger::ReconcileTrigger},
 };
 use evaluate::{Task, evaluate, source};
-use fetch::{Looker, look, on_disk, secret};
-use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::Begun, revision_policy};
+use fetch::{FetchContext, look, on_disk, secret};
+use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::ReadStart, revision_policy};
 
-/// All repositories that pools name.
+/// Git repositories that pools name.
 pub(crate) struct GitSources {
     client: Client,
     namespace: String,
@@ -42,7 +42,7 @@ pub(crate) struct GitSources {
     known: Mutex<HashMap<Key, Arc<CachedRepository>>>,
 }
 
-/// Key under which pools share a repository.
+/// Key by which pools share a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
     url: String,
@@ -62,38 +62,38 @@ impl Key {
     }
 }
 
-/// A repository with its last observed state.
+/// Repository with its last observed state.
 #[derive(Default)]
 struct CachedRepository {
     state: Mutex<State>,
-    /// Lock for readers and writers of the directory.
+    /// Lock for the directory, with the repository once it is open.
     disk: tokio::sync::Mutex<Option<Arc<Repository>>>,
-    /// Signals the end of a fetch.
+    /// Notification at the end of a fetch.
     looked: tokio::sync::Notify,
 }
 
 #[derive(Default)]
 struct State {
     looking: bool,
-    /// Number of looks, so that each is evaluated once for each pool.
+    /// Number of fetches, so that each pool evaluates each result once.
     looks: u64,
     head: Option<Head>,
     trouble: Option<SourceError>,
     failures: u32,
     next: Option<Timestamp>,
-    /// Time when the last look was over.
+    /// Time when the last fetch ended.
     looked: Option<Timestamp>,
-    /// Start of the last look, among the reads of all lists.
-    began: Option<Begun>,
-    /// Pools to wake.
+    /// Start of the last fetch, in the order of all list reads.
+    began: Option<ReadStart>,
+    /// Pools to trigger.
     pools: BTreeSet<String>,
-    /// Last request by hand of each pool.
+    /// Last manual request of each pool.
     requested: BTreeMap<String, String>,
-    /// List that each pool has made of the repository.
+    /// Host list of each pool from the repository.
     lists: BTreeMap<String, List>,
 }
 
-/// List that a pool has made of a repository.
+/// Host list of a pool from a repository.
 #[derive(Clone)]
 struct List {
     looks: u64,
@@ -117,12 +117,12 @@ impl GitSources {
         Self { client, namespace, dir, proxy, wake, metrics, stop, known: Mutex::default() }
     }
 
-    /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
+    /// Returns the list in force for a pool. With `waits`, waits for the fetch if one is due.
     pub(crate) async fn ask(
         &self,
         pool: &WindowsNodePool,
         git: &GitSource,
-        begun: Begun,
+        begun: ReadStart,
         waits: bool,
     ) -> SourceOutcome {
         let (name, key) = (pool.name_any(), Key::of(git));
@@ -148,7 +148,7 @@ impl GitSources {
         asked(list, next, as_of, read_at)
     }
 
-    /// Makes matching repositories due at once, after a push, and wakes their pools. Returns the number of matching repositories.
+    /// Makes all matching repositories due at once after a push, and triggers their pools. Returns the number of matching repositories.
     pub(crate) fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
         let known = self.known.lock();
         let mut count = 0;
@@ -165,7 +165,7 @@ impl GitSources {
 
     fn remote(&self, pool: &str, key: &Key) -> Arc<CachedRepository> {
         let mut known = self.known.lock();
-        // A pool that names another one now needs the first one no more.
+        // A pool that now names another repository no longer needs this one.
         known.retain(|k, remote| {
             let mut state = remote.lock();
             if k != key {
@@ -179,8 +179,8 @@ impl GitSources {
         remote
     }
 
-    fn clone_for_look(&self) -> Looker {
-        Looker {
+    fn clone_for_look(&self) -> FetchContext {
+        FetchContext {
             secrets: Api::namespaced(self.client.clone(), &self.namespace),
             dir: self.dir.clone(),
             proxy: self.proxy.clone(),
@@ -190,7 +190,7 @@ impl GitSources {
         }
     }
 
-    /// Makes a list of what was seen last.
+    /// Evaluates the last fetched revision for a pool.
     async fn evaluate(
         &self,
         pool: &str,
@@ -246,8 +246,8 @@ impl GitSources {
         list
     }
 
-    /// The list at a revision that was in force when this process began, if it is still there to be read. The signer at
-    /// that time has signed it still.
+    /// Reads the list at a revision that was in force before this process started, if it is still on disk. Its
+    /// signature was verified at that time.
     async fn again(
         &self,
         remote: &Arc<CachedRepository>,
@@ -266,8 +266,8 @@ impl GitSources {
     }
 }
 
-/// Report for a pool. `read_at` is when the last fetch was over, whatever came of it.
-fn asked(list: List, next: Option<Timestamp>, as_of: Option<Begun>, read_at: Option<Timestamp>) -> SourceOutcome {
+/// Returns the report for a pool. `read_at` is the time when the last fetch ended, successful or not.
+fn asked(list: List, next: Option<Timestamp>, as_of: Option<ReadStart>, read_at: Option<Timestamp>) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let message = "the repository is being fetched for the first time";
@@ -288,16 +288,23 @@ impl CachedRepository {
         self.state.lock()
     }
 
-    /// Reports whether a fetch is due; if so, the caller must perform it.
-    fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, begun: Begun, now: Timestamp) -> bool {
+    /// Reports whether a fetch is due. If so, the caller must perform it.
+    fn is_due(
+        &self,
+        pool: &str,
+        git: &GitSource,
+        requested: Option<&String>,
+        begun: ReadStart,
+        now: Timestamp,
+    ) -> bool {
         let mut state = self.lock();
         let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
-        // What was asked for before this process began has been done.
+        // Requests from before the start of this process have been handled.
         let is_new = by_hand && state.looks > 0;
         if let Some(requested) = requested {
             state.requested.insert(pool.to_owned(), requested.clone());
         }
-        // The interval may have been longer when the last look was over.
+        // The interval may have been longer when the last fetch ended.
         let long_ago =
             state.looked.and_then(|l| l.checked_add(git.interval().mul_f64(1.06)).ok()).is_some_and(|next| next <= now);
         let in_time = state.next.is_none_or(|next| next <= now) || (long_ago && state.failures == 0);
@@ -306,7 +313,7 @@ impl CachedRepository {
         due
     }
 
-    /// List that a pool has made of the last look, if it has.
+    /// Returns the pool's list of the last fetch, if there is one.
     fn list(&self, pool: &str, looks: u64, git: &GitSource) -> Option<List> {
         self.lock().lists.get(pool).filter(|l| l.looks == looks && l.settings == *git).cloned()
     }
@@ -321,7 +328,7 @@ mod tests {
     use super::*;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// The list of a repository that is fetched every five minutes says nothing about a host that another pool misses since a second ago.
+    /// Lists that are fetched every five minutes do not show whether they have a host that another pool lost a second ago.
     #[test]
     fn a_list_from_memory_is_no_answer_to_a_pool_that_waits_for_a_read() {
         let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());

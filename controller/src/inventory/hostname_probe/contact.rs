@@ -1,4 +1,4 @@
-//! Contacts one host.
+//! Contact with one host.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -8,16 +8,16 @@ use sha2::{Digest as _, Sha256};
 use super::{Ask, host_key_of};
 use crate::{
     context::Context,
-    instance::{StepError, check_host_key, credentials, open_apart},
+    instance::{StepError, check_host_key, credentials, open_without_slot},
 };
 use remote::ssh::{HostKeyCheck, SshError};
 use remote::{RemoteError, facts::short};
 
-/// Maximum time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
+/// Time limit for one contact, so that a deliberately slow host does not block others.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Maximum time to connect, independent of the pool.
+/// Time limit for the connection, independent of the pool.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum time for one look-up.
+/// Time limit for one DNS look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Failure of a host to report its name.
@@ -29,7 +29,7 @@ pub(super) struct Failure {
     pub message: String,
 }
 
-/// The addresses of a DNS name; none if it has none, or that cannot be found out.
+/// Returns the addresses of a DNS name, or none if the look-up fails.
 pub(super) async fn look_up(name: &str) -> Vec<IpAddr> {
     match tokio::time::timeout(LOOKUP_LIMIT, tokio::net::lookup_host((name, 0))).await {
         Ok(Ok(found)) => found.map(|a| a.ip()).collect(),
@@ -37,7 +37,7 @@ pub(super) async fn look_up(name: &str) -> Vec<IpAddr> {
     }
 }
 
-/// Reads the key of an unknown host; asks a host with a known key for its facts.
+/// Reads the key of an unknown host, or asks a host with a known key for its facts.
 pub(super) async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
     if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
         return result.map_err(|error| failure(ask, &error));
@@ -96,7 +96,7 @@ async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepE
     login.connect_timeout = login.connect_timeout.min(CONNECT_LIMIT);
     login.command_timeout = login.command_timeout.min(LIMIT);
     let id = hex::encode(Sha256::digest(format!("{} {}", ask.place.0, ask.place.1)));
-    let session = open_apart(cx, &instance, &format!("name-{}", &id[..10]), &login).await?;
+    let session = open_without_slot(cx, &instance, &format!("name-{}", &id[..10]), &login).await?;
     let mut contact = FirstContact {
         address: ask.place.0.clone(),
         port: ask.place.1,
@@ -105,7 +105,7 @@ async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepE
         ..FirstContact::default()
     };
     if is_first {
-        // The key is stored before anything is put on the host.
+        // The key must be stored before anything is put on the host.
         session.close().await;
         return Ok(contact);
     }

@@ -1,19 +1,19 @@
-//! Queue of tasks, in which pools take turns. Pure.
+//! Queue of tasks in which pools take turns.
 //!
-//! A list may have thousands of entries that never answer. Few of them are asked at a time, fewer of each pool, and pools take turns: what
-//! one lists is not in the way of another. Within a pool the entries that have failed least come first.
+//! A list may have thousands of entries that never answer. Only a few hosts are asked at a time, fewer of each pool, and pools take turns, so that no
+//! pool delays another. Within a pool, the entries with the fewest failures come first.
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
 };
 
-/// Tasks under way at once, over all pools.
+/// Maximum number of running tasks over all pools.
 pub(super) const TOTAL: usize = 8;
-/// Tasks under way at once for one pool.
+/// Maximum number of running tasks of one pool.
 pub(super) const PER_POOL: usize = 4;
 
-/// Tasks that wait and tasks that are under way.
+/// Waiting and running tasks.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     waiting: BTreeMap<String, BTreeMap<(u32, u64), T>>,
@@ -30,13 +30,13 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Ord + Clone> Queue<T> {
-    /// Reports whether a task waits or is under way.
+    /// Reports whether a task is waiting or running.
     pub(super) fn has(&self, pool: &str, task: &T) -> bool {
         self.running.get(pool).is_some_and(|tasks| tasks.contains(task))
             || self.waiting.get(pool).is_some_and(|tasks| tasks.values().any(|t| t == task))
     }
 
-    /// Adds a task that has failed so often, unless it is there.
+    /// Adds a task with the number of its failures, unless it is already waiting or running.
     pub(super) fn push(&mut self, pool: &str, failures: u32, task: T) {
         if !self.has(pool, &task) {
             self.count += 1;
@@ -44,7 +44,7 @@ impl<T: Ord + Clone> Queue<T> {
         }
     }
 
-    /// Drops the tasks of a pool that wait and are no longer of use.
+    /// Drops the waiting tasks of a pool that are no longer needed.
     pub(super) fn retain(&mut self, pool: &str, is_needed: impl Fn(&T) -> bool) {
         if let Some(tasks) = self.waiting.get_mut(pool) {
             tasks.retain(|_, task| is_needed(task));
@@ -52,7 +52,7 @@ impl<T: Ord + Clone> Queue<T> {
         self.tidy(pool);
     }
 
-    /// The next task that may begin: of the pool that has had no turn for the longest time.
+    /// Returns the next task that may start, from the pool whose last turn was longest ago.
     pub(super) fn next(&mut self) -> Option<(String, T)> {
         let under_way = |pool: &str| self.running.get(pool).map_or(0, BTreeSet::len);
         if self.running.values().map(BTreeSet::len).sum::<usize>() >= TOTAL {

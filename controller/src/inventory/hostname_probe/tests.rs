@@ -1,4 +1,4 @@
-//! Tests of hosts that are asked for their names.
+//! Tests of the probe for the names of hosts.
 
 use super::*;
 use api::{Host, HostKeyPolicy, Reason, Ssh, WindowsNodePoolSpec, WindowsNodePoolStatus};
@@ -12,7 +12,7 @@ fn pool(contacts: Vec<FirstContact>, policy: Option<HostKeyPolicy>) -> Arc<Windo
     Arc::new(pool)
 }
 
-fn host(address: &str) -> (Place, Entry) {
+fn host(address: &str) -> (Endpoint, Entry) {
     let host = Host { address: address.into(), ..Host::default() };
     ((address.into(), 22), Entry { host, origin: None })
 }
@@ -48,7 +48,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
     let first = begun(&asking).unwrap();
     assert_eq!(host_key_of(&first.entry, first.stored.as_ref(), &first.pool), Ok(HostKeySource::FirstUse));
     asking.answered(&first, Ok(contact(None)), now);
-    // The key is known and not stored yet.
+    // The key is known, but not stored yet.
     asking.queue(&pool(vec![], None), &hosts, now);
     assert!(begun(&asking).is_none());
     assert_eq!(asking.contacts("p", &[], &places), [contact(None)]);
@@ -62,7 +62,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
     asking.answered(&second, Ok(contact(Some("win"))), now);
     assert_eq!(asking.contacts("p", &[contact(None)], &places), [contact(Some("win"))]);
 
-    // Its name is refused: it is asked again, seldom, and another operator does as this one.
+    // The name is refused, so the host is asked again rarely, also by a new operator.
     let stored = pool(vec![contact(Some("win"))], None);
     for asking in [&asking, &HostnameProbe::default()] {
         assert_eq!(asking.queue(&stored, &hosts, now), Some(FIRST_REVISIT));
@@ -77,7 +77,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
             assert!(asking.lock().fresh.is_empty(), "there is nothing new");
         }
     }
-    // Taken out of the list, it is forgotten.
+    // An entry that is removed from the list is forgotten.
     asking.queue(&stored, &[], now);
     assert!(asking.lock().revisits.is_empty() && asking.contacts("p", &[contact(None)], &BTreeSet::new()).is_empty());
 }

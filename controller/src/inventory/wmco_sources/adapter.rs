@@ -1,5 +1,5 @@
-//! Pools that are made for sources of WMCO. A user may set every field of such a pool but its source, and it is deleted only if no other
-//! client has ever written to it.
+//! Pools that the operator creates for sources of WMCO. Users may set every field of such a pool except its source. The operator deletes it only if
+//! no other client has ever written to it.
 
 use std::collections::HashSet;
 
@@ -23,8 +23,8 @@ use wnp_core::{
     render::Stored,
 };
 
-/// Creates a pool whose hosts come from this source. Where nodes of WMCO are, it begins in mode Plan: a user must first see what would happen to
-/// them. One that a user creates at the same time is not touched.
+/// Creates a pool for this source. If WMCO has nodes, the pool starts in mode Plan, so that a user can see first what would happen to them. A pool
+/// that a user creates at the same time is not touched.
 pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let nodes = nodes_of_wmco(cx).await;
@@ -33,7 +33,7 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube
     let params = PostParams { field_manager: Some(MANAGER_ADAPTER.into()), ..PostParams::default() };
     let pool = match api.create(&params, &pool).await {
         Ok(pool) => pool,
-        // Its change brings us here again.
+        // The change of that pool triggers another check.
         Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -45,13 +45,13 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube
     give_up_mode(&api, pool).await
 }
 
-/// Gives up the mode: a user who applies another mode on the server's side must meet no conflict with the operator, which never writes it again.
+/// Gives up ownership of the field, so that a user's server-side apply of another mode meets no conflict. The operator never writes it again.
 async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> kube::Result<()> {
     let name = pool.name_any();
     while let Some(patch) = without_mode(&pool) {
         match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => break,
-            // The pool controller writes the first status now.
+            // The pool controller has written the first status.
             Err(kube::Error::Api(status)) if status.is_conflict() => match api.get_opt(&name).await? {
                 Some(now) => pool = now,
                 None => break,
@@ -63,7 +63,7 @@ async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> 
     Ok(())
 }
 
-/// Patch that gives up the mode, if the operator owns it.
+/// Returns the patch that gives up ownership of the mode, if the operator owns it.
 fn without_mode(pool: &WindowsNodePool) -> Option<Value> {
     let mut fields = pool.managed_fields().to_vec();
     let of_adapter = fields.iter_mut().find(|f| f.manager.as_deref() == Some(MANAGER_ADAPTER))?;
@@ -71,12 +71,12 @@ fn without_mode(pool: &WindowsNodePool) -> Option<Value> {
     Some(json!({"metadata": {"resourceVersion": pool.resource_version(), "managedFields": fields}}))
 }
 
-/// Nodes of WMCO that no instance has taken over.
+/// Returns the nodes of WMCO that no instance has taken over.
 async fn nodes_of_wmco(cx: &Context) -> Vec<String> {
     let nodes = cx.caches.nodes.state();
     let mut ours = HashSet::new();
     for version in nodes.iter().filter_map(|n| n.annotations().get(key::VERSION)).collect::<HashSet<_>>() {
-        // What cannot be read may be WMCO's.
+        // A version that cannot be read may be WMCO's.
         if matches!(cx.hosts.versions.get(version).await.ok().flatten().as_deref(), Some(Stored::Ours(_))) {
             ours.insert(version.clone());
         }
@@ -85,7 +85,7 @@ async fn nodes_of_wmco(cx: &Context) -> Vec<String> {
     wmco_nodes(nodes.iter().map(|n| &**n), &has_instance, &|version| ours.contains(version))
 }
 
-/// Deletes a pool, unless another client has written to it. The cache does not have the owners of fields.
+/// Deletes a pool unless another client has written to it. The cache does not have the managed fields that show this.
 pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let Some(pool) = api.get_opt(name).await? else { return Ok(()) };
@@ -98,7 +98,7 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
             tracing::info!(pool = name, "the pool was deleted because its source of hosts no longer exists");
             Ok(())
         }
-        // Its change brings us here again.
+        // The change of the pool triggers another check.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
         Err(error) => Err(error),
     }

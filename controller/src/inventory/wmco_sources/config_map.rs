@@ -1,4 +1,4 @@
-//! A ConfigMap with hosts, as the legacy operator has it: addresses, and the users to log in as.
+//! ConfigMap with hosts in the format of WMCO: addresses, and the users to log in as.
 
 use api::{Host, InventoryStatus, Origin, Reason};
 use jiff::SignedDuration;
@@ -9,10 +9,10 @@ use crate::{cluster::texts, context::Context, runtime::clock};
 use gitops::hosts::{Bad, windows_instances};
 use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
-/// Time after which the list is asked for again when the API server fails.
+/// Pause before the list is requested again after an error of the API server.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// The list in a ConfigMap. Its hosts have no names: each reports its own.
+/// Returns the host list in a ConfigMap. Its hosts have no names: each host reports its own.
 pub(crate) fn read(map: ConfigMap) -> HostList {
     let (source, revision) = (format!("ConfigMap {}", map.name_any()), map.resource_version());
     let (entries, bad) = windows_instances(&texts::entries(map));
@@ -34,10 +34,10 @@ pub(crate) fn read(map: ConfigMap) -> HostList {
     }
 }
 
-/// Asks for the list in a ConfigMap of the operator's namespace.
+/// Requests the host list in a ConfigMap of the operator's namespace.
 ///
-/// A ConfigMap that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for longer
-/// when the operator's namespace is deleted and made again.
+/// A missing ConfigMap removes no hosts, not even `windows-instances`. It is missing for a moment when it is replaced, and for longer when the
+/// operator's namespace is deleted and created again.
 pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {
@@ -53,7 +53,8 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
             SourceOutcome::Missing(SourceError { reason: Reason::SourceNotFound, message, stalls: true })
         }
         Err(error) => {
-            let message = format!("the ConfigMap {name} could not be read: {}", crate::runtime::errors::said(&error));
+            let message =
+                format!("the ConfigMap {name} could not be read: {}", crate::runtime::errors::api_message(&error));
             let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
             SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok())
         }
@@ -82,7 +83,7 @@ mod tests {
         let hosts: Vec<&str> = listing.entries.iter().map(|e| e.host.address.as_str()).collect();
         assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
         let [problem] = listing.problems.as_slice() else { panic!("{:?}", listing.problems) };
-        // The name of the entry keeps the host that has it.
+        // The key of a bad entry keeps the host with that address.
         assert!(problem.host == "10.0.0.3" && problem.message.contains("not text in UTF-8"), "{problem:?}");
     }
 

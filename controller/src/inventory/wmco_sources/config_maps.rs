@@ -1,5 +1,5 @@
-//! Watches ConfigMaps with hosts: triggers the pools that read a changed one, reports its bad entries, and keeps the
-//! pool of `windows-instances`.
+//! Watch of ConfigMaps with hosts. It triggers the pools that read a changed ConfigMap, reports bad entries, and
+//! reconciles the pool of `windows-instances`.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -24,22 +24,22 @@ use crate::{
     context::Context,
     runtime::events::EventReason,
 };
-use wnp_core::inventory::source_pool::{PoolChange, Seen, decide, has_instances};
+use wnp_core::inventory::source_pool::{ObservedSource, PoolChange, decide, has_instances};
 
-/// Time after which a failed write is tried again.
+/// Pause before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Meta = PartialObjectMeta<ConfigMap>;
 
-/// Watches ConfigMaps until it is stopped from outside.
+/// Watches ConfigMaps until the future is dropped.
 pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
-    // Only metadata: what is in them is asked for when it is needed.
+    // Only metadata is cached; the content is requested when it is needed.
     let api: Api<Meta> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     let (maps, events) = watch::cache(api, (), |_| {});
     let mut events = std::pin::pin!(events);
     let (mut is_filled, mut must_retry) = (false, false);
     loop {
-        // What is not known yet is not gone.
+        // Before the cache is filled, a missing ConfigMap proves nothing.
         let looks = tokio::select! {
             event = events.next() => match event {
                 Some(event) => changed(cx, &maps, event, &mut is_filled).await,
@@ -52,7 +52,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             () = tokio::time::sleep(RETRY), if must_retry => true,
         };
         if is_filled && looks && !cx.other_operator.is_gone() {
-            // It may go without any change of a source.
+            // The other operator may stop without any change of a source.
             must_retry = true;
         } else if is_filled && looks {
             let result = keep_pool(cx, &maps).await;
@@ -64,7 +64,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     }
 }
 
-/// Notifies pools of changes. Returns whether the pool of `windows-instances` must be reconciled.
+/// Triggers the pools that read changed ConfigMaps. Reports whether the pool of `windows-instances` must be reconciled.
 async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled: &mut bool) -> bool {
     let names: BTreeSet<String> = match event {
         Event::Init | Event::InitApply(_) => return false,
@@ -87,11 +87,11 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
     names.contains(WINDOWS_INSTANCES)
 }
 
-/// Reports bad entries on the ConfigMap: its editor reads its events, and not those of a pool.
+/// Reports bad entries as events of the ConfigMap, because its editor does not read those of a pool.
 async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
-    // The pool reports if it cannot be read.
+    // The pool reports that the ConfigMap cannot be read.
     let Ok(Some(map)) = api.get_opt(name).await else { return };
     let listing = config_map::read(map);
     for problem in listing.problems {
@@ -100,12 +100,12 @@ async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
 }
 
 async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
-    // One that a user has taken from us, as to hand its nodes back, needs no pool.
+    // A ConfigMap that a user has excluded, for example to hand its nodes back, needs no pool.
     let is_ignored = |m: &Arc<Meta>| m.labels().get(key::IGNORE).is_some_and(|v| v == "true");
     let map = find(cx, maps, WINDOWS_INSTANCES).filter(|m| !is_ignored(m));
     let pool = cx.caches.pools.get(&ObjectRef::new(WINDOWS_INSTANCES));
     let is_read = |p: &WindowsNodePool| reads(p) == Some(WINDOWS_INSTANCES);
-    let seen = Seen {
+    let seen = ObservedSource {
         source: map.is_some(),
         reads: pool.as_deref().is_some_and(is_read),
         other_reads: cx.caches.pools.state().iter().any(|p| p.name_any() != WINDOWS_INSTANCES && is_read(p)),

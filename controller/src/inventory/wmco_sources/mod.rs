@@ -1,8 +1,8 @@
-//! Sources of hosts that users of the Windows Machine Config Operator have. Each is adapted into a pool, so that such a user changes nothing.
+//! Sources of hosts from the Windows Machine Config Operator (WMCO). Each is adapted into a pool, so that its users need not change anything.
 //!
-//! * [`config_map`]: the ConfigMap `windows-instances`, and any other that a pool names.
+//! * [`config_map`]: the ConfigMap `windows-instances`, and any other ConfigMap that a pool names.
 //! * [`machines`]: the Machines of OpenShift and of Cluster API.
-//! * [`user_data`]: what new Machines run at their first start.
+//! * [`user_data`]: the script that new Machines run at their first start.
 
 mod adapter;
 pub(crate) mod config_map;
@@ -17,10 +17,10 @@ use futures::StreamExt;
 
 use crate::{caches::watch::Changes, context::Context};
 
-/// Watches the sources and keeps their pools, until the process stops.
+/// Watches the sources and reconciles their pools, until the process stops.
 pub(crate) async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
     let stirs = cx.clone();
-    let pools = pools.inspect(move |_| stirs.caches.machines.stir()).boxed();
+    let pools = pools.inspect(move |_| stirs.caches.machines.notify_change()).boxed();
     let all = async { tokio::join!(config_maps::run(&cx, pools), machines::run(&cx)) };
     Box::pin(cx.process.stop.run_until_cancelled(all)).await;
 }

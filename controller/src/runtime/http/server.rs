@@ -1,4 +1,4 @@
-//! HTTP server for untrusted clients: connections, heads and time are limited, so that none of them can take the memory or the place of others.
+//! HTTP server for untrusted clients: connections, heads and time are limited, so that no client can exhaust the memory or the connections.
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-/// Delay after an error of the listener, which is most often that the process has no file left.
+/// Delay after an error of the listener, most often because the process has no file descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
@@ -26,18 +26,18 @@ const MAX_HEAD: usize = 16 << 10;
 /// Limits of clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections that may be open at once.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Connections that may be open at once from one address.
+    /// Maximum number of open connections from one address.
     pub per_address: usize,
-    /// Time in which the head of a request must arrive.
+    /// Time limit for the head of a request.
     pub head: Duration,
-    /// Time after which a connection is closed in any state.
+    /// Maximum lifetime of a connection.
     pub connection: Duration,
 }
 
-/// Serves HTTP until `stop`. When as many connections are open as may be, a new one takes the place of the oldest: a client that opens many and sends
-/// nothing does not keep out a probe of kubelet, which takes milliseconds.
+/// Serves HTTP until `stop`. When the limit of connections is reached, a new connection replaces the oldest one, so that a client with many silent
+/// connections does not block a probe of kubelet, which takes milliseconds.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -45,7 +45,7 @@ pub(crate) async fn serve(
     limits: Limits,
     stop: CancellationToken,
 ) {
-    let places = Places::default();
+    let places = OpenConnections::default();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -60,9 +60,9 @@ pub(crate) async fn serve(
             None => Either::Left(speak(stream, router.clone(), limits)),
             Some(tls) => {
                 let router = router.clone();
-                // In a box: it is large.
+                // Boxed because it is large.
                 Either::Right(Box::pin(async move {
-                    // Who does not speak TLS, or stops in the middle, gets no answer.
+                    // A client that does not speak TLS, or stops during the handshake, gets no answer.
                     if let Ok(Ok(stream)) = timeout(limits.head, tls.accept(stream)).await {
                         speak(stream, router, limits).await;
                     }
@@ -85,23 +85,23 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rou
         .header_read_timeout(limits.head)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // How it ends is the client's affair.
+    // Errors of a client's connection do not matter.
     let _ = connection.await;
 }
 
 /// Open connections, the oldest first.
 #[derive(Clone, Default)]
-struct Places(Arc<Mutex<VecDeque<(IpAddr, CancellationToken)>>>);
+struct OpenConnections(Arc<Mutex<VecDeque<(IpAddr, CancellationToken)>>>);
 
 /// Open connection that counts until it is dropped.
-struct Place {
-    places: Places,
-    /// Token that is cancelled when another connection takes the place.
+struct OpenConnection {
+    places: OpenConnections,
+    /// Token that is cancelled when another connection replaces this one.
     taken: CancellationToken,
 }
 
-impl Places {
-    fn take(&self, address: IpAddr, limits: &Limits) -> Place {
+impl OpenConnections {
+    fn take(&self, address: IpAddr, limits: &Limits) -> OpenConnection {
         let mut open = self.0.lock();
         let from_here = open.iter().filter(|(from, _)| *from == address).count();
         let oldest = if from_here >= limits.per_address {
@@ -114,13 +114,13 @@ impl Places {
         }
         let taken = CancellationToken::new();
         open.push_back((address, taken.clone()));
-        Place { places: self.clone(), taken }
+        OpenConnection { places: self.clone(), taken }
     }
 }
 
-impl Drop for Place {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        // What is not cancelled is still in the list. Tokens have no identity: cancelling this one marks its entry.
+        // Entries that are not cancelled stay in the list. Tokens cannot be compared, so cancelling this one marks its entry.
         self.taken.cancel();
         self.places.0.lock().retain(|(_, token)| !token.is_cancelled());
     }
@@ -137,7 +137,7 @@ mod tests {
 
     const PATIENT: Duration = Duration::from_mins(10);
 
-    /// Starts a server that answers with the length of what it is sent.
+    /// Starts a server that answers with the length of the body.
     async fn server(limits: Limits) -> std::net::SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -152,10 +152,10 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// Reads the output of the server before it closes the connection.
+    /// Reads everything until the server closes the connection.
     async fn answer(stream: &mut TcpStream) -> String {
         let mut text = Vec::new();
-        // A reset says as much as an orderly end: nothing more comes.
+        // A reset counts as an end, because nothing more follows.
         let _ = stream.read_to_end(&mut text).await;
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -169,7 +169,7 @@ mod tests {
         let mut first = connect("127.0.0.1", address).await;
         let _second = connect("127.0.0.1", address).await;
         let _of_another = connect("127.0.0.2", address).await;
-        // It is accepted in the order of arrival, so the three above have their places.
+        // Connections are accepted in the order of arrival, so the three above are open.
         let mut third = connect("127.0.0.1", address).await;
         assert_eq!(answer(&mut first).await, "", "the oldest of this address has made room");
         third.write_all(RIGHT).await.unwrap();
@@ -184,7 +184,7 @@ mod tests {
         for n in 0..40 {
             silent.push(connect(&format!("127.0.0.{}", 2 + n % 20), address).await);
         }
-        // From an address of its own, and from one that is used up.
+        // From an address without connections, and from one at its limit.
         for from in ["127.0.0.99", "127.0.0.2"] {
             let mut probe = connect(from, address).await;
             probe.write_all(RIGHT).await.unwrap();

@@ -1,4 +1,4 @@
-//! Text formats of metrics: OpenMetrics for clients that accept it, as Prometheus does, and [Prometheus' older
+//! Text formats of metrics: OpenMetrics for clients that accept it, such as Prometheus, and [Prometheus' older
 //! format](https://prometheus.io/docs/instrumenting/exposition_formats/) for all others.
 
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// Media type of OpenMetrics, without parameters.
 const OPENMETRICS: &str = "application/openmetrics-text";
 
-/// A text format.
+/// Text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// OpenMetrics 1.0.
@@ -16,14 +16,14 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Format for a client by its header `Accept`.
+    /// Returns the format for a client by its `Accept` header.
     pub(crate) fn accepted(accept: Option<&str>) -> Self {
         let types = accept.unwrap_or_default().split(',');
         let mut names = types.map(|entry| entry.split(';').next().unwrap_or_default().trim());
         if names.any(|name| name.eq_ignore_ascii_case(OPENMETRICS)) { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// Value of the header `Content-Type`.
+    /// Returns the value of the `Content-Type` header.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -31,7 +31,7 @@ impl Format {
         }
     }
 
-    /// Metrics in this format, from those in OpenMetrics.
+    /// Converts metrics from OpenMetrics to this format.
     pub(crate) fn write(self, openmetrics: String) -> String {
         match self {
             Self::OpenMetrics => openmetrics,
@@ -40,7 +40,7 @@ impl Format {
     }
 }
 
-/// Metrics in Prometheus' format: there, a counter and an info have the names of their samples, there are no units, and no mark of the end.
+/// Converts metrics to Prometheus' format, in which counters and infos have the names of their samples, and units and the end mark are missing.
 fn to_prometheus(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut help = None;

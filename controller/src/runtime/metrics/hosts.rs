@@ -1,4 +1,4 @@
-//! State of a host for the metrics, in addition to its status.
+//! State of a host for the metrics, from its instance and its Node.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use wnp_core::{
 
 use crate::args::host_key_policy::trusts_shown_key;
 
-/// An instance and its Node.
+/// Instance and its Node.
 pub(super) struct Host {
     pub(super) instance: Arc<WindowsInstance>,
     pub(super) node: Option<Arc<Node>>,
@@ -39,7 +39,7 @@ impl Host {
         self.instance.is_leaving() || in_maintenance || self.is_held()
     }
 
-    /// Reports whether the node takes no pods although no user wants that.
+    /// Reports whether the node accepts no pods although no user wants that.
     pub(super) fn is_unavailable(&self) -> bool {
         if !self.is_node() || self.is_set_aside() {
             return false;
@@ -49,8 +49,8 @@ impl Host {
         !by_person && (is_cordoned(node) || !node::ready(node).0)
     }
 
-    /// Reports whether the host or its jump host showed another key at the last failure, and no user has accepted that. The annotation
-    /// `trust-host-key` accepts the key that it names, and no key of a jump host. What the host's own kubelet can write does not count.
+    /// Reports whether the host or its jump host showed another key at the last failure, and no user has accepted it. The annotation `trust-host-key`
+    /// accepts only the key that it names, and none of a jump host. Annotations of the Node do not count: its kubelet can write them.
     pub(super) fn shows_another_key(&self) -> bool {
         let Some(failures) = self.status().and_then(|s| s.failures.as_ref()) else { return false };
         let is_trusted = match failures.reason() {

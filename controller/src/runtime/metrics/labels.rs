@@ -1,8 +1,8 @@
-//! Labels of counters, with their meanings.
+//! Label sets of metrics, with the meaning of each label.
 
 use prometheus_client::encoding::EncodeLabelSet;
 
-/// Makes a label set whose labels have meanings, in Markdown.
+/// Defines a label set with the meanings of its labels in Markdown.
 macro_rules! labels {
     ($(#[doc = $about:literal])+ $set:ident { $($label:ident: $type:ty = $meaning:literal,)+ }) => {
         $(#[doc = $about])+
@@ -27,7 +27,7 @@ labels! {
 }
 
 labels! {
-    /// Label set with a pool, the kind of an operation and its end.
+    /// Label set with a pool, the kind of an operation and its result.
     PoolOperation {
         pool: String = "Name of the pool.",
         operation: &'static str = "Kind of the operation, for example `Update`.",
@@ -36,7 +36,7 @@ labels! {
 }
 
 labels! {
-    /// Label set with what keeps the operator from working.
+    /// Label set with the fault that keeps the operator from working.
     FaultLabel {
         reason: String = "[Reason](conditions.md#reasons) of the fault.",
     }
@@ -50,7 +50,7 @@ labels! {
 }
 
 labels! {
-    /// Label set of the program.
+    /// Label set with the build of the operator.
     Build {
         version: &'static str = "Version of the operator.",
         revision: &'static str = "Git commit that the operator was built from; `unknown` if the build did not name it.",
@@ -58,7 +58,7 @@ labels! {
 }
 
 labels! {
-    /// Label set with a step.
+    /// Label set with a step of an operation.
     StepLabel {
         step: &'static str = "Step of the operation, as in `status.operation.step` of the instance, for example `Upload`.",
     }
@@ -86,13 +86,13 @@ labels! {
     }
 }
 
-/// Labels of a family, with their meanings.
+/// Labels of a metric family, with their meanings.
 pub trait Labels {
-    /// Name and meaning.
+    /// Names and meanings of the labels.
     const LABELS: &'static [(&'static str, &'static str)];
 }
 
-/// Labels that name a pool.
+/// Label set that names a pool.
 pub(super) trait OfPool {
     fn pool(&self) -> &str;
 }

@@ -1,4 +1,4 @@
-//! Metrics, all but those of the process with the prefix `windows_node_pool_`. Labels are pools, hosts, steps and reasons: never addresses, users or keys.
+//! Metrics. All but those of the process have the prefix `windows_node_pool_`. No label has addresses, users or keys.
 
 pub(crate) mod exposition;
 mod hosts;
@@ -36,7 +36,7 @@ use sources::Sources;
 
 const PREFIX: &str = "windows_node_pool";
 
-/// Counters whose series end with their pools.
+/// Counters whose series are dropped with their pools.
 struct PerPool<L> {
     family: Family<L, Counter>,
     series: Mutex<HashSet<L>>,
@@ -52,7 +52,7 @@ impl<L: OfPool + Clone + Eq + std::hash::Hash> PerPool<L> {
         self.series.lock().insert(labels);
     }
 
-    /// Drops the series of pools that are not among these.
+    /// Drops the series of all pools except these.
     fn keep(&self, pools: &HashSet<String>) {
         self.series.lock().retain(|labels| {
             let stays = pools.contains(labels.pool());
@@ -64,7 +64,7 @@ impl<L: OfPool + Clone + Eq + std::hash::Hash> PerPool<L> {
     }
 }
 
-/// Metric type, as the reference describes it.
+/// Type and labels of a metric, for the reference.
 trait Kind {
     const TYPE: &'static str;
     const LABELS: &'static [(&'static str, &'static str)] = &[];
@@ -87,22 +87,22 @@ impl<L: Labels, M: Kind, C> Kind for Family<L, M, C> {
     const LABELS: &'static [(&'static str, &'static str)] = L::LABELS;
 }
 
-/// A metric, for the reference.
+/// Description of a metric, for the reference.
 #[derive(Debug)]
 pub struct Description {
-    /// Name in the output; for a histogram without `_bucket`, `_sum` and `_count`.
+    /// Name in the output. For a histogram, the name without `_bucket`, `_sum` and `_count`.
     pub name: String,
-    /// Type in terms of OpenMetrics.
+    /// Type as in OpenMetrics.
     pub type_: &'static str,
-    /// Unit in terms of OpenMetrics; empty for plain numbers.
+    /// Unit as in OpenMetrics, or empty for plain numbers.
     pub unit: String,
-    /// Names and meanings.
+    /// Names and meanings of the labels.
     pub labels: &'static [(&'static str, &'static str)],
     /// Help text in the output.
     pub help: &'static str,
 }
 
-/// A registry that describes each metric with its registration, so that none is without a row in the reference.
+/// Registry that describes each metric when it is registered, so that the reference is complete.
 struct Described {
     registry: Registry,
     descriptions: Vec<Description>,
@@ -132,7 +132,7 @@ impl Described {
         metric
     }
 
-    /// Describes what is collected at each scrape.
+    /// Describes the metrics that are collected at each scrape.
     fn describe_collected(&mut self) {
         let unit = |unit: &Option<Unit>| unit.as_ref().map(|u| u.as_str().to_owned()).unwrap_or_default();
         let name = |name: &str, unit: &str| if unit.is_empty() { name.to_owned() } else { format!("{name}_{unit}") };
@@ -151,55 +151,55 @@ impl Described {
     }
 }
 
-/// Fault that keeps the operator from beginning any operation.
+/// Source of a fault that keeps the operator from beginning any operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FaultOf {
-    /// There is nothing to give to hosts.
+pub enum FaultSource {
+    /// The operator has no usable release for hosts.
     Release,
-    /// The legacy operator works.
+    /// WMCO, the legacy operator, is running.
     OtherOperator,
-    /// The operator does not see the cluster as it is.
-    Sight,
+    /// The operator does not see the current state of the cluster.
+    ClusterView,
 }
 
-/// All metrics.
+/// All metrics of the operator.
 pub struct Metrics {
     registry: Mutex<Registry>,
     /// Metrics without a prefix.
     process: Registry,
     descriptions: Vec<Description>,
-    /// Duration of steps.
+    /// Durations of steps.
     pub step_seconds: Family<StepLabel, Histogram>,
     /// Failed attempts by pool and reason.
     failures: PerPool<PoolReason>,
-    /// Operations that are over.
+    /// Ended attempts at operations.
     operations: PerPool<PoolOperation>,
-    /// Successes of sources.
+    /// States of the host sources.
     sources: Sources,
-    /// The pools that there are; `None` before they are watched.
+    /// Watch cache of pools, or `None` before they are watched.
     known: Mutex<Option<Store<WindowsNodePool>>>,
     /// Traffic with hosts.
     pub traffic: Traffic,
     /// Bytes received from Git servers.
     pub git_received: Counter,
-    /// Writes to the API server, without leases.
+    /// Writes to the API server, without Leases.
     pub api_writes: Family<ResourceLabel, Counter>,
-    /// Changes on hosts that the operator has not made.
+    /// Changes on hosts that the operator did not make.
     pub drift: Counter,
     /// Certificate requests by verdict.
     pub csr_verdicts: Family<ReasonLabel, Counter>,
-    /// 1 if this process leads.
+    /// 1 while this process leads.
     pub leader: Gauge,
-    /// Reason why the operator begins no operation.
+    /// Reasons why the operator begins no operation.
     faults: Family<FaultLabel, Gauge>,
-    faults_known: Mutex<BTreeMap<FaultOf, Reason>>,
+    faults_known: Mutex<BTreeMap<FaultSource, Reason>>,
     /// State of each admission policy: 1 if it is in force.
     pub policies: Family<PolicyLabel, Gauge>,
     /// Lifetime of the certificates of hosts' daemons, in seconds.
     pub host_certificate_lifetime: Gauge,
-    /// Reconciles.
+    /// Reconciles by kind of object.
     reconciles: Family<KindLabel, Counter>,
-    /// Reconcile errors.
+    /// Reconcile errors by kind of object.
     pub reconcile_errors: Family<KindLabel, Counter>,
 }
 
@@ -272,7 +272,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a write to the API server, of a resource and perhaps its subresource.
+    /// Counts a write to the API server, of a resource or its subresource.
     pub fn wrote(&self, (resource, subresource): (&str, Option<&str>)) {
         let resource = subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
         self.api_writes.get_or_create(&ResourceLabel { resource }).inc();
@@ -283,8 +283,8 @@ impl Metrics {
         self.reconciles.get_or_create(&KindLabel { kind }).inc();
     }
 
-    /// Records why the operator begins no operation at all, as far as it depends on this. What else keeps it from them stays noted.
-    pub fn fault(&self, of: FaultOf, reason: Option<Reason>) {
+    /// Records why the operator begins no operation, for one source of faults. Faults of other sources stay recorded.
+    pub fn fault(&self, of: FaultSource, reason: Option<Reason>) {
         let mut known = self.faults_known.lock();
         match reason {
             Some(reason) => known.insert(of, reason),
@@ -307,17 +307,17 @@ impl Metrics {
         self.operations.inc(PoolOperation { pool: pool.into(), operation: operation.as_str(), result });
     }
 
-    /// Records when the source of a pool's hosts last succeeded.
+    /// Records the time at which the source of a pool's hosts last succeeded.
     pub fn source_succeeded(&self, pool: &str, source: &'static str, at: jiff::Timestamp) {
         self.sources.succeeded(pool, source, at);
     }
 
-    /// Records that the source of a pool's hosts cannot be read, or what it has cannot be used.
+    /// Records that the source of a pool's hosts cannot be read, or that its content cannot be used.
     pub fn source_failed(&self, pool: &str, source: &'static str) {
         self.sources.failed(pool, source);
     }
 
-    /// Shows the pools of these caches from now on.
+    /// Adds the metrics of the pools in these caches.
     pub fn show(&self, pools: Store<WindowsNodePool>, instances: Store<WindowsInstance>, nodes: Store<Node>) {
         *self.known.lock() = Some(pools.clone());
         self.registry.lock().register_collector(Box::new(PoolCollector {
@@ -328,7 +328,7 @@ impl Metrics {
         }));
     }
 
-    /// Drops the counts of pools that are gone.
+    /// Drops the series of deleted pools.
     fn forget_deleted_pools(&self) {
         let Some(pools) = self.known.lock().clone() else { return };
         let names: HashSet<String> = pools.state().iter().map(|pool| pool.name_any()).collect();
@@ -337,12 +337,12 @@ impl Metrics {
         self.sources.keep(&names);
     }
 
-    /// Returns all metrics, for the reference.
+    /// Returns the descriptions of all metrics, for the reference.
     pub fn descriptions(&self) -> &[Description] {
         &self.descriptions
     }
 
-    /// OpenMetrics text.
+    /// Returns all metrics as OpenMetrics text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         self.forget_deleted_pools();
@@ -387,7 +387,7 @@ mod tests {
         instance
     }
 
-    /// A host with a value for every sample.
+    /// Returns the status of a host with a value for every sample.
     fn everything() -> Value {
         let drain = json!({"startTime": TIME, "blockers": ["a pod"]});
         json!({
@@ -454,14 +454,14 @@ mod tests {
         let metrics = Metrics::default();
         let (a, b) = (Reason::PayloadInvalid, Reason::AnotherOperator);
         let shown = || [a, b].map(|reason| metrics.render().contains(&format!("fault{{reason=\"{reason}\"}} 1")));
-        metrics.fault(FaultOf::Release, Some(a));
-        metrics.fault(FaultOf::OtherOperator, Some(b));
+        metrics.fault(FaultSource::Release, Some(a));
+        metrics.fault(FaultSource::OtherOperator, Some(b));
         assert_eq!(shown(), [true, true]);
-        metrics.fault(FaultOf::Release, None);
+        metrics.fault(FaultSource::Release, None);
         assert_eq!(shown(), [false, true]);
-        metrics.fault(FaultOf::OtherOperator, Some(a));
+        metrics.fault(FaultSource::OtherOperator, Some(a));
         assert_eq!(shown(), [true, false]);
-        metrics.fault(FaultOf::OtherOperator, None);
+        metrics.fault(FaultSource::OtherOperator, None);
         assert_eq!(shown(), [false, false]);
     }
 
@@ -484,7 +484,7 @@ mod tests {
         assert!(!text.contains("pool=\"p\""), "{text}");
     }
 
-    /// With a sample of each metric.
+    /// Returns metrics with a sample of each metric.
     fn full() -> Metrics {
         let metrics = Metrics::default();
         let (pools, instances) = caches(&[pool()], &[instance("a", &everything())]);
@@ -495,14 +495,14 @@ mod tests {
         metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));
-        metrics.fault(FaultOf::Release, Some(Reason::InternalError));
+        metrics.fault(FaultSource::Release, Some(Reason::InternalError));
         metrics.reconciled("x");
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
         metrics.policies.get_or_create(&PolicyLabel { policy: "x".into() }).set(1);
         metrics
     }
 
-    /// Faults that `promtool check metrics` reports for a name, after <https://prometheus.io/docs/practices/naming/>.
+    /// Returns the faults that `promtool check metrics` reports for a name, after <https://prometheus.io/docs/practices/naming/>.
     fn faults(Description { name, type_, unit, labels, help }: &Description) -> Vec<String> {
         const UNITS: [&str; 9] = ["ms", "milliseconds", "minutes", "hours", "days", "kb", "mb", "kilobytes", "percent"];
         let is_name = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
@@ -542,7 +542,7 @@ mod tests {
     #[test]
     fn a_strict_parser_reads_the_text() {
         let metrics = full();
-        // This parser takes no unit of a histogram, which OpenMetrics allows.
+        // The parser accepts no unit of a histogram, which OpenMetrics allows.
         let text = metrics.render().replace("# UNIT windows_node_pool_step_duration_seconds seconds\n", "");
         let parsed = openmetrics_parser::openmetrics::parse_openmetrics(&text).unwrap();
         assert_eq!(parsed.families.len(), metrics.descriptions().len());

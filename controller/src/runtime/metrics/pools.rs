@@ -1,4 +1,4 @@
-//! Metrics of pools, made at each scrape of what the caches have: a pool that is deleted has no series, and one that is new has all.
+//! Metrics of pools, collected from the caches at each scrape: a deleted pool has no series, and a new one has all.
 
 use std::{fmt, sync::Arc};
 
@@ -25,9 +25,9 @@ use super::{
     sources::{SourceState, Sources},
 };
 
-/// A label, with its meaning in Markdown.
+/// Label with its meaning in Markdown.
 type Label = (&'static str, &'static str);
-/// A sample: values of the labels after `pool`, and the value.
+/// Sample: the values of the labels after `pool`, and the value.
 type Sample = (Vec<String>, i64);
 
 const POOL: Label = ("pool", "Name of the pool.");
@@ -47,10 +47,10 @@ const HOST: Label = ("host", "Name of the host, of its WindowsInstance and of it
 const REASON_OF_HOST: Label =
     ("reason", "[Reason](conditions.md#reasons) of the host's last failure; without one, of its condition `Ready`.");
 
-/// Maximum series of one pool that name hosts.
+/// Maximum number of series of one pool that name hosts.
 const MOST_HOSTS: usize = 100;
 
-/// A family of gauges.
+/// Family of gauges.
 pub(super) struct PoolGauge {
     pub(super) name: &'static str,
     pub(super) unit: Option<Unit>,
@@ -171,18 +171,18 @@ const fn seconds(
     PoolGauge { name, unit: Some(Unit::Seconds), labels, help, samples }
 }
 
-/// A pool, its instances, and what else its samples depend on.
+/// Pool with its instances and the other data for its samples.
 struct Pool {
     object: Arc<WindowsNodePool>,
     hosts: Vec<Host>,
-    /// Known state of the source.
+    /// Known state of the host source.
     source: Option<SourceState>,
     /// Current time.
     now: Timestamp,
 }
 
 impl Pool {
-    /// A window that cannot be read opens never.
+    /// Returns 1 if a maintenance window is open. An invalid window is never open.
     fn window(&self) -> Vec<Sample> {
         let rollout = self.object.spec.rollout();
         if rollout.windows().is_empty() {
@@ -203,7 +203,7 @@ impl Pool {
         source.map(|(source, state)| (vec![source.to_owned()], state.is_up.into())).into_iter().collect()
     }
 
-    /// A percentage is one of the nodes that may be changed.
+    /// Returns the budget of unavailable nodes. A percentage is relative to the joined nodes that are not held.
     fn max_unavailable(&self) -> Vec<Sample> {
         let nodes = self.hosts.iter().filter(|host| host.is_node() && !host.is_held()).count();
         let most = self.object.spec.rollout().max_unavailable().of(u32::try_from(nodes).unwrap_or(u32::MAX));
@@ -276,12 +276,12 @@ fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// No sample if there is no time.
+/// Returns the earliest time, or no sample if there is none.
 fn earliest(times: impl Iterator<Item = Time>) -> Vec<Sample> {
     times.filter_map(Time::known).min().map(|at| (Vec::new(), at.as_second())).into_iter().collect()
 }
 
-/// The caches.
+/// Collector that reads the caches.
 pub(super) struct PoolCollector {
     pub(super) pools: Store<WindowsNodePool>,
     pub(super) instances: Store<WindowsInstance>,

@@ -1,4 +1,4 @@
-//! Metrics of the process, under the names that every client library gives them, so that common dashboards find them.
+//! Metrics of the process, with the same names as in every client library, so that common dashboards find them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Name without its unit, type, unit and help of each.
+/// Name without its unit, type, unit and help text of each metric.
 pub(super) static ALL: &[(&str, MetricType, Option<Unit>, &str)] = &[
     ("process_cpu", MetricType::Counter, Some(Unit::Seconds), "User and system time spent"),
     ("process_resident_memory", MetricType::Gauge, Some(Unit::Bytes), "Resident memory"),
@@ -18,10 +18,10 @@ pub(super) static ALL: &[(&str, MetricType, Option<Unit>, &str)] = &[
     ("process_start_time", MetricType::Gauge, Some(Unit::Seconds), "Unix time of the start"),
 ];
 
-/// This process. What the kernel does not show is left out.
+/// Collector for this process. Values that the kernel does not provide are left out.
 #[derive(Debug)]
 pub(super) struct ThisProcess {
-    /// Unix time of the start.
+    /// Start time of the process, as Unix time.
     pub(super) start: f64,
 }
 

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 /// Known state of one pool's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SourceState {
-    /// Field of `spec.inventory` that names it.
+    /// Field of `spec.inventory` that names the source.
     kind: &'static str,
-    /// The last success.
+    /// Time of the last success.
     pub(super) last_success: Option<Timestamp>,
     /// True if the last attempt succeeded.
     pub(super) is_up: bool,
@@ -33,12 +33,12 @@ impl Sources {
         self.0.lock().insert(pool.to_owned(), SourceState { kind, last_success, is_up: false });
     }
 
-    /// Returns the known state of the source that the pool names now.
+    /// Returns the known state of the pool's source, if it is of this kind.
     pub(super) fn of(&self, pool: &str, kind: &str) -> Option<SourceState> {
         self.0.lock().get(pool).filter(|known| known.kind == kind).copied()
     }
 
-    /// Drops pools that are not among these.
+    /// Drops all pools except these.
     pub(super) fn keep(&self, pools: &HashSet<String>) {
         self.0.lock().retain(|pool, _| pools.contains(pool));
     }

@@ -1,4 +1,4 @@
-//! Certificate of `/metrics`: that of mounted files, otherwise one that this process signs itself.
+//! Certificate of `/metrics`: from mounted files, or else self-signed by this process.
 
 use std::{
     io,
@@ -15,10 +15,10 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Error of mounted files that cannot be served.
+/// Error of mounted files that cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum CertificateError {
-    /// A file exists and cannot be read.
+    /// A file exists, but cannot be read.
     #[error("{file}: {source}; check the volume at --metrics-tls-directory")]
     File {
         /// Name of the file.
@@ -37,7 +37,7 @@ enum CertificateError {
     },
 }
 
-/// Certificate that a new connection gets. The directory is read for each connection: a Secret that changes needs neither a watch nor a restart.
+/// Certificate for new connections. The directory is read for each connection, so that a changed Secret needs neither a watch nor a restart.
 #[derive(Debug)]
 pub(super) struct Served {
     directory: PathBuf,
@@ -45,24 +45,24 @@ pub(super) struct Served {
     mounted: Mutex<Mounted>,
 }
 
-/// Mounted files that are served, and the last fault of those that are not.
+/// Mounted files in use, and the last reported fault.
 #[derive(Debug, Default)]
 struct Mounted {
     served: Option<(Files, Arc<CertifiedKey>)>,
-    /// Fault that was reported, once for as long as it stays.
+    /// Fault that was reported, so that it is logged once while it lasts.
     reported: String,
 }
 
 impl Served {
-    /// Returns the certificate of a directory, and that of this process for a namespace's Service as long as the directory has none.
+    /// Returns the certificate of a directory. While the directory has none, the process serves its own for the Service in `namespace`.
     ///
     /// # Errors
-    /// Fails when no key can be made.
+    /// Fails when no key can be generated.
     pub(super) fn new(directory: &Path, namespace: &str) -> anyhow::Result<Self> {
         Ok(Self { directory: directory.to_owned(), own: Arc::new(self_signed(namespace)?), mounted: Mutex::default() })
     }
 
-    /// Certificate for a connection now. Files that cannot be served leave the earlier certificate in place.
+    /// Returns the certificate for a new connection. Unusable files leave the earlier certificate in place.
     fn now(&self) -> Arc<CertifiedKey> {
         let mut mounted = self.mounted.lock();
         let problem = match Files::read(&self.directory) {
@@ -104,14 +104,14 @@ impl ResolvesServerCert for Served {
     }
 }
 
-/// Returns a certificate that no client can verify, for the life of this process.
+/// Returns a certificate for the lifetime of this process, which no client can verify.
 fn self_signed(namespace: &str) -> anyhow::Result<CertifiedKey> {
     let pair = rcgen::generate_simple_self_signed([format!("{METRICS_SERVICE}.{namespace}.svc")])?;
     let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
     Ok(CertifiedKey::from_der(vec![pair.cert.der().clone()], key, &ring::default_provider())?)
 }
 
-/// Certificate and key in a directory, as text.
+/// Certificate and key of a directory in PEM.
 #[derive(Clone, PartialEq, Eq)]
 struct Files {
     certificate: Vec<u8>,
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// Reads the files of a directory. `None` unless both are there.
+    /// Reads the files of a directory. Returns `None` unless both exist.
     fn read(directory: &Path) -> Result<Option<Self>, CertificateError> {
         let read = |file: &'static str| match std::fs::read(directory.join(file)) {
             Ok(text) => Ok(Some(text)),
@@ -136,7 +136,7 @@ impl Files {
         Ok(Some(Self { certificate, key: key.into() }))
     }
 
-    /// Parses certificate and key, which must fit each other.
+    /// Parses the certificate and the key, which must match.
     fn parse(&self) -> Result<CertifiedKey, CertificateError> {
         let invalid = |file, problem: &dyn ToString| CertificateError::Invalid { file, problem: problem.to_string() };
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.certificate)

@@ -27,12 +27,12 @@ use crate::{
     },
 };
 use certificate::Served;
-use review::{Reviewer, Verdict};
+use review::{Access, Reviewer};
 
 /// Serves the metrics until `stop`. The port is bound and has a certificate when this function returns.
 ///
 /// # Errors
-/// Fails when the address cannot be bound, or no certificate can be made.
+/// Fails when the address cannot be bound, or no certificate can be generated.
 pub(crate) async fn serve(
     args: &Run,
     client: Client,
@@ -55,22 +55,23 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Admits clients that the API server lets get `/metrics`.
+/// Admits clients to which the API server permits `/metrics`.
 async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Next) -> Response {
     match reviewer.judge(request.headers()).await {
-        Ok(Verdict::Allowed) => next.run(request).await,
-        Ok(Verdict::Unknown) => {
+        Ok(Access::Allowed) => next.run(request).await,
+        Ok(Access::Unknown) => {
             let text = "a bearer token that the API server knows is missing\n";
             ([("www-authenticate", "Bearer")], (StatusCode::UNAUTHORIZED, text)).into_response()
         }
-        Ok(Verdict::Forbidden) => {
+        Ok(Access::Forbidden) => {
             let text =
                 "the owner of the token may not get /metrics; bind the ClusterRole windows-node-pools-metrics-reader\n";
             (StatusCode::FORBIDDEN, text).into_response()
         }
         Err(error) => {
             tracing::warn!(reason = error.reason().as_str(), %error, "a request for metrics is refused");
-            (StatusCode::SERVICE_UNAVAILABLE, "the API server does not say who may get /metrics\n").into_response()
+            (StatusCode::SERVICE_UNAVAILABLE, "the API server could not review this request; try again\n")
+                .into_response()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Review of clients that get the metrics: the API server knows the token, and its owner has the right.
+//! Review of clients that request metrics: the API server must know the token, and its owner must have the right.
 
 use api::Reason;
 use std::{
@@ -16,46 +16,46 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::{sync::Semaphore, time::timeout};
 
-/// Time for which a verdict is remembered. A scraper comes more often than that, and a client that loses the right loses it soon.
+/// Time for which a verdict is cached: longer than a scrape interval, and short enough that a revoked right takes effect soon.
 const REMEMBERED: Duration = Duration::from_secs(30);
-/// Maximum number of verdicts that are remembered.
+/// Maximum number of cached verdicts.
 const MOST: usize = 64;
-/// Maximum reviews at the same time. A client that sends tokens without end does not keep the API server busy.
+/// Maximum number of concurrent reviews, so that a client that sends many tokens does not overload the API server.
 const AT_ONCE: usize = 4;
-/// Time limit for a review, with the wait for a place.
+/// Time limit for a review, including the wait for a permit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The request is answered.
+pub(super) enum Access {
+    /// The request is allowed.
     Allowed,
     /// The request has no token, or one that the API server does not know.
     Unknown,
-    /// The sender does not have the right.
+    /// The sender lacks the right.
     Forbidden,
 }
 
 /// Error of a request that the API server did not review.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReviewError {
-    /// The API server did not do the review.
-    #[error("failed to review the sender of a request for metrics: {}", crate::runtime::errors::said(.0))]
+    /// A request to the API server failed.
+    #[error("failed to review the sender of a request for metrics: {}", crate::runtime::errors::api_message(.0))]
     Api(#[from] kube::Error),
-    /// The API server did not answer in time, or too many reviews wait.
+    /// The API server did not answer in time, or too many reviews are waiting.
     #[error("the API server did not review the sender of a request for metrics within {} s", PATIENCE.as_secs())]
     Slow,
 }
 
 impl ReviewError {
-    /// Reason for the log.
+    /// Returns the reason for the log.
     #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
     pub(super) fn reason(&self) -> Reason {
         Reason::ApiError
     }
 }
 
-/// Reviewer that asks the API server, and remembers its answers for a while.
+/// Reviewer that queries the API server, and caches its answers for a while.
 pub(super) struct Reviewer {
     client: Client,
     places: Semaphore,
@@ -67,9 +67,9 @@ impl Reviewer {
         Self { client, places: Semaphore::new(AT_ONCE), memory: Mutex::default() }
     }
 
-    /// Judges a request with these headers.
-    pub(super) async fn judge(&self, headers: &HeaderMap) -> Result<Verdict, ReviewError> {
-        let Some(token) = bearer(headers) else { return Ok(Verdict::Unknown) };
+    /// Returns the verdict on a request with these headers.
+    pub(super) async fn judge(&self, headers: &HeaderMap) -> Result<Access, ReviewError> {
+        let Some(token) = bearer(headers) else { return Ok(Access::Unknown) };
         let digest = Sha256::digest(token).into();
         if let Some(verdict) = self.memory.lock().get(&digest, Instant::now()) {
             return Ok(verdict);
@@ -83,7 +83,7 @@ impl Reviewer {
         Ok(verdict)
     }
 
-    async fn review(&self, token: &str) -> kube::Result<Verdict> {
+    async fn review(&self, token: &str) -> kube::Result<Access> {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
             ..TokenReview::default()
@@ -91,15 +91,15 @@ impl Reviewer {
         let reviews: Api<TokenReview> = Api::all(self.client.clone());
         let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
         let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
-            return Ok(Verdict::Unknown);
+            return Ok(Access::Unknown);
         };
         let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let status = reviews.create(&PostParams::default(), &may_get(user)).await?.status.unwrap_or_default();
-        Ok(if status.allowed { Verdict::Allowed } else { Verdict::Forbidden })
+        Ok(if status.allowed { Access::Allowed } else { Access::Forbidden })
     }
 }
 
-/// Returns the review of whether this user may get `/metrics`.
+/// Returns the access review for a request of `/metrics` by this user.
 fn may_get(user: UserInfo) -> SubjectAccessReview {
     let UserInfo { extra, groups, uid, username } = user;
     let path = NonResourceAttributes { path: Some("/metrics".into()), verb: Some("get".into()) };
@@ -114,24 +114,24 @@ fn may_get(user: UserInfo) -> SubjectAccessReview {
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
-/// Token of a request.
+/// Returns the bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Verdicts by the digest of the token.
+/// Cached verdicts by the digest of the token.
 #[derive(Default)]
-struct Memory(HashMap<[u8; 32], (Verdict, Instant)>);
+struct Memory(HashMap<[u8; 32], (Access, Instant)>);
 
 impl Memory {
-    fn get(&self, digest: &[u8; 32], now: Instant) -> Option<Verdict> {
+    fn get(&self, digest: &[u8; 32], now: Instant) -> Option<Access> {
         let (verdict, since) = self.0.get(digest)?;
         (now.saturating_duration_since(*since) < REMEMBERED).then_some(*verdict)
     }
 
-    fn put(&mut self, digest: [u8; 32], verdict: Verdict, now: Instant) {
+    fn put(&mut self, digest: [u8; 32], verdict: Access, now: Instant) {
         self.0.retain(|_, (_, since)| now.saturating_duration_since(*since) < REMEMBERED);
         if self.0.len() >= MOST
             && let Some(oldest) = self.0.iter().min_by_key(|(_, (_, since))| *since).map(|(digest, _)| *digest)
@@ -175,9 +175,9 @@ mod tests {
     async fn the_api_server_says_who_may_get_metrics() {
         let user = json!({"username": "system:serviceaccount:monitoring:prometheus", "uid": "u", "groups": ["g"], "extra": {"e": ["f"]}});
         for (about, authenticated, allowed, expected) in [
-            ("known, with the right", true, true, Verdict::Allowed),
-            ("known, without it", true, false, Verdict::Forbidden),
-            ("not known", false, true, Verdict::Unknown),
+            ("known, with the right", true, true, Access::Allowed),
+            ("known, without it", true, false, Access::Forbidden),
+            ("not known", false, true, Access::Unknown),
         ] {
             let api = FakeApi::new();
             let review = |status| json!({"metadata": {}, "spec": {}, "status": status});
@@ -194,7 +194,7 @@ mod tests {
                 let of = json!([spec["user"], spec["uid"], spec["groups"], spec["extra"]]);
                 assert_eq!(of, json!([user["username"], "u", ["g"], {"e": ["f"]}]));
             }
-            assert_eq!(reviewer.judge(&HeaderMap::new()).await.unwrap(), Verdict::Unknown, "{about}: without a token");
+            assert_eq!(reviewer.judge(&HeaderMap::new()).await.unwrap(), Access::Unknown, "{about}: without a token");
         }
     }
 
@@ -218,14 +218,14 @@ mod tests {
     fn verdicts_are_forgotten_by_age_and_by_number() {
         let start = Instant::now();
         let mut memory = Memory::default();
-        memory.put([0; 32], Verdict::Allowed, start);
-        assert_eq!(memory.get(&[0; 32], start + REMEMBERED / 2), Some(Verdict::Allowed));
+        memory.put([0; 32], Access::Allowed, start);
+        assert_eq!(memory.get(&[0; 32], start + REMEMBERED / 2), Some(Access::Allowed));
         assert_eq!(memory.get(&[0; 32], start + REMEMBERED), None);
         for n in 0..200 {
-            memory.put([n; 32], Verdict::Unknown, start + Duration::from_millis(n.into()));
+            memory.put([n; 32], Access::Unknown, start + Duration::from_millis(n.into()));
             assert!(memory.0.len() <= MOST);
         }
-        assert_eq!(memory.get(&[199; 32], start + Duration::from_secs(1)), Some(Verdict::Unknown));
+        assert_eq!(memory.get(&[199; 32], start + Duration::from_secs(1)), Some(Access::Unknown));
         assert_eq!(memory.get(&[1; 32], start + Duration::from_secs(1)), None, "the oldest has made room");
     }
 }

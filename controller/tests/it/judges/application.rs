@@ -1,4 +1,4 @@
-//! Applications of Argo CD, from a Git repository behind a real server.
+//! Applications of Argo CD, with a Git repository on a real server.
 
 use std::sync::Mutex;
 
@@ -51,7 +51,7 @@ impl Argo {
         Ok(Some(Self { pages, origin, server, applications }))
     }
 
-    /// Creates an Application of a folder of the repository.
+    /// Creates an Application for a folder of the repository.
     pub(crate) async fn create(&self, name: &str, folder: &str, how: How) -> Result<()> {
         let mut policy = json!({"syncOptions": [format!("ServerSideApply={}", how.apply)]});
         if how.automated {
@@ -155,7 +155,7 @@ fn fault(application: &Value) -> Option<String> {
 
 const REFRESH: &str = "argocd.argoproj.io/refresh";
 
-/// Argo CD's comparison of an object.
+/// Result of Argo CD's comparison of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Compared {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Fields of a pool from Git by Argo CD: a commit that adds, changes or removes a field's value is seen, applied, and Synced afterwards.
+//! Fields of pools that Argo CD applies from Git: a commit that adds, changes or removes a field is noticed and applied, and Synced afterwards.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn file(way: &str, fields: &[Field], time: usize) -> String {
     fields.iter().enumerate().map(pool).collect()
 }
 
-/// Returns the specs in the cluster by name.
+/// Returns the specs of all pools in the cluster, by name.
 async fn specs(client: &Client) -> Result<BTreeMap<String, Value>> {
     let pools: Api<kube::api::DynamicObject> =
         Api::all_with(client.clone(), &kube::api::ApiResource::erase::<WindowsNodePool>(&()));
@@ -73,7 +73,7 @@ async fn a_commit_that_adds_changes_or_removes_any_field_is_seen_and_applied() -
         }
     }
     ensure!(faults.is_empty(), "of {} fields:\n{}", fields.len(), faults.concat());
-    // Its dry run removes nothing that client-side apply has set. The guide says so.
+    // The server-side dry run does not remove fields that client-side apply has set. The guide says so.
     let blind = without_apply.iter().any(|fault| fault.starts_with("removed") && fault.contains("not seen"));
     ensure!(blind, "ServerSideDiff=true without ServerSideApply=true sees removals now: {without_apply:?}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Pool from Git by Argo CD, and its users: its pages show the state of the nodes, and acts of users take effect and stay.
+//! Pool that Argo CD applies from Git: Argo CD's pages show the state of the nodes, and acts of users take effect and last.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     act_command::Plugin,
     fleet::{World, entries, entry, has, is_ready, pool_status},
-    off_host::silent_since_yesterday,
+    off_host::mark_not_ready_for_a_day,
 };
 
 const POOL: &str = "factory";
@@ -28,7 +28,7 @@ const POOLS: &str = "windows-node-pools";
 /// Settings of the Application, as in the examples.
 const HOW: How = How { diff: true, apply: true, automated: true };
 
-/// World whose operator and pools are in Git.
+/// World whose operator and pools Argo CD installs from Git.
 struct Scene {
     world: World,
     argo: Argo,
@@ -36,7 +36,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Creates a world in which Argo CD installs the operator. The program runs beside, with the rights that it then has.
+    /// Creates a world in which Argo CD installs the operator's manifests. The operator itself runs outside the cluster, with the installed rights.
     async fn new(hosts: usize) -> Result<Option<Self>> {
         let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
         let Some(argo) = Argo::start(&control_plane).await? else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Scene {
         Ok(Some(Self { world, argo, hosts }))
     }
 
-    /// Commits the pool of the example with these hosts and more fields. Argo CD sees the commit at once.
+    /// Commits the pool of the example with these hosts and more fields.
     fn commit(&self, hosts: &[Value], fields: Value) -> Result<()> {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/gitops/argocd-pool.yaml");
         let mut pool: Value = serde_yaml::from_str(&std::fs::read_to_string(example)?)?;
@@ -68,7 +68,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until a condition holds for the pool, and Argo CD shows it, with the health and these words.
+    /// Waits until a condition holds for the pool, and Argo CD shows this health, with `words` in the message.
     async fn shows(
         &self,
         what: &str,
@@ -83,7 +83,7 @@ impl Scene {
         waited.with_context(|| format!("{what}: {health}"))
     }
 
-    /// Checks that Argo CD finds the pool as in Git, with its changes by hand.
+    /// Checks that Argo CD reports the pool as Synced, also after changes by hand.
     async fn is_synced(&self) -> Result<()> {
         let compared = self.argo.compare(POOLS).await?;
         ensure!(compared.iter().all(|one| one.is_synced), "{compared:?}");
@@ -109,7 +109,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     scene.shows("all are nodes", "Healthy", "3 of 3", follow(3)).await?;
     scene.is_synced().await?;
 
-    // Each commit by itself: in none is anything that Argo CD sees more easily.
+    // One kind of change per commit: another one could make Argo CD notice a commit that it would miss.
     let label = |value: &'static str| {
         move |meta: &kube::core::ObjectMeta| {
             meta.labels.as_ref().and_then(|l| l.get("example.com/hall")).map(String::as_str) == Some(value)
@@ -131,14 +131,14 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     scene.shows("all follow", "Healthy", "3 of 3", changed).await?;
     scene.is_synced().await?;
 
-    // A host that is off, and on again.
+    // A host is powered off and on again.
     hosts[1].power_off();
-    silent_since_yesterday(world, "win-1").await?;
+    mark_not_ready_for_a_day(world, "win-1").await?;
     scene.shows("a host is off", "Degraded", "win-1", |p| pool_status(p).ready_nodes == 2).await?;
     hosts[1].power_on();
     scene.shows("it is on", "Healthy", "3 of 3", follow(3)).await?;
 
-    // One that is taken out.
+    // A host is removed from the list.
     scene.commit(&listed[..2], template)?;
     argo.compare(POOLS).await?;
     world.until_gone(&hosts[2]).await?;
@@ -162,7 +162,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     argo.create(POOLS, "windows-node-pools", HOW).await?;
     scene.shows("all are nodes", "Healthy", "4 of 4", follow(4)).await?;
 
-    // Pauses by each of three ways, and their ends.
+    // Pause and resume, in each of three ways.
     let plugin = Plugin::new(world)?;
     let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
     let pause = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
@@ -183,14 +183,14 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
             }
             let what = format!("{way}: paused {paused}");
             scene.shows(&what, health, "", |p| is_paused(p) == paused).await?;
-            // Self-heal, too.
+            // Self-heal keeps it, too.
             scene.is_synced().await?;
             argo.sync(POOLS).await?;
             scene.shows(&format!("{what}, after a sync"), health, "", |p| is_paused(p) == paused).await?;
         }
     }
 
-    // Two approvals.
+    // One approval covers both steps.
     scene.commit(&all(hosts), fields(6))?;
     argo.compare(POOLS).await?;
     let waits =
@@ -201,7 +201,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     scene.shows("all follow", "Healthy", "4 of 4", follow(4)).await?;
     scene.is_synced().await?;
 
-    // A removal of three.
+    // Confirm the removal of three hosts.
     scene.commit(&all(&hosts[..1]), fields(6))?;
     argo.compare(POOLS).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
@@ -213,7 +213,7 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     }
     scene.shows("one is left", "Healthy", "1 of 1", follow(1)).await?;
 
-    // Taken out of Git, nothing happens; with its Application, a user is asked first.
+    // A pool that is removed from Git stays. The deletion of its Application waits for a user's confirmation.
     std::fs::remove_file(argo.origin.work().join("windows-node-pools/factory.yaml"))?;
     argo.origin.commit("windows-node-pools/README.md", "Nothing here.", "Take the pool out");
     let compared = argo.compare(POOLS).await?;

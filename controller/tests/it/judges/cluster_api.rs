@@ -18,12 +18,12 @@ use testbed::{
 use crate::{
     fleet::{World, pool_status},
     machines::{ARGS, set_port, until_made, until_ready},
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
 };
 
 const SET: &str = "win";
 
-/// Cluster API, with the hosts that play its infrastructure, by their Machines.
+/// World with Cluster API, and the hosts in place of its infrastructure, by the names of their Machines.
 struct Judged {
     world: World,
     judge: ClusterApi,
@@ -53,7 +53,7 @@ impl Judged {
         Ok(())
     }
 
-    /// Waits for a Machine without a host, and starts a host that the infrastructure does not know yet.
+    /// Waits for a Machine without a host, starts a host for it, and returns the Machine's name. The infrastructure does not know the host yet.
     async fn new_host(&mut self) -> Result<String> {
         let all = self.api("Machine");
         let without_host = async || -> Option<String> {
@@ -61,7 +61,7 @@ impl Judged {
             found.iter().map(ResourceExt::name_any).find(|name| !self.hosts.contains_key(name))
         };
         self.world.eventually("Cluster API makes a Machine", || async { without_host().await.is_some() }).await?;
-        let name = without_host().await.context("it was there a moment ago")?;
+        let name = without_host().await.context("the object disappeared")?;
         let host = self.world.sim.host(HostOptions::named(&name)).await?;
         self.hosts.insert(name.clone(), host);
         Ok(name)
@@ -124,7 +124,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     }
     judged.until_available(2).await?;
 
-    // Scaled up, by a Machine whose infrastructure is wrong at first: its host is a node, and no other Machine loses its own.
+    // Scale up by a Machine with an invalid provider ID: its host becomes a node without one. The ID is corrected later.
     judged.scale(3).await?;
     let third = judged.new_host().await?;
     judged.provide(&third, "third").await?;
@@ -138,7 +138,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     judged.until_running(&third).await?;
     judged.until_available(3).await?;
 
-    // Scaled down, Cluster API chooses one. Its host goes, and no other.
+    // Scale down: Cluster API chooses a Machine, and no other host is removed.
     judged.scale(2).await?;
     let machines = judged.api("Machine");
     let left = async || -> Vec<String> {
@@ -161,7 +161,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     judged.until_available(2).await
 }
 
-/// Repairs by the pool and by Cluster API, each of the node that is its own.
+/// The operator repairs the node that the MachineHealthCheck skips, and Cluster API replaces the other Machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other() -> Result<()> {
     let mut judged = Judged::new().await?;
@@ -185,15 +185,15 @@ async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other(
 
     let replaced = judged.api("Machine").get(&covered).await?.uid();
     for machine in [&covered, &spared] {
-        fell(&judged.hosts[machine]);
-        say_not_ready(&judged.world, machine).await?;
+        stop_services(&judged.hosts[machine]);
+        mark_node_not_ready(&judged.world, machine).await?;
     }
     let says = |p: &WindowsNodePool| {
         let mut messages = pool_status(p).conditions.into_iter().map(|c| c.message);
         messages.any(|m| m.contains("left to MachineHealthCheck openshift-cluster-api/windows"))
     };
     judged.world.until(SET, "names what replaces the Machine", says).await?;
-    // The operator keeps the host of the one, and Cluster API replaces the other.
+    // The operator repairs one host, and Cluster API replaces the other.
     judged.world.until_event(&spared, "Repaired").await?;
     let successor = judged.new_host().await?;
     judged.provide(&successor, &format!("bare:///{successor}")).await?;

@@ -1,4 +1,4 @@
-//! Fields of a pool's spec with two values each, from the schema of the kind.
+//! Fields of a pool's spec with two values each, derived from the schema in the CRD.
 
 use anyhow::{Context as _, Result};
 use api::WindowsNodePool;
@@ -13,7 +13,7 @@ pub(crate) struct Field {
     pub specs: [Value; 3],
 }
 
-/// Strings for fields that do not accept any string, by the end of the path.
+/// Strings for fields that do not accept arbitrary strings, by the end of the path.
 const STRINGS: &[(&str, [&str; 2])] = &[
     (".address", ["10.0.0.1", "10.0.0.2"]),
     (".clsid", ["{CCC2A336-D7F3-4818-A213-272B7924213E}", "{CCC2A336-D7F3-4818-A213-272B7924213F}"]),
@@ -45,7 +45,7 @@ const STRINGS: &[(&str, [&str; 2])] = &[
 /// Numbers for fields that another field bounds.
 const NUMBERS: &[(&str, [i64; 2])] = &[(".imageGCHighThresholdPercent", [90, 91])];
 
-/// Returns the fields that a field also needs, by the beginning of the path.
+/// Returns other fields that the field at this path requires.
 fn beside(path: &str) -> Value {
     match path {
         ".template.spec.kubelet.shutdownGracePeriodCriticalPods" => {
@@ -56,7 +56,7 @@ fn beside(path: &str) -> Value {
     }
 }
 
-/// Returns all fields of the kind as it is served. A field that is in none of the tables gets a value of its type.
+/// Returns all fields in the schema of a pool's spec. A field that is in none of the tables gets a value of its type.
 pub(crate) fn all() -> Result<Vec<Field>> {
     let crd = json!(WindowsNodePool::crd());
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
@@ -73,7 +73,7 @@ fn walk(root: &Value, schema: &Value, path: String, fields: &mut Vec<Field>) -> 
         return Some(());
     }
     if schema["items"].is_object() || schema["additionalProperties"].is_object() {
-        // One entry more, and one fewer.
+        // With two entries, and with one.
         fields.push(Field { specs: specs(root, &path, &many(schema, &path)?)?, path: format!("{path}, an entry") });
     }
     if schema["items"].is_object() {
@@ -91,7 +91,7 @@ fn walk(root: &Value, schema: &Value, path: String, fields: &mut Vec<Field>) -> 
     Some(())
 }
 
-/// Returns keys that a map accepts.
+/// Returns two keys that the map at this path accepts.
 fn keys(path: &str) -> [&'static str; 2] {
     match path.rsplit('.').next() {
         Some("evictionHard") => ["memory.available", "nodefs.available"],
@@ -111,14 +111,14 @@ fn many(schema: &Value, path: &str) -> Option<[Value; 2]> {
     Some([json!({first: one(0)?, second: one(1)?}), json!({first: one(0)?})])
 }
 
-/// Returns the smallest value that the schema accepts: the first or the second.
+/// Returns the first (`n` = 0) or second (`n` = 1) sample of a value that the schema accepts, with required fields only.
 fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     let found = |end: &str| path.ends_with(end);
     if path == ".rollout.steps[]" {
         return Some(json!({"nodes": n + 1, "pauseSeconds": 60}));
     }
     if path == ".inventory.machineSetRef" {
-        // Empty, it would say nothing.
+        // No field is required: without a name, both samples would be the same empty object.
         let name = ["first", "second"][n];
         return Some(json!({"name": name}));
     }
@@ -146,7 +146,7 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
     match schema["type"].as_str()? {
         "boolean" => Some((n == 0).into()),
         "integer" => {
-            // A whole number, which the types of Kubernetes have as another.
+            // The minimum of an integer is a floating-point number in the types of Kubernetes.
             let number = schema["minimum"].as_f64().unwrap_or(1.0) + [0.0, 1.0][n];
             number.to_string().parse::<i64>().ok().map(Value::from)
         }
@@ -173,13 +173,13 @@ fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
         merge(&mut spec, &beside(path));
         put(root, &mut spec, "", path, value)?;
         if path == ".rollout.steps[].approval" && *value == true {
-            // One of the two ends a step.
+            // A step has either a pause or an approval.
             spec["rollout"]["steps"][0].as_object_mut()?.remove("pauseSeconds");
         }
         Some(spec)
     };
     let (first, second) = (with(&values[0])?, with(&values[1])?);
-    // A list of its own in place of one from elsewhere, or from there without the field.
+    // Without the field: the source with its required fields, or the pool's own hosts if the source would be the same.
     let without = match source {
         Some(source) => {
             let at = format!(".inventory.{source}");
@@ -192,7 +192,7 @@ fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
     Some([without, first, second])
 }
 
-/// Puts a value in its place, with the fields that its surroundings need.
+/// Sets the value at a path, and creates missing parents with their required fields.
 fn put(schema: &Value, target: &mut Value, at: &str, path: &str, new: &Value) -> Option<()> {
     let rest = path.strip_prefix(at)?;
     if rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Lists of hosts from sources of Flux, as its own source-controller fetches them.
+//! Lists of hosts from Flux sources that Flux's own source-controller fetches.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ use crate::fleet::{World, entry, is_ready, pool_status};
 /// Pools, and the kind of source of each.
 const KINDS: [(&str, &str); 2] = [("from-git", "GitRepository"), ("from-registry", "OCIRepository")];
 
-/// Returns a list of hosts in a team's format.
+/// Returns an inventory file of the hosts.
 fn list(hosts: &[SimHost]) -> String {
     let line = |host: &SimHost| format!("- {}\n", json!(entry(host)));
     hosts.iter().map(line).collect()
@@ -58,13 +58,13 @@ impl Lists {
         Ok(Self { world, repository, registry, hosts })
     }
 
-    /// Publishes so many hosts in each list.
+    /// Publishes the first `count` hosts of each list.
     fn publish(&self, count: usize) -> Result<()> {
         self.repository.origin.commit("halls/a.yaml", list(&self.hosts[0][..count]), "The list");
         push(&self.registry, &list(&self.hosts[1][..count]))
     }
 
-    /// Applies the sources and the pools, and waits for so many nodes of each.
+    /// Applies the sources and the pools, and waits until each pool has `count` nodes.
     async fn apply(&self, count: i32) -> Result<()> {
         let url = format!("oci://{}/hosts", self.registry.address());
         let oci = json!({"url": url, "insecure": true, "ref": {"tag": "latest"}});

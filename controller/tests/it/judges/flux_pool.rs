@@ -1,4 +1,4 @@
-//! Pool from Git by Flux: Flux installs the operator and waits for nodes, and acts of users outside Git stay.
+//! Pool that Flux applies from Git: Flux installs the operator and waits for nodes, and acts of users outside Git last.
 
 use anyhow::{Result, ensure};
 use api::{
@@ -37,7 +37,7 @@ fn commit(repository: &Repository, hosts: &[SimHost], fields: &Value) {
     repository.origin.commit("windows-node-pools/factory.yaml", pool.to_string(), "The pool");
 }
 
-/// Sets the pods of the operator to running, as their kubelet would. The program runs beside.
+/// Sets the Pods of the operator to Running and Ready, as a kubelet would. The operator itself runs outside the cluster.
 async fn pods_run(client: &Client) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     eventually("the Deployment has a pod", || async {
@@ -56,7 +56,7 @@ fn follow(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
     move |pool| is_ready(pool) && pool_status(pool).up_to_date_nodes == count && pool_status(pool).hosts == count
 }
 
-/// Operator, pools and workloads of the example, one after the other.
+/// Flux applies the operator, the pools and the workloads of the example, each after the one before.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
@@ -68,7 +68,7 @@ async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     let workload =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "workload", "namespace": "default"}});
     repository.origin.write("windows-workloads/workload.yaml", workload.to_string());
-    // Only a kubelet could say that the operator runs; and before a pool there are its hosts.
+    // No pool yet: the operator and the hosts start later.
     repository.origin.write("windows-node-pools/README.md", "No pool yet.");
     repository.origin.commit_all("The operator");
     repository.apply_example("10s").await?;
@@ -90,7 +90,7 @@ async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     let workloads: Api<ConfigMap> = Api::namespaced(client, "default");
     ensure!(workloads.get_opt("workload").await?.is_none(), "the workload is there before the nodes");
 
-    // The dead host is taken out.
+    // The host that is off is removed from the list.
     commit(&repository, &hosts[..2], &json!({}));
     repository.request("GitRepository", "cluster").await?;
     repository.until_says("Kustomization", POOLS, "True", "ReconciliationSucceeded").await?;
@@ -98,7 +98,7 @@ async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     world.eventually("the workload is there", || async { workloads.get("workload").await.is_ok() }).await
 }
 
-/// Creates a world with a pool of Flux and a running operator.
+/// Creates a world with a running operator and a pool that Flux applies.
 async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<SimHost>)> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let repository = Repository::start(&world.control_plane).await?;
@@ -117,7 +117,7 @@ async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<S
     Ok((world, repository, hosts))
 }
 
-/// Waits until a condition holds for the pool, and still holds while Flux applies the pool again and again.
+/// Waits until a condition holds for the pool, and checks that it still holds each time that Flux has applied the pool again.
 async fn stays(
     world: &World,
     repository: &Repository,
@@ -140,7 +140,7 @@ async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Annotates the pool as a user does who has no plugin.
+/// Annotates the pool as a user does without the plugin.
 async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
     kubectl(world, &["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")]).await
 }
@@ -158,7 +158,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     let (world, repository, hosts) = scene(4, &fields(3)).await?;
     let plugin = Plugin::new(&world)?;
 
-    // A pause by our command and by a user under a name of their own stays; Flux takes back what kubectl writes by itself.
+    // A pause by the plugin, or by kubectl with another field manager, lasts. Flux reverts one by kubectl with its default field manager.
     let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
     let patch = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
     for paused in [true, false] {
@@ -175,7 +175,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     repository.reconcile(POOLS).await?;
     world.until(POOL, "Flux takes it back", |p| !is_paused(p)).await?;
 
-    // One approval is for all steps of a version, though Flux applies the pool again at each.
+    // One approval covers all steps of a version, although Flux applies the pool again at each.
     commit(&repository, &hosts, &fields(6));
     repository.reconcile(POOLS).await?;
     let waits =
@@ -192,7 +192,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     }
     world.until(POOL, "all follow", follow(4)).await?;
 
-    // A removal of three.
+    // Confirm the removal of three hosts.
     commit(&repository, &hosts[..1], &fields(6));
     repository.reconcile(POOLS).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
@@ -204,7 +204,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     }
     world.until(POOL, "one is left", follow(1)).await?;
 
-    // This Kustomization prunes.
+    // This Kustomization prunes: it deletes a pool that Git no longer has.
     repository.origin.git(&["rm", "-q", "windows-node-pools/factory.yaml"]);
     repository.origin.commit("windows-node-pools/README.md", "No pool.", "Take the pool out");
     repository.reconcile(POOLS).await?;

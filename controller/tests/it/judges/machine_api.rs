@@ -17,11 +17,11 @@ use testbed::{
 use crate::{
     fleet::{World, pool_status},
     machines::{ARGS, set_port, until_made, until_ready},
-    repair::{fell, say_not_ready},
+    repair::{mark_node_not_ready, stop_services},
     transcripts::root,
 };
 
-/// Applies an object in a dry run in which unknown fields are faults, and returns the answer of the API server and the webhooks.
+/// Applies an object in a dry run with strict validation, and returns the answer of the API server and the webhooks.
 async fn apply(control_plane: &ControlPlane, object: &str) -> Result<std::result::Result<Value, String>> {
     let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
     std::fs::write(file.path(), object)?;
@@ -52,7 +52,7 @@ async fn the_webhooks_admit_each_example_of_a_machine_set() -> Result<()> {
             let text = std::fs::read_to_string(&path)?;
             let taken = apply(control_plane, &text).await?;
             taken.map_err(|said| anyhow::anyhow!("{platform}: {}: {said}", path.display()))?;
-            // A webhook that is not asked admits this, too.
+            // The webhook must be in force: it refuses the example without the field.
             let mut wrong: Value = serde_yaml::from_str(&text)?;
             let spec = wrong.pointer_mut("/spec/template/spec/providerSpec/value").context("no providerSpec")?;
             spec.as_object_mut()
@@ -75,7 +75,7 @@ fn kind(world: &World, kind: &str) -> Api<DynamicObject> {
     Api::namespaced_with(world.client.clone(), MachineApi::OpenShift.namespace(), &ApiResource::from_gvk(&gvk))
 }
 
-/// Waits for so many Machines, starts a host for each that has none, and reports that the machine is there.
+/// Waits for `count` Machines without a host, starts a host for each, and sets the Machine's status to provisioned.
 async fn provide(world: &World, count: usize, hosts: &mut Vec<SimHost>) -> Result<()> {
     let machines = kind(world, "Machine");
     let without_host = async || -> Vec<String> {
@@ -96,7 +96,7 @@ async fn provide(world: &World, count: usize, hosts: &mut Vec<SimHost>) -> Resul
     Ok(())
 }
 
-/// Waits until the Machine API has found the Node of a host's Machine.
+/// Waits until the Machine API has linked a host's Machine and its Node.
 async fn until_linked(world: &World, host: &SimHost) -> Result<()> {
     let machines = kind(world, "Machine");
     let name = host.name();
@@ -113,7 +113,7 @@ async fn until_linked(world: &World, host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// Machines that the real controller makes, Nodes that the real one links, and a MachineHealthCheck that the real one executes.
+/// The real controllers make the Machines, link the Nodes, and execute the MachineHealthCheck.
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_get_their_nodes_and_a_health_check_replaces_one() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
@@ -136,7 +136,7 @@ async fn machines_get_their_nodes_and_a_health_check_replaces_one() -> Result<()
         until_linked(&world, host).await?;
     }
 
-    // The pool repairs nodes, too, and leaves them to the MachineHealthCheck.
+    // The pool could repair the node, too, and leaves it to the MachineHealthCheck.
     let remediation = json!({"type": "Reconfigure", "notReadySeconds": 30, "maxUnhealthy": 2});
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     pools.patch(SET, &PatchParams::default(), &Patch::Merge(json!({"spec": {"remediation": remediation}}))).await?;
@@ -149,8 +149,8 @@ async fn machines_get_their_nodes_and_a_health_check_replaces_one() -> Result<()
     world.control_plane.apply_yaml(&check.to_string()).await?;
     let _checks = Controller::health_checks(&world.control_plane).await?;
     let first = hosts[0].name().to_owned();
-    fell(&hosts[0]);
-    say_not_ready(&world, &first).await?;
+    stop_services(&hosts[0]);
+    mark_node_not_ready(&world, &first).await?;
     let says = |p: &WindowsNodePool| {
         let mut messages = pool_status(p).conditions.into_iter().map(|c| c.message);
         messages.any(|m| m.contains("left to MachineHealthCheck openshift-machine-api/windows"))

@@ -1,4 +1,4 @@
-//! This operator beside programs of other projects, as their makers ship them. Each takes minutes to build: they run by night
+//! This operator beside the unmodified programs of other projects. Each takes minutes to build, so these tests run by night
 //! (`cargo xtask check --nightly`).
 
 mod application;

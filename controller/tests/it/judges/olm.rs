@@ -1,5 +1,5 @@
-//! The Operator Lifecycle Manager itself: it installs the bundle by the guide, delays an upgrade while a host joins, and leaves behind what the
-//! guide says, which the guide's commands then remove.
+//! Real Operator Lifecycle Manager (OLM): it installs the bundle by the guide, delays an upgrade while a host joins, and leaves objects behind that
+//! the guide's commands remove.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ const OLM_GROUP: &str = "operators.coreos.com";
 struct Judged {
     client: Client,
     files: TempDir,
-    /// Catalogs that are served, or were: OLM switches to the last one of a package.
+    /// Served catalogs, also earlier ones: OLM switches to the last one of a package.
     catalogs: Vec<Catalog>,
     _olm: Olm,
     _pods: JoinSet<()>,
@@ -80,7 +80,7 @@ impl Judged {
         Err(error.context(shown))
     }
 
-    /// Serves a catalog, as its next image would.
+    /// Serves a catalog of these bundles in place of the one before, as a new catalog image would.
     async fn offer(&mut self, control_plane: &ControlPlane, bundles: &[Bundle]) -> Result<()> {
         let catalog = Catalog::serve(bundles).await?;
         control_plane.apply_yaml(&catalog.source(bundles[0].package).to_string()).await?;
@@ -88,7 +88,7 @@ impl Judged {
         Ok(())
     }
 
-    /// Creates the objects of the guide, except the CatalogSource, which names an image, and those that are there already.
+    /// Creates the objects of the guide, except the CatalogSource, which names an image, and the kinds in `there`, which exist already.
     async fn subscribe(&self, control_plane: &ControlPlane, there: &[&str]) -> Result<()> {
         let guide = Guide::open(control_plane, "install.md", "judges/olm")?;
         for document in guide.block("### 3. Subscribe", "yaml")?.split("---\n") {
@@ -109,12 +109,12 @@ impl Judged {
         Ok(())
     }
 
-    /// Waits until the Subscription refers to an InstallPlan of a version, in this phase.
+    /// Waits until the Subscription refers to an InstallPlan of a version, in this phase, and returns the plan.
     async fn plan(&self, version: &str, phase: &str) -> Result<DynamicObject> {
         let found = async || self.plan_now(version, phase).await;
         self.eventually(&format!("the InstallPlan of {version} is {phase}"), || async { found().await.is_some() })
             .await?;
-        found().await.context("it was there a moment ago")
+        found().await.context("the object disappeared")
     }
 
     /// Returns the InstallPlan of a version, if the Subscription refers to it and it is in this phase.
@@ -142,7 +142,7 @@ impl Judged {
         self.until(version, "Succeeded", "InstallSucceeded").await
     }
 
-    /// Returns the bundle of this repository as that of another release.
+    /// Returns a copy of this repository's bundle with another version.
     fn bundle(&self, version: &str, replaces: Option<&str>) -> Result<Bundle> {
         let folder = self.files.path().join(version);
         let manifests = folder.join("manifests");
@@ -196,7 +196,7 @@ async fn follows(world: &mut World, version: &str) -> Result<()> {
     world.new_operator().await
 }
 
-/// Offers the next release while a host joins. `is_approved` is true if the upgrade is approved automatically.
+/// Offers the next release while a host joins, and checks that the upgrade waits. `is_approved` is true if upgrades are approved automatically.
 async fn waits_for_a_host(judged: &mut Judged, world: &World, bundles: &[Bundle], is_approved: bool) -> Result<()> {
     let [.., old, new] = bundles else { bail!("no next release") };
     let options = HostOptions { faults: vec![Fault::HangInCommand], ..HostOptions::named(new.name.replace('.', "-")) };
@@ -257,7 +257,7 @@ async fn the_guide_installs_upgrades_and_uninstalls() -> Result<()> {
     Box::pin(leaves_by_the_guide(&judged, world)).await
 }
 
-/// Returns the names of the operator's objects and kinds in the cluster.
+/// Returns the names of the ClusterRoles and Operator objects that OLM has made.
 async fn what_olm_made(judged: &Judged) -> Result<Vec<String>> {
     let roles = Api::<ClusterRole>::all(judged.client.clone()).list_metadata(&ListParams::default()).await?;
     let names = roles.items.iter().map(ResourceExt::name_any);
@@ -286,7 +286,7 @@ async fn leaves_by_the_guide(judged: &Judged, mut world: World) -> Result<()> {
     shared.run(&world, "### What OLM may leave").await?;
     shared.run(&world, "### What the operator created").await?;
     shared.run(&world, "### What stays in the namespace").await?;
-    // The kinds stay for now, as on the way to another installer.
+    // The CRDs stay for now, as in a move to another installer.
     let made = what_olm_made(judged).await?;
     for name in ["windowsnodepools.windowsmachineconfig.openshift.io-v1alpha1-edit", "Operator windows-node-pools"] {
         ensure!(made.iter().any(|one| one.starts_with(name)), "OLM does not keep {name}, but {made:?}");
@@ -312,7 +312,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     judged.approve(&bundles[0].name).await?;
     let plan = judged.plan(&bundles[0].name, "Failed").await?;
     ensure!(plan.data["status"].to_string().contains("monitoring.coreos.com/v1"), "{}", plan.data["status"]);
-    // It is not tried again. Only without Subscription, version and plan OLM begins again.
+    // OLM does not retry the plan. It begins again only once Subscription, version and plan are gone.
     deployment::install_monitoring(&control_plane).await?;
     let gone = async || {
         let (plans, versions) = (judged.plans(), judged.versions());
@@ -321,7 +321,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
         };
         is_empty(plans).await && is_empty(versions).await
     };
-    // OLM may still see the Subscription before: then the plan belongs to that one and goes with it, and the guide says to begin again.
+    // OLM may still see the deleted Subscription: then the new plan belongs to that one and is deleted with it, and the guide says to begin again.
     let is_missing = async || {
         let subscription = judged.subscriptions().get(PACKAGE).await;
         subscription.is_ok_and(|s| s.data["status"].to_string().contains("ReferencedInstallPlanNotFound"))
@@ -329,7 +329,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     let begins = async || is_missing().await || judged.plan_now(&bundles[0].name, "RequiresApproval").await.is_some();
     loop {
         judged.subscriptions().delete(PACKAGE, &DeleteParams::default()).await?;
-        // In the second round there is none.
+        // The second round has no version.
         let _ = judged.versions().delete(&bundles[0].name, &DeleteParams::default()).await;
         judged.eventually("the plan and the version are gone", &gone).await?;
         judged.subscribe(&control_plane, &["OperatorGroup"]).await?;
@@ -342,7 +342,7 @@ async fn without_the_kinds_of_the_prometheus_operator_the_plan_says_what_to_inst
     judged.until_succeeded(&bundles[0].name).await
 }
 
-/// Returns a package with the names and kinds of WMCO's, which is in no registry that a test can read. It lacks the rules and the program.
+/// Returns a stand-in for WMCO's package, which is in no registry that a test can read: the same names and kinds, without its rules and program.
 fn wmco(files: &std::path::Path) -> Result<Bundle> {
     let (folder, name) = (files.join(WMCO), format!("{WMCO}.v11.0.0"));
     fs::create_dir_all(folder.join("manifests"))?;
@@ -392,7 +392,7 @@ fn wmco(files: &std::path::Path) -> Result<Bundle> {
     Ok(Bundle { package: WMCO, channel: "stable", name, replaces: None, folder })
 }
 
-/// Returns the rights from WMCO's package that are in the cluster.
+/// Returns the roles, bindings and ServiceAccounts of WMCO's package that are in the cluster.
 async fn of_wmco(control_plane: &ControlPlane) -> Result<Vec<String>> {
     let cluster = ["get", "clusterroles,clusterrolebindings", "-o", "name"];
     let own = ["get", "-n", NAMESPACE, "roles,rolebindings,serviceaccounts", "-o", "name"];
@@ -400,7 +400,7 @@ async fn of_wmco(control_plane: &ControlPlane) -> Result<Vec<String>> {
     for args in [&cluster[..], &own[..]] {
         let output = control_plane.kubectl(args).await?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // The ClusterRoles of the OperatorGroup are not WMCO's: it serves this operator, too.
+        // Without the ClusterRoles of the OperatorGroup, which serves this operator, too.
         let names = ["/system-wicd-nodes", "/windows-instance-config-daemon", "/manager-role", "/prometheus-k8s"];
         found.extend(text.lines().filter(|line| names.iter().any(|name| line.contains(name))).map(str::to_owned));
     }
@@ -438,7 +438,7 @@ async fn our_release_stands_beside_wmco_and_stays_when_that_goes() -> Result<()>
     let gone = async || matches!(judged.versions().get_opt(&wmco.name).await, Ok(None));
     judged.eventually("WMCO's version is gone", &gone).await?;
 
-    // All of ours is there, and works.
+    // This operator's release is complete, and works.
     judged.until_succeeded(&bundles[0].name).await?;
     let hosts = world.hosts("beside", 1).await?;
     world.join("beside", &spec(&hosts)).await?;

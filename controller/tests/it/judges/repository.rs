@@ -1,4 +1,4 @@
-//! Repository that Flux applies: the example's objects, from a Git repository behind a real server.
+//! Flux, with a Git repository on a real server: it applies the objects of the example.
 
 use std::sync::Mutex;
 
@@ -28,7 +28,7 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// Starts Flux.
+    /// Starts a Git server and Flux.
     pub(crate) async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let origin = Origin::new();
         let server = Server::new(origin.root());
@@ -92,7 +92,7 @@ impl Repository {
         self.until(kind, name, "it is reconciled", handled).await.map(drop)
     }
 
-    /// Waits until an object of Flux is Ready or not, for a reason.
+    /// Waits until the condition Ready of a Flux object has this status and reason, and returns the object.
     pub(crate) async fn until_says(&self, kind: &str, name: &str, status: &str, reason: &str) -> Result<Value> {
         let says = |object: &Value| {
             let conditions = object["status"]["conditions"].as_array();

@@ -1,4 +1,4 @@
-//! Facts of the cluster that change while the node runs: each reaches the host, and disturbs no more than necessary.
+//! Cluster facts that change while the node runs: each change reaches the host, and disturbs no more than necessary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::{POOL, SERVICES, World, facts, the_endpoint};
 
-/// Returns the processes of each service: under kube-log-runner two, otherwise one.
+/// Returns the processes of each service: two under kube-log-runner, otherwise one.
 pub(super) async fn processes(world: &World) -> Result<BTreeMap<&'static str, BTreeSet<u32>>> {
     let all = world.host.processes().await?;
     let of = |program: &str| all.iter().filter(|p| p.command.contains(program)).map(|p| p.pid).collect();
     Ok(SERVICES.iter().map(|(service, program)| (*service, of(program))).collect())
 }
 
-/// Returns the services with no process left from `before`. A service that has kept some processes and not others is an error. wicd itself does
-/// not count: it is started again with each version.
+/// Returns the services with no process left from `before`. A service that has kept only some of its processes is an error. wicd is left out,
+/// because it restarts with each version.
 fn restarted(
     before: &BTreeMap<&'static str, BTreeSet<u32>>,
     after: &BTreeMap<&'static str, BTreeSet<u32>>,
@@ -48,13 +48,14 @@ pub(super) fn reached(pool: &WindowsNodePool) -> Option<String> {
     status.desired_version.filter(|_| is_done)
 }
 
-/// Waits until the node follows another version than `old`.
+/// Waits until the node follows a version other than `old`.
 pub(super) async fn follows_another(world: &World, old: &str) -> Result<()> {
     let is_other = async || Ok(reached(&pool(world).await?).is_some_and(|version| version != old));
     world.wait("the node follows a change", is_other).await
 }
 
-/// Writes an object of the cluster, waits until the node follows, and compares the services that were restarted. The pod network stays.
+/// Writes an object of the cluster, waits until the node follows, and checks that exactly the expected services were restarted and that the pod
+/// network has stayed.
 async fn change(world: &World, object: &Value, expected: &[&'static str]) -> Result<()> {
     ensure!(keeps_endpoint(world, object, expected).await?, "the endpoint is another one");
     Ok(())

@@ -1,4 +1,4 @@
-//! Objects of an OpenShift cluster that hold its facts, and their counterparts on hosts.
+//! Objects of an OpenShift cluster that define its facts, and checks of their counterparts on hosts.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use super::{World, cmd, on_drive};
 
 /// Registry key under which Windows keeps the certificates that the machine trusts.
 const TRUSTED: &str = r"HKLM\Software\Microsoft\SystemCertificates\Root\Certificates";
-/// Registry, and the mirrors that it has one after the other.
+/// Image registry that has mirrors.
 const REGISTRY: &str = "registry.example.com:5000";
 pub(super) const MIRRORS: [&str; 2] = ["mirror-1.example.com:5000", "mirror-2.example.com:5000"];
 pub(super) const PROXIES: [&str; 2] = ["http://proxy-1.example.com:3128", "http://proxy-2.example.com:3128"];
@@ -23,13 +23,13 @@ fn config(kind: &str, name: &str, fields: &Value) -> Value {
     object
 }
 
-/// Returns the infrastructure of a cluster on Azure, whose nodes a cloud controller manager initialises.
+/// Returns the Infrastructure object of a cluster on Azure, whose nodes a cloud controller manager initialises.
 pub(super) fn infrastructure(api_server: &str) -> Value {
     let status = json!({"platformStatus": {"type": "Azure"}, "apiServerInternalURI": api_server});
     config("Infrastructure", "cluster", &json!({"status": status}))
 }
 
-/// Returns the cluster network, OVN-Kubernetes.
+/// Returns the Network object of a cluster with OVN-Kubernetes.
 pub(super) fn network() -> Value {
     let spec = json!({"serviceNetwork": ["10.96.0.0/16"]});
     config("Network", "cluster", &json!({"spec": spec, "status": {"networkType": "OVNKubernetes"}}))
@@ -44,19 +44,19 @@ pub(super) fn overlay(port: u16) -> Value {
     })
 }
 
-/// Returns the cluster's proxy, as its network operator has checked it.
+/// Returns the cluster's Proxy object, with a status as its network operator sets it.
 pub(super) fn proxy(url: &str) -> Value {
     let status = json!({"httpProxy": url, "httpsProxy": url, "noProxy": ".cluster.local,.svc"});
     config("Proxy", "cluster", &json!({"status": status}))
 }
 
-/// Returns the mirror of the registry.
+/// Returns an ImageDigestMirrorSet with a mirror of the registry.
 pub(super) fn mirrors(mirror: &str) -> Value {
     let rules = json!({"imageDigestMirrors": [{"source": REGISTRY, "mirrors": [mirror]}]});
     config("ImageDigestMirrorSet", "factory", &json!({"spec": rules}))
 }
 
-/// Returns a pull secret with logins of both mirrors.
+/// Returns a pull secret with logins for both mirrors.
 pub(super) fn pull_secret(password: &str) -> Value {
     let login = json!({"username": "robot", "password": password});
     let auths = json!({"auths": {MIRRORS[0]: login, MIRRORS[1]: login}});
@@ -67,7 +67,7 @@ pub(super) fn pull_secret(password: &str) -> Value {
     })
 }
 
-/// Returns the ConfigMap with the certificate that the machines of the cluster trust.
+/// Returns the ConfigMap `trusted-ca` with a certificate that the machines of the cluster trust.
 pub(super) fn trusted_ca(certificate: &rcgen::Certificate) -> Value {
     let namespace = api::names::DEFAULT_NAMESPACE;
     json!({
@@ -100,7 +100,7 @@ pub(super) fn logs_in_with(world: &World, password: &str) -> Result<bool> {
     Ok(config.contains(&BASE64.encode(format!("robot:{password}"))) || config.contains(password))
 }
 
-/// Reports whether the service is given this proxy, and may reach the API server without it.
+/// Reports whether the service has this proxy, and the API server in its `NO_PROXY`.
 pub(super) async fn uses_proxy(world: &World, service: &str, url: &str) -> Result<bool> {
     let key = format!(r"HKLM\System\CurrentControlSet\Services\{service}");
     let variables = cmd(&world.host, &format!("reg query {key} /v Environment")).await?;

@@ -1,4 +1,4 @@
-//! Scripts of an Argo CD customization, run on objects as Argo CD runs them (`tools/testbed/argocd`).
+//! Runs the scripts of an Argo CD customization on objects, as Argo CD does (`tools/testbed/argocd`).
 
 use std::{
     io::Write as _,
@@ -20,7 +20,7 @@ struct Answer {
     error: String,
 }
 
-/// Finds or builds the program: half a minute.
+/// Finds or builds the program, which takes half a minute.
 fn program() -> Result<PathBuf> {
     let inputs = [
         include_str!("../../argocd/go.mod"),
@@ -33,16 +33,16 @@ fn program() -> Result<PathBuf> {
     })
 }
 
-/// Runs a script on each object, and returns the table that it returns.
+/// Runs a script on each object, and returns the tables that the script returns.
 ///
 /// # Errors
-/// When the program cannot be built, or a script fails.
+/// Fails when the program cannot be built, or a script fails.
 pub fn run_lua(script: &str, objects: &[Value]) -> Result<Vec<Value>> {
     let mut program = Command::new(program()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
     let requests: Vec<String> =
         objects.iter().map(|object| json!({"script": script, "object": object}).to_string()).collect();
-    // Its answers wait in a pipe, which may be full before it has read everything.
+    // A thread writes the requests: the pipe of the answers may be full before the program has read everything.
     let writer = std::thread::spawn(move || requests.iter().try_for_each(|text| input.write_all(text.as_bytes())));
     let output = program.wait_with_output()?;
     writer.join().ok().context("a panic")??;

@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use super::{Run as _, built_once, cache_dir, go_build, key, say};
 
-/// Finds or builds crane: half a minute the first time.
+/// Finds or builds crane, which takes half a minute the first time.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn crane() -> Result<PathBuf> {
     let inputs = [include_str!("../../crane/go.mod"), include_str!("../../crane/go.sum")];
     let dir = cache_dir()?.join(format!("crane-{}", key(&inputs)));

@@ -1,4 +1,4 @@
-//! `crdbudget`: what an API server refuses of a CustomResourceDefinition (`tools/testbed/crdbudget`).
+//! `crdbudget`: checks a CustomResourceDefinition with the code of an API server (`tools/testbed/crdbudget`).
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use super::{Set, built_once, cache_dir, key, say};
 
-/// Finds or builds crdbudget with the code of an API server, of one of the versions [`super::KUBERNETES`]: a minute.
+/// Finds or builds crdbudget with the code of an API server, of one of the versions [`super::KUBERNETES`]. A build takes a minute.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn crdbudget(kubernetes: &str) -> Result<PathBuf> {
     let set = Set::of(kubernetes)?;
     let dir = cache_dir()?

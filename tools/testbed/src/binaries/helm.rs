@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use super::{Run as _, built_once, cache_dir, go_build, key, say};
 
-/// Finds or builds Helm: about 6 minutes the first time.
+/// Finds or builds Helm, which takes about 6 minutes the first time.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn helm() -> Result<PathBuf> {
     let inputs = [include_str!("../../helm/go.mod"), include_str!("../../helm/go.sum")];
     let dir = cache_dir()?.join(format!("helm-{}", key(&inputs)));

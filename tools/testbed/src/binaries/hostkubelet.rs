@@ -1,6 +1,6 @@
-//! `hostkubelet`: the real kubelet with the machine taken out, for Wine and for Linux (`tools/testbed/go/hostkubelet`).
+//! `hostkubelet`: the real kubelet without its access to the machine, for Wine and for Linux (`tools/testbed/go/hostkubelet`).
 //!
-//! No upstream file is kept. The few that have to differ are made here from the pinned modules and laid over them with
+//! This repository contains no upstream file. The few that must differ are generated from the pinned modules and replace them with
 //! `go build -overlay`. Go refuses an overlay of a file inside its module cache, so such a module is replaced by a
 //! symbolic link to its folder there.
 
@@ -22,11 +22,11 @@ use super::{
 pub enum Platform {
     /// `hostkubelet.exe`, which runs under Wine.
     Windows,
-    /// `hostkubelet`, a Linux process whose node says that it is a Windows one.
+    /// `hostkubelet`, a Linux process whose node reports that it runs Windows.
     Linux,
 }
 
-/// A file of a module, and how it is to differ.
+/// Changes of a file in a module.
 struct Edit {
     file: &'static str,
     /// Replaced text, its replacement, and how often the text has to occur: another number means that upstream changed.
@@ -44,16 +44,16 @@ const WINDOWS: &[Edit] = &[Edit {
     ],
 }];
 
-/// Edits for Linux: the node would report the platform that it was compiled for.
+/// Edits for Linux: without them, the node reports the platform that it was compiled for.
 const LINUX: &[Edit] = &[
     Edit { file: "pkg/kubelet/kubelet_node_status.go", replace: &[("goruntime.GOOS", "\"windows\"", 4)] },
     Edit { file: "pkg/kubelet/nodestatus/setters.go", replace: &[("goruntime.GOOS", "\"windows\"", 1)] },
 ];
 
-/// Finds or builds hostkubelet: about 3 minutes the first time.
+/// Finds or builds hostkubelet, which takes about 3 minutes the first time.
 ///
 /// # Errors
-/// When it is missing and cannot be built, for example because a file of Kubernetes is not as the edits expect, or the cache
+/// Fails when it is missing and cannot be built, for example because a file of Kubernetes is not as the edits expect, or the cache
 /// cannot be written.
 pub fn host_kubelet(platform: Platform) -> Result<PathBuf> {
     let inputs = [GO_MOD, GO_SUM, include_str!("../../go/hostkubelet/main.go"), include_str!("hostkubelet.rs")];
@@ -79,7 +79,7 @@ pub fn host_kubelet(platform: Platform) -> Result<PathBuf> {
     })
 }
 
-/// Writes the changed files, a go.mod that leads to them and the overlay file, whose path it returns.
+/// Writes the changed files, a go.mod that uses them, and the overlay file. Returns the path of the overlay file.
 fn lay_over(work: &Path, module: &str, edits: &[Edit]) -> Result<PathBuf> {
     fs::create_dir_all(work)?;
     let link = work.join("module");
@@ -112,7 +112,7 @@ fn module_dir(module: &str) -> Result<String> {
     go("list").args(["-m", "-f", "{{.Dir}}", module]).read()
 }
 
-/// `go_mod` with `module` taken from the folder `dir`.
+/// Returns `go_mod` with `module` replaced by the folder `dir`.
 fn replace_module(go_mod: &str, module: &str, dir: &Path) -> String {
     let old = format!("\t{module} => ");
     let others: String = go_mod.lines().filter(|line| !line.starts_with(&old)).flat_map(|line| [line, "\n"]).collect();

@@ -1,4 +1,4 @@
-//! `kstatus`: what the library by which Flux and others wait makes of objects (`tools/testbed/kstatus`).
+//! `kstatus`: computes the status of objects with the library by which Flux and others wait (`tools/testbed/kstatus`).
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use super::{Run as _, built_once, cache_dir, go_build, key};
 
-/// Finds or builds kstatus: seconds.
+/// Finds or builds kstatus, which takes seconds.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn kstatus() -> Result<PathBuf> {
     let inputs = [
         include_str!("../../kstatus/go.mod"),

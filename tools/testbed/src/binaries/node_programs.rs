@@ -1,4 +1,4 @@
-//! Real programs of a node, built for Windows, which [Wine](crate::wine::Prefix) runs as far as they go without one.
+//! Real programs of a node, built for Windows, which [Wine](crate::wine::Prefix) runs as far as possible without a node.
 
 use std::{fs, path::PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::{Run as _, Set, built_once, cache_dir, go_build, key, say, workspace_root};
 
-/// Program of a module of Go.
+/// Program in a Go module.
 pub struct NodeProgram {
     /// Folder of the module, in the repository.
     module: &'static str,
@@ -27,19 +27,19 @@ pub const WINDOWS_EXPORTER: NodeProgram = NodeProgram {
     module: "tools/xtask/payload/windows_exporter",
     package: "github.com/prometheus-community/windows_exporter",
 };
-/// CNI plugin of the payload: overlay networks.
+/// CNI plugin of the payload for overlay networks.
 pub const WIN_OVERLAY: NodeProgram = NodeProgram {
     module: "tools/xtask/payload/cni",
     package: "github.com/containernetworking/plugins/plugins/main/windows/win-overlay",
 };
-/// CNI plugin of the payload: addresses.
+/// CNI plugin of the payload for addresses.
 pub const HOST_LOCAL: NodeProgram = NodeProgram {
     module: WIN_OVERLAY.module,
     package: "github.com/containernetworking/plugins/plugins/ipam/host-local",
 };
 
 impl NodeProgram {
-    /// Folder of the module, and key of what it pins.
+    /// Returns the folder of the module, and a hash of its pinned versions.
     fn pinned(&self) -> Result<(PathBuf, String)> {
         let folder = workspace_root().join(self.module);
         let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(folder.join(name)));
@@ -48,7 +48,7 @@ impl NodeProgram {
     }
 }
 
-/// Finds or builds a program: about a minute.
+/// Finds or builds a program, which takes about a minute.
 ///
 /// # Errors
 /// Fails when it is missing and cannot be built, or the cache cannot be written.
@@ -60,7 +60,7 @@ pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
     })
 }
 
-/// Finds or builds containerdjudge (`tools/testbed/containerdjudge`) with the code of a containerd: about a minute.
+/// Finds or builds containerdjudge (`tools/testbed/containerdjudge`) with the code of a containerd, which takes about a minute.
 ///
 /// # Errors
 /// Fails when it is missing and cannot be built, or the cache cannot be written.
@@ -72,7 +72,7 @@ pub fn containerdjudge(containerd: &NodeProgram) -> Result<PathBuf> {
     built_once(&dir, NAME, |out| go_build().current_dir(folder).arg("-o").arg(out).arg(source).run())
 }
 
-/// Finds or builds `kubelet` or `kube-proxy` of one of the versions [`super::KUBERNETES`]: minutes.
+/// Finds or builds `kubelet` or `kube-proxy` of one of the versions [`super::KUBERNETES`], which takes minutes.
 ///
 /// # Errors
 /// Fails when it is missing and cannot be built, or the cache cannot be written.
@@ -86,7 +86,7 @@ pub fn of_kubernetes(name: &str, version: &str) -> Result<PathBuf> {
 }
 
 const NODEJUDGE: &str = include_str!("../../nodejudge/main.go");
-/// Beginning of a file of nodejudge whose rest is kubelet's [`RESERVED`].
+/// Beginning of a source file for nodejudge, before kubelet's function [`RESERVED`].
 const RESERVED_IMPORTS: &str = r#"package main
 
 import (
@@ -98,13 +98,13 @@ import (
 )
 
 "#;
-/// Beginning of the function with which kubelet reads reserved resources when it starts. Its package keeps it to itself.
+/// Beginning of the function with which kubelet parses reserved resources when it starts. It is private to its package.
 const RESERVED: &str = "func parseResourceList(";
 
-/// Finds or builds nodejudge (`tools/testbed/nodejudge`) with the code of one of the versions [`super::KUBERNETES`]: minutes.
+/// Finds or builds nodejudge (`tools/testbed/nodejudge`) with the code of one of the versions [`super::KUBERNETES`], which takes minutes.
 ///
 /// # Errors
-/// Fails when it is missing and cannot be built, for example because kubelet has no such function as is expected, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, for example because kubelet lacks the expected function, or the cache cannot be written.
 pub fn nodejudge(kubernetes: &str) -> Result<PathBuf> {
     let set = Set::of(kubernetes)?;
     let dir = cache_dir()?
@@ -112,7 +112,7 @@ pub fn nodejudge(kubernetes: &str) -> Result<PathBuf> {
     built_once(&dir, "nodejudge.exe", |out| {
         say(&format!("building nodejudge for Kubernetes {kubernetes} (minutes, once)"));
         let reserved = function(&set.read("cmd/kubelet/app/server.go")?, RESERVED)?;
-        // Go takes files of one folder alone.
+        // All Go files must be in one folder.
         let sources = tempfile::tempdir()?;
         let [main, of_kubelet] = ["main.go", "reserved.go"].map(|name| sources.path().join(name));
         fs::write(&main, NODEJUDGE)?;
@@ -121,7 +121,7 @@ pub fn nodejudge(kubernetes: &str) -> Result<PathBuf> {
     })
 }
 
-/// Returns the function of a Go source that begins so.
+/// Returns the function of a Go source that begins with this text.
 fn function(source: &str, begins: &str) -> Result<String> {
     let (_, rest) = source.split_once(&format!("\n{begins}")).with_context(|| format!("there is no {begins}"))?;
     let (body, _) = rest.split_once("\n}\n").context("the function has no end")?;

@@ -9,18 +9,18 @@ use anyhow::{Context as _, Result};
 
 use super::{Run as _, built_once, cache_dir, find, say};
 
-/// Finds promtool on the PATH, or takes it out of Debian's package `prometheus`, without installing that.
+/// Finds promtool in `$PATH`, or extracts it from Debian's package `prometheus`, without installing the package.
 ///
 /// # Errors
-/// When it is missing and cannot be downloaded, or the cache cannot be written.
+/// Fails when it is missing and cannot be downloaded, or the cache cannot be written.
 pub fn promtool() -> Result<PathBuf> {
     of_package("promtool")
 }
 
-/// Finds Prometheus where [`promtool`] finds promtool.
+/// Finds Prometheus in the same places as [`promtool`].
 ///
 /// # Errors
-/// As [`promtool`].
+/// Fails as [`promtool`] does.
 pub fn prometheus() -> Result<PathBuf> {
     of_package("prometheus")
 }

@@ -8,34 +8,34 @@ use super::{GO_MOD, GO_SUM, KUBERNETES_VERSION, Run as _, built_once, cache_dir,
 
 const SERVICE: &str = include_str!("../../go/winservice/winservice.go");
 
-/// Finds or builds hostcontainerd (`tools/testbed/go/hostcontainerd`): seconds.
+/// Finds or builds hostcontainerd (`tools/testbed/go/hostcontainerd`), which takes seconds.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn host_containerd() -> Result<PathBuf> {
     build("hostcontainerd", include_str!("../../go/hostcontainerd/main.go"))
 }
 
-/// Finds or builds hostoverlay, which takes the place of hybrid-overlay-node (`tools/testbed/go/hostoverlay`): about a minute.
+/// Finds or builds hostoverlay, which replaces hybrid-overlay-node (`tools/testbed/go/hostoverlay`). A build takes about a minute.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn host_overlay() -> Result<PathBuf> {
     build("hostoverlay", include_str!("../../go/hostoverlay/main.go"))
 }
 
-/// Finds or builds hostproxy, which takes the place of kube-proxy (`tools/testbed/go/hostproxy`): about a minute.
+/// Finds or builds hostproxy, which replaces kube-proxy (`tools/testbed/go/hostproxy`). A build takes about a minute.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn host_proxy() -> Result<PathBuf> {
     build("hostproxy", include_str!("../../go/hostproxy/main.go"))
 }
 
-/// Finds or builds kube-log-runner, the real one: seconds.
+/// Finds or builds the real kube-log-runner, which takes seconds.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn log_runner() -> Result<PathBuf> {
     const NAME: &str = "kube-log-runner";
     let dir = cache_dir()?.join(format!("{NAME}-{KUBERNETES_VERSION}-{}", key(&[GO_MOD, GO_SUM])));
@@ -51,10 +51,10 @@ pub fn log_runner() -> Result<PathBuf> {
     })
 }
 
-/// Finds or builds hostnodemanager, which takes the place of azure-cloud-node-manager (`tools/testbed/hostnodemanager`): about two minutes.
+/// Finds or builds hostnodemanager, which replaces azure-cloud-node-manager (`tools/testbed/hostnodemanager`). A build takes about two minutes.
 ///
 /// # Errors
-/// When it is missing and cannot be built, or the cache cannot be written.
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn host_node_manager() -> Result<PathBuf> {
     const NAME: &str = "hostnodemanager";
     let inputs = [

@@ -7,7 +7,7 @@ use devenv::{WINDOWS_TARGET as TARGET, has_windows_target};
 
 use super::{Run as _, forget_caller, say, with_progress, workspace_root};
 
-/// Folder of cargo of its own: a test runs while the cargo that started it may hold the lock of the usual one.
+/// Returns a separate target folder: the cargo that started a test may hold the lock of the usual one.
 fn target_dir() -> PathBuf {
     let workspace = workspace_root();
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), |dir| workspace.join(dir)).join("windows")
@@ -17,16 +17,16 @@ fn exe() -> PathBuf {
     target_dir().join(TARGET).join("wicd/wicd.exe")
 }
 
-/// Reports whether `wicd.exe` was built before. It may have to be brought up to date.
+/// Reports whether `wicd.exe` is built. It may be out of date.
 pub(super) fn is_built() -> bool {
     exe().is_file()
 }
 
-/// Builds `wicd.exe` from this workspace and returns its path. Cargo decides whether anything is to be done; the first
+/// Builds `wicd.exe` from this workspace and returns its path. Cargo rebuilds it only if necessary; the first
 /// build takes minutes. `wicd.exe` needs the GNU linker for Windows (`x86_64-w64-mingw32-gcc`).
 ///
 /// # Errors
-/// When cargo fails, or builds no `wicd.exe`.
+/// Fails when cargo fails, or builds no `wicd.exe`.
 pub fn wicd_exe() -> Result<PathBuf> {
     let (workspace, target_dir) = (workspace_root(), target_dir());
     say("bringing wicd.exe up to date (minutes the first time)");

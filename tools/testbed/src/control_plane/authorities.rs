@@ -1,12 +1,12 @@
-//! The authorities of a control plane, what they have signed, and their rotation.
+//! Authorities of a control plane, their certificates, and their rotation.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `ca.crt`, `ca.key` | signs clients and what nodes request, and the API server until it is rotated |
-//! | `roots.crt` | whom clients of the API server trust: `kube-root-ca.crt` in every namespace |
-//! | `server.crt`, `server.key` | what the API server serves with |
-//! | `clients.crt` | whom the API server and kubelets trust as clients |
-//! | `kubelet-client.crt`, `kubelet-client.key` | what the API server goes to kubelets with |
+//! | `ca.crt`, `ca.key` | authority of clients and of the certificates for nodes, and of the API server until it is rotated |
+//! | `roots.crt` | authorities that clients of the API server trust: `kube-root-ca.crt` in every namespace |
+//! | `server.crt`, `server.key` | serving certificate of the API server |
+//! | `clients.crt` | authorities of clients that the API server and kubelets trust |
+//! | `kubelet-client.crt`, `kubelet-client.key` | client certificate of the API server for kubelets |
 
 use std::{
     fs,
@@ -39,11 +39,11 @@ pub enum CaRotation {
     BothTrusted,
     /// The new authorities are in use, and the old ones are still trusted.
     NewInUse,
-    /// The old authorities are trusted no more.
+    /// The old authorities are no longer trusted.
     Done,
 }
 
-/// All authorities.
+/// Authorities of a control plane.
 #[derive(Debug)]
 pub(super) struct Authorities {
     /// Authority of clients and nodes, and of the API server at first.
@@ -62,17 +62,17 @@ impl Authorities {
         })
     }
 
-    /// Returns all authorities that may sign the API server at some time: an administrator's client goes on.
+    /// Returns all authorities that may sign the API server at some time, so that an administrator's client keeps working.
     pub(super) fn all_roots(&self) -> String {
         pem(&self.first) + &pem(&self.next_server)
     }
 
-    /// A client certificate for kubelets, of the authority at first or of the next one.
+    /// Returns a client certificate for kubelets, signed by the first authority or by the next one.
     pub(super) fn kubelet_client(&self, next: bool) -> Result<Identity> {
         self.kubelet_clients[usize::from(next)].client("kube-apiserver-kubelet-client", &["system:masters"])
     }
 
-    /// The authorities of the API server's clients.
+    /// Returns the authorities of the API server's clients.
     pub(super) fn clients(&self, at: CaRotation) -> String {
         let [old, new] = &self.kubelet_clients;
         pem(&self.first) + &trusted(at, old, new)
@@ -117,12 +117,12 @@ impl Authorities {
 }
 
 impl ControlPlane {
-    /// Rotates the authority of the API server, and that of the certificate with which it goes to kubelets, up to `to`.
-    /// The trusted authorities are published by what does so in a real cluster. The API server runs all the while, but for a restart with its
-    /// new certificates.
+    /// Rotates the authorities of the API server and of its client certificate for kubelets, up to `to`. As in a real
+    /// cluster, the controller manager and the API server publish the trusted authorities. The API server keeps running, except for a restart
+    /// with its new certificates.
     ///
     /// # Errors
-    /// When a file cannot be written, or the control plane is not ready within 3 minutes.
+    /// Fails when a file cannot be written, or the control plane is not ready within 3 minutes.
     pub async fn rotate(&self, to: CaRotation) -> Result<()> {
         self.is_changed.store(true, Ordering::Relaxed);
         self.authorities.trust(self.dir.path(), to)?;
@@ -135,7 +135,7 @@ impl ControlPlane {
         self.wait_until_ready().await?;
         if to == CaRotation::Done {
             self.refuses(&self.kubelet_client(false)?).await?;
-            // The API server itself takes none out before it has expired.
+            // The API server itself removes no authority before it has expired.
             let map = json!({"data": {"client-ca-file": self.authorities.clients(to)}}).to_string();
             let name = "extension-apiserver-authentication";
             succeeded(self.kubectl(&["patch", "configmap", "-n", "kube-system", name, "-p", &map]).await?)?;
@@ -143,7 +143,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Waits until the API server, which reads again whom it trusts, refuses a client.
+    /// Waits until the API server, which reloads its trusted authorities, refuses a client.
     async fn refuses(&self, identity: &Identity) -> Result<()> {
         use base64::{Engine as _, prelude::BASE64_STANDARD};
         let mut kubeconfig = Kubeconfig::read_from(&self.kubeconfig)?;
@@ -154,7 +154,7 @@ impl ControlPlane {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let deadline = Instant::now() + START;
         loop {
-            // A client of its own for each attempt: who is connected stays so.
+            // A new client for each attempt: existing connections stay authenticated.
             let client = Client::try_from(config.clone())?;
             match client.request_text(http::Request::get("/api/v1/namespaces").body(Vec::new())?).await {
                 Err(kube::Error::Api(status)) if status.code == 401 => return Ok(()),
@@ -164,18 +164,18 @@ impl ControlPlane {
         }
     }
 
-    /// A certificate with which the API server goes to kubelets, of the authority before the rotation or of the one after it.
+    /// Returns a client certificate of the API server for kubelets, from the authority before the rotation or from the one after it.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Fails when it cannot be made.
     pub fn kubelet_client(&self, next: bool) -> Result<Identity> {
         self.authorities.kubelet_client(next)
     }
 
-    /// A client certificate as [`ControlPlane::client_certificate`], issued `age` ago and valid for `life`.
+    /// Returns a client certificate as [`ControlPlane::client_certificate`] does, issued `age` ago and valid for `life`.
     ///
     /// # Errors
-    /// As [`ControlPlane::client_certificate`].
+    /// Fails as [`ControlPlane::client_certificate`] does.
     pub fn old_certificate(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
         self.authorities.first.old_client(user, groups, age, life)
     }
@@ -193,7 +193,7 @@ fn trusted(at: CaRotation, old: &Authority, new: &Authority) -> String {
     }
 }
 
-/// Replaces a file in one step: the API server reads some files again while it runs.
+/// Replaces a file atomically: the API server reloads some files while it runs.
 fn replace(dir: &Path, name: &str, content: &str) -> Result<()> {
     let new = dir.join(format!("{name}.new"));
     fs::write(&new, content).and_then(|()| fs::rename(&new, dir.join(name))).with_context(|| format!("write {name}"))

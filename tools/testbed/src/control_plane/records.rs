@@ -1,4 +1,4 @@
-//! What etcd holds of a cluster, and its way back to an earlier state. The API server and the controllers see the changes by their watches.
+//! Records of a cluster in etcd, and the return to an earlier state. The API server and the controllers see the changes by their watches.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use super::ControlPlane;
 
 /// First key of the API server's records, and the first one after them.
 const KEYS: [&str; 2] = ["/registry/", "/registry0"];
-/// Records that the programs of the control plane write all the time.
+/// Records that the programs of the control plane update all the time.
 const OF_PROGRAMS: [&str; 2] = ["/registry/leases/", "/registry/masterleases/"];
-/// Number of operations that etcd takes at once.
+/// Number of operations in one transaction of etcd.
 const AT_ONCE: usize = 100;
 
 /// Keys and values, both in Base64.
@@ -28,7 +28,7 @@ impl ControlPlane {
         Ok(records.iter().map(|record| (text(&record["key"]), text(&record["value"]))).collect())
     }
 
-    /// Makes the records those of an earlier time, and fails if clients go on to change them.
+    /// Restores the records of an earlier time. Fails if clients keep changing them.
     pub(crate) async fn go_back_to(&self, earlier: &Records) -> Result<()> {
         for _ in 0..20 {
             let changes = changes(&self.records().await?, earlier);
@@ -39,7 +39,7 @@ impl ControlPlane {
                 let answer = self.etcd("/v3/kv/txn", &json!({"success": some})).await?;
                 ensure!(answer["succeeded"] == true, "etcd refuses to go back: {answer}");
             }
-            // What follows from the change, as a controller's answer to it, is seen in the next round.
+            // The next round sees the consequences of the change, such as a controller's reaction to it.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
         anyhow::bail!("the cluster goes on to change")

@@ -1,6 +1,6 @@
-//! Real Git servers over https and ssh on loopback, and a repository behind it with a work tree.
+//! Real Git servers over https and SSH on loopback, and a repository with a work tree for them.
 //!
-//! Servers and repository are made with the program `git`, which only tests start. What cannot be done fails the test at once.
+//! Servers and repository use the program `git`, which only tests start. A failure panics, which fails the test at once.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail tests")]
 #![allow(missing_docs, reason = "their names say what they are")]

@@ -1,4 +1,4 @@
-//! A repository with a work tree, made with git.
+//! Repository with a work tree, created with git.
 
 use std::{
     fs,
@@ -16,14 +16,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Makes a repository with one commit on `main`: `hosts.yaml`.
+    /// Creates a repository with one commit on `main`: `hosts.yaml`.
     pub fn new() -> Self {
         let origin = Self::empty(&[]);
         origin.commit("hosts.yaml", "a: 1\n", "First");
         origin
     }
 
-    /// Makes a repository without a commit.
+    /// Creates a repository without a commit.
     pub fn empty(options: &[&str]) -> Self {
         let origin = Self { dir: TempDir::new().unwrap() };
         fs::create_dir(origin.work()).unwrap();
@@ -39,7 +39,7 @@ impl Origin {
         self.dir.path().join("work")
     }
 
-    /// Output of git, with a fixed author and a time of its own.
+    /// Runs git with a fixed author and time, and returns its output.
     pub fn git(&self, args: &[&str]) -> String {
         let mut command = Command::new("git");
         command.current_dir(self.work()).args(args).stdin(Stdio::null());
@@ -55,7 +55,7 @@ impl Origin {
         fs::write(path, text).unwrap();
     }
 
-    /// Commits all that is there, and returns the commit.
+    /// Commits all changes, and returns the commit.
     pub fn commit_all(&self, message: &str) -> String {
         self.git(&["add", "-A"]);
         self.git(&["commit", "-q", "--allow-empty", "-m", message]);
@@ -68,7 +68,7 @@ impl Origin {
         self.commit_all(message)
     }
 
-    /// Adds a number of commits to `main`, all at once: each writes what `write` gives it.
+    /// Adds a number of commits to `main`, all at once. Each contains the files that `write` returns for it.
     pub fn grow(&self, commits: u32, write: impl Fn(u32) -> Vec<(String, Vec<u8>)>) {
         let mut stream = Vec::new();
         for n in 0..commits {
@@ -93,7 +93,7 @@ impl Origin {
         self.git(&["reset", "-q", "--hard"]);
     }
 
-    /// Adds a number of versions of `hosts.yaml`.
+    /// Adds a number of commits that change `hosts.yaml`.
     pub fn more(&self, commits: u32, word: &str) {
         self.grow(commits, |n| vec![("hosts.yaml".to_owned(), format!("{word}: {n}\n").into_bytes())]);
     }
@@ -110,7 +110,7 @@ pub fn isolated(command: &mut Command, home: &Path) {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)
         .env("GIT_CONFIG_NOSYSTEM", "1")
-        // Of other owners than the one who runs the test, where that is in a container.
+        // In a container, the files may have another owner than the user who runs the test.
         .env("GIT_CONFIG_COUNT", "1")
         .env("GIT_CONFIG_KEY_0", "safe.directory")
         .env("GIT_CONFIG_VALUE_0", "*");

@@ -1,4 +1,4 @@
-//! A Git server over https: `git http-backend`, and whatever a test puts in front of it.
+//! Git server over https: `git http-backend`, with responses of a test in front of it.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -33,17 +33,17 @@ impl Asked {
     }
 }
 
-/// Answer of a test in Git's place.
+/// Response of a test instead of Git's.
 pub enum Reply {
     /// Status, further headers, body.
     Full(u16, Vec<(&'static str, String)>, Vec<u8>),
-    /// The beginning of an answer, and then nothing for as long as the client waits.
+    /// Beginning of a response, followed by nothing for as long as the client waits.
     Stall(Vec<u8>),
-    /// Git's answer, a byte at a time.
+    /// Git's response, one byte at a time.
     Drip(Duration),
-    /// Git's answer to a client of its first protocol.
+    /// Git's response to a client of its first protocol.
     Old,
-    /// Git's answer as if it could not leave history out, in the newer or older protocol.
+    /// Git's response without the capability to truncate history, in the newer or older protocol.
     Whole(Protocol),
 }
 
@@ -78,7 +78,7 @@ impl Server {
             rule: Box::new(rule),
             log: Arc::clone(&log),
         });
-        // They end with the test's process; a client that hangs up ends its own.
+        // The threads end with the process. The thread of a connection ends when its client disconnects.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let backend = Arc::clone(&backend);
@@ -96,7 +96,7 @@ impl Server {
         format!("https://localhost:{}/{path}", self.port)
     }
 
-    /// Number of requests so far.
+    /// Returns the number of requests so far.
     pub fn asked(&self) -> usize {
         self.log.lock().unwrap().len()
     }
@@ -134,7 +134,7 @@ impl Backend {
             Some(Reply::Stall(beginning)) => {
                 wire.write_all(&beginning)?;
                 wire.flush()?;
-                // Until the client hangs up.
+                // Wait until the client disconnects.
                 let _ = wire.read(&mut [0]);
                 return Ok(());
             }
@@ -152,7 +152,7 @@ impl Backend {
         };
         let mut answer = self.git(&asked)?;
         if whole && asked.method == "GET" {
-            // An unknown word of the same length.
+            // Replace the capability by an unknown word of the same length.
             while let Some(at) = answer.windows(7).position(|word| word == b"shallow") {
                 answer[at..at + 7].copy_from_slice(b"hallows");
             }

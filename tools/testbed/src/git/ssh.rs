@@ -1,4 +1,4 @@
-//! A Git server over SSH: OpenSSH, and `git-shell` for the repositories below one folder.
+//! Git server over SSH: OpenSSH, and `git-shell` for the repositories below one folder.
 
 use std::{
     fmt::Write as _,
@@ -13,7 +13,7 @@ use russh::keys::{PrivateKey, PublicKey};
 use super::origin::{self, isolated};
 use crate::{deployment::new_key, openssh::OpenSsh};
 
-/// Server's treatment of the wish for a newer protocol.
+/// Treatment of the environment variable that requests a newer protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
     Taken,
@@ -52,12 +52,12 @@ impl SshServer {
         format!("ssh://{}@{}/{path}", self.openssh.user(), self.openssh.address())
     }
 
-    /// Line of `known_hosts` for the current host key of the server.
+    /// Returns the line of `known_hosts` for the current host key of the server.
     pub fn known_hosts(&self) -> String {
         self.known_as(self.openssh.host_key().public_key())
     }
 
-    /// Line of `known_hosts` as if the server had this host key.
+    /// Returns the line of `known_hosts` for the server with this host key.
     pub fn known_as(&self, key: &PublicKey) -> String {
         format!("[127.0.0.1]:{} {}\n", self.openssh.address().port(), key.to_openssh().unwrap())
     }
@@ -67,14 +67,14 @@ impl SshServer {
         self.openssh.set_host_key(new_key().unwrap()).unwrap()
     }
 
-    /// Commands that clients sent.
+    /// Returns the commands that clients sent.
     pub fn commands(&self) -> Vec<String> {
         fs::read_to_string(&self.commands).unwrap().lines().map(Into::into).collect()
     }
 }
 
-/// Script that gives a client's command to `git-shell`, with the root of the file system elsewhere. A command that has no path there is one
-/// that `git-shell` does not know.
+/// Returns a script that passes a client's command to `git-shell`, with `root` in front of its path. `git-shell` refuses a command that has no
+/// path there.
 fn script(root: &Path, commands: &Path) -> String {
     let mut script = "#!/bin/sh\n".to_owned();
     let mut git = Command::new("git");

@@ -1,4 +1,4 @@
-//! A certificate authority, and what it signs.
+//! Certificate authority and its certificates.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Authority {
     pub fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        // Of its own name: one with the name of another would be a forger, not a stranger.
+        // A unique name: with the name of a known authority, clients would report a bad signature instead of an unknown authority.
         params.distinguished_name.push(DnType::CommonName, format!("{:x?}", &key.public_key_raw()[..8]));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).unwrap().pem();
@@ -35,7 +35,7 @@ impl Authority {
         Signed { certificate, key: key.serialize_pem() }
     }
 
-    /// A server of this authority for `localhost`, that optionally requires client certificates.
+    /// Returns the configuration of a server with a certificate for `localhost`, which requires client certificates if `clients` is true.
     pub fn server(&self, clients: bool) -> Arc<ServerConfig> {
         let provider = Arc::new(ring::default_provider());
         let signed = self.sign("localhost");

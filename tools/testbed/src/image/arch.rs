@@ -1,23 +1,23 @@
-//! The processors of nodes on which the operator runs. What hosts get, the payload and `wicd.exe`, is for amd64 on each of them.
+//! Processors of nodes on which the operator runs. The files for hosts (the payload and `wicd.exe`) are for amd64 in all cases.
 
 use std::str::FromStr;
 
 use devenv::{ARM64_STATIC_TARGET, STATIC_TARGET};
 
-/// A processor.
+/// Processor architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arch {
     /// x86-64.
     #[default]
     Amd64,
-    /// ARM with 64 bits.
+    /// 64-bit ARM.
     Arm64,
 }
 
 impl Arch {
     const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
-    /// Name of the processor in images.
+    /// Returns the name of the processor in images.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -25,7 +25,7 @@ impl Arch {
         }
     }
 
-    /// The target for which the operator is compiled.
+    /// Returns the target for which the operator is compiled.
     pub fn target(self) -> &'static str {
         match self {
             Self::Amd64 => STATIC_TARGET,
@@ -33,7 +33,7 @@ impl Arch {
         }
     }
 
-    /// The C compiler. Debian's compiler for ARM is for another C library, of which nothing gets into the program: Rust brings its own musl.
+    /// Returns the C compiler. Debian's compiler for ARM is for another C library, which the program does not use: Rust brings its own musl.
     pub fn compiler(self) -> &'static str {
         match self {
             Self::Amd64 => "musl-gcc",
@@ -41,7 +41,7 @@ impl Arch {
         }
     }
 
-    /// The program that adds sections to a program.
+    /// Returns the program that adds sections to a program.
     pub fn objcopy(self) -> &'static str {
         match self {
             Self::Amd64 => "objcopy",
@@ -49,7 +49,7 @@ impl Arch {
         }
     }
 
-    /// Flags of the C compiler. Functions of other C libraries, and of their compiler's library, are not there when the program is linked.
+    /// Returns flags of the C compiler. They avoid functions of other C libraries and of the compiler's library, which the linker does not find.
     pub(super) fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Amd64 => &[],
@@ -57,7 +57,7 @@ impl Arch {
         }
     }
 
-    /// Advice on how to install what is missing.
+    /// Returns advice on how to install what is missing.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Amd64 => "`cargo xtask setup` installs what is missing",
@@ -69,7 +69,7 @@ impl Arch {
         }
     }
 
-    /// Reports whether a program is one for this processor, by the head of its ELF file.
+    /// Reports whether a program is for this processor, by its ELF header.
     pub fn runs(self, program: &[u8]) -> bool {
         let machine: u16 = match self {
             Self::Amd64 => 62,

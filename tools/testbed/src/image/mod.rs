@@ -1,11 +1,11 @@
-//! Images of the operator, built by buildah from nothing: no base image, no container that runs, and the same digest for the same files.
+//! Images of the operator, built by buildah without a base image and without a running container. The same files have the same digest.
 //!
 //! | image | layers |
 //! |---|---|
-//! | `windows-node-pools` | the payload, and above it the operator, what users run, `wicd.exe`, certificate authorities, the licence |
+//! | `windows-node-pools` | the payload, and above it the operator, the client, `wicd.exe`, certificate authorities, the licence |
 //! | `windows-node-pools-payload` | the same payload alone, for an image volume or an init container |
-//! | `windows-node-pools-slim` | the first without a payload |
-//! | `windows-node-pools-must-gather` | what users run, with a shell, for `oc adm must-gather` |
+//! | `windows-node-pools-slim` | the first image without a payload |
+//! | `windows-node-pools-must-gather` | the client with a shell, for `oc adm must-gather` |
 
 mod arch;
 pub mod must_gather;
@@ -45,14 +45,14 @@ const ABOUT_SLIM: &str = "Operator that turns Windows hosts into nodes, without 
 const ABOUT_PAYLOAD: &str = "Files that Windows hosts get to become nodes";
 const ABOUT_MUST_GATHER: &str = "Support data of Windows node pools, for oc adm must-gather";
 
-/// User of the operator's process. Any other works, too: all users can read all files, and none is written.
+/// User of the operator's process. Any other user works, too: all users can read all files, and none is written.
 const USER: &str = "65532:65532";
 /// Path of the operator in its image.
 const PROGRAM: &str = "usr/local/bin/windows-node-pools";
 const CLIENT_PROGRAM: &str = "usr/local/bin/kubectl-windows_node_pools";
 const CLIENT_FOR_WINDOWS: &str = "usr/local/share/windows-node-pools/kubectl-windows_node_pools.exe";
 const WICD: &str = "usr/local/share/windows-node-pools/wicd.exe";
-/// Folder with Debian's copy of Mozilla's list of authorities. Not the bundle in `/etc`, to which a machine may have added authorities of its own.
+/// Folder with Debian's copy of Mozilla's list of authorities. Not the bundle in `/etc`, to which a machine may have added its own authorities.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
 /// Path at which Rust's TLS looks for authorities.
 pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
@@ -60,36 +60,36 @@ pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 /// Files that images are made of.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The operator, a static program.
+    /// Operator, a static program.
     pub operator: PathBuf,
-    /// The client, which users run, a static program.
+    /// Client, a static program that users run.
     pub client: PathBuf,
     /// Client for Windows. An image of a test has none.
     pub client_for_windows: Option<PathBuf>,
     /// `wicd.exe`.
     pub wicd: PathBuf,
-    /// A payload directory.
+    /// Payload directory.
     pub payload: PathBuf,
-    /// The commit, for a label of the images.
+    /// Commit, for a label of the images.
     pub revision: Option<String>,
-    /// The processor of the nodes on which the operator runs.
+    /// Processor of the nodes on which the operator runs.
     pub arch: Arch,
 }
 
-/// The images of a build.
+/// Images of a build.
 #[derive(Clone, Debug)]
 pub struct Images {
-    /// The operator with a payload.
+    /// Image of the operator with a payload.
     pub operator: Built,
-    /// The operator without a payload.
+    /// Image of the operator without a payload.
     pub slim: Built,
-    /// The payload.
+    /// Image of the payload.
     pub payload: Built,
-    /// The image for `oc adm must-gather`, if [it can be built](must_gather::is_built).
+    /// Image for `oc adm must-gather`, if [it can be built](must_gather::is_built).
     pub must_gather: Option<Built>,
 }
 
-/// Lists what is missing to build or run an image: programs, the target of the Rust toolchain, and Debian's list of authorities.
+/// Lists missing requirements to build or run an image: programs, the target of the Rust toolchain, and Debian's list of authorities.
 pub fn missing(arch: Arch, programs: &[&'static str]) -> Vec<&'static str> {
     let mut missing: Vec<_> = programs.iter().copied().filter(|name| find(name).is_none()).collect();
     missing.extend((!has_target(arch.target())).then_some(arch.target()));
@@ -121,9 +121,9 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
         Arch::Arm64 => format!("{version}-{}", arch.name()),
     };
     let (version, tag) = (tag(env!("CARGO_PKG_VERSION")), tag(&payload_tag(&files.payload)?));
-    // Without the commit: the same payload is the same image.
+    // The commit is left out, so that the same payload is the same image.
     let mut config = labels(PAYLOAD, ABOUT_PAYLOAD, &tag, None);
-    // An init container of a pod that may not run as root.
+    // The image may be an init container of a pod that must not run as root.
     config.extend(["--user".into(), USER.into()]);
     let payload = store.build(None, &of_payload, arch, &config)?;
     let config = |name, about| operator_config(name, about, files.revision.as_deref());
@@ -147,7 +147,7 @@ pub fn build(store: &Store, files: &Files, out: &Path) -> Result<Images> {
     })
 }
 
-/// Flags of `buildah config` for the operator.
+/// Returns the flags of `buildah config` for the operator.
 fn operator_config(name: &str, about: &str, revision: Option<&str>) -> Vec<String> {
     let mut config = labels(name, about, env!("CARGO_PKG_VERSION"), revision);
     let entrypoint = json!([format!("/{PROGRAM}")]).to_string();
@@ -177,7 +177,7 @@ fn labels(name: &str, about: &str, version: &str, revision: Option<&str>) -> Vec
     set.flat_map(|(key, value)| ["--label".into(), format!("org.opencontainers.image.{key}={value}")]).collect()
 }
 
-/// The tag of a payload: `k1.36-0123456789ab`, the minor versions of its kubelets and the begin of a hash of its manifests.
+/// Returns the tag of a payload: `k1.36-0123456789ab`, the minor versions of its kubelets and the beginning of a hash of its manifests.
 fn payload_tag(payload: &Path) -> Result<String> {
     let mut minors: Vec<String> = Vec::new();
     let mut hash = Sha256::new();
@@ -191,10 +191,10 @@ fn payload_tag(payload: &Path) -> Result<String> {
     Ok(if minors.is_empty() { hash } else { format!("k{}-{hash}", minors.join("-k")) })
 }
 
-/// The manifests of a payload with their folders: one, or one for each minor version of Kubernetes.
+/// Returns the manifests of a payload with their folders: one, or one for each minor version of Kubernetes.
 ///
 /// # Errors
-/// Fails when one cannot be read.
+/// Fails when a manifest cannot be read.
 pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     let read = |folder: PathBuf| -> Result<(PathBuf, Manifest)> {
         let path = folder.join(MANIFEST);
@@ -212,7 +212,7 @@ pub fn manifests(payload: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     folders.into_iter().map(read).collect()
 }
 
-/// Certificates of the authorities that Debian trusts, as they are in the images.
+/// Returns the certificates of the authorities that Debian trusts, as they are in the images.
 ///
 /// # Errors
 /// Fails when they are not installed.
@@ -229,7 +229,7 @@ pub fn authorities() -> Result<Vec<u8>> {
     Ok(bundle)
 }
 
-/// Copies files and folders, readable for all users: modes do not follow from the umask of who builds.
+/// Copies files and folders, readable for all users: modes do not depend on the umask of the build.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     make_folder(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {

@@ -1,5 +1,5 @@
-//! The image for `oc adm must-gather`, which starts commands with bash and copies with tar: a static bash and the applets of a static
-//! busybox, of Debian.
+//! Image for `oc adm must-gather`, which starts commands with bash and copies with tar: a static bash and the applets of a static
+//! busybox, both from Debian.
 
 use std::{
     fs,
@@ -12,24 +12,24 @@ use anyhow::{Context as _, Result, ensure};
 use super::{Arch, CLIENT_PROGRAM, WICD, make_folder, place};
 use crate::image::Files;
 
-/// Debian's package `bash-static`.
+/// Program of Debian's package `bash-static`.
 pub const BASH: &str = "/bin/bash-static";
-/// Debian's package `busybox-static`.
+/// Program of Debian's package `busybox-static`.
 pub const BUSYBOX: &str = "/bin/busybox";
-/// Applets that `oc` uses, and a user who looks around.
+/// Applets for `oc`, and for users who look around.
 const APPLETS: [&str; 17] = [
     "awk", "cat", "df", "du", "find", "grep", "gzip", "kill", "ls", "mkdir", "pkill", "ps", "sed", "sleep", "sync",
     "tail", "tar",
 ];
-/// Script that `oc` starts, with the arguments of a user who names some.
+/// Script that `oc` starts, with the user's arguments if there are any.
 const GATHER: &str = "#!/bin/bash\nexec /usr/local/bin/kubectl-windows_node_pools gather --dest /must-gather \"$@\"\n";
 
-/// Reports whether the image is built: the shell comes from the machine that builds, which must have what the image is made of.
+/// Reports whether the image is built: the shell comes from the build machine, which must have the packages.
 pub fn is_built(arch: Arch) -> bool {
     arch == Arch::Amd64 && [BASH, BUSYBOX].iter().all(|program| Path::new(program).is_file())
 }
 
-/// Puts the files of the image into a folder.
+/// Copies the files of the image to a folder.
 pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
     for (from, to_name) in
         [(Path::new(BASH), "bin/bash"), (Path::new(BUSYBOX), "bin/busybox"), (&files.client, CLIENT_PROGRAM)]
@@ -50,10 +50,10 @@ pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
     }
     let folder = to.join("must-gather");
     make_folder(&folder)?;
-    // As Kubernetes makes the volume that is mounted there: any user writes.
+    // Any user may write, as in the volume that Kubernetes mounts there.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
     place(&to.join("licenses/LICENSE"), &fs::read(devenv::workspace_root().join("LICENSE"))?, 0o644)?;
-    // Programs of others come with their licences.
+    // Third-party programs come with their licences.
     for package in ["bash-static", "busybox-static"] {
         let notice = Path::new("/usr/share/doc").join(package).join("copyright");
         let notice = fs::read(&notice).with_context(|| format!("read {}", notice.display()))?;

@@ -1,4 +1,4 @@
-//! The programs of an image, compiled so that another machine makes the same bytes.
+//! Programs of an image, compiled so that every machine makes the same bytes.
 
 use std::{
     env, fs,
@@ -13,7 +13,7 @@ use devenv::{WINDOWS_TARGET, cargo_home, forget_caller, workspace_root};
 use super::Arch;
 use crate::binaries::{Run as _, say, with_progress};
 
-/// The linker for Windows. rustc takes the kind of a linker from its name.
+/// Linker for Windows. rustc takes the kind of a linker from its name.
 const LINKER: &str = "x86_64-w64-mingw32-gcc.sh";
 const LINK: &str = include_str!("x86_64-w64-mingw32-gcc.sh");
 
@@ -35,7 +35,7 @@ impl Profile {
     }
 }
 
-/// Compiler of programs: its sources, target folder and folder of cargo.
+/// Compiler of programs, with its sources, target folder and cargo home.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     source: PathBuf,
@@ -44,7 +44,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Returns a compiler of this workspace, in a folder beside cargo's usual one: a test runs while the cargo that started it may hold the lock of
+    /// Returns a compiler of this workspace, with a separate target folder: the cargo that started a test may hold the lock of
     /// the usual one.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Compiler {
         Ok(Self { source, target: target.join("musl"), cargo_home: cargo_home()? })
     }
 
-    /// Returns a compiler of a copy of this workspace in `folder`, with a folder of cargo under another name: as on another machine.
+    /// Returns a compiler of a copy of this workspace in `folder`, with another cargo home: as on another machine.
     ///
     /// # Errors
     /// Fails when files cannot be copied.
@@ -67,13 +67,13 @@ impl Compiler {
             let to = source.join(name);
             fs::create_dir_all(to.parent().unwrap_or(&source))?;
             match fs::copy(from.join(name), &to) {
-                // Deleted, and not yet from the index.
+                // Deleted in the work tree, but not in the index.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 copied => drop(copied.with_context(|| format!("copy {name}"))?),
             }
         }
         fs::create_dir_all(&home)?;
-        // Sources and settings of registries.
+        // Link the sources and settings of registries.
         for entry in fs::read_dir(cargo_home()?)? {
             let entry = entry?;
             let link = home.join(entry.file_name());
@@ -139,15 +139,15 @@ impl Compiler {
         forget_caller(&mut cargo);
         cargo.current_dir(&self.source).args(["build", "--locked", "--target", target, "--profile", profile]);
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_HOME", &self.cargo_home);
-        // Names of folders of this machine stand in messages of panics and in what C compilers leave. The workspace is not among them: cargo compiles
-        // its members by relative paths, and a flag that names it would have each clone compile everything again.
+        // Messages of panics and output of C compilers contain names of this machine's folders. The workspace needs no mapping: cargo compiles its
+        // members by relative paths, and a flag that names the workspace would make each clone compile everything again.
         let paths = [format!("{}=/cargo", self.cargo_home.display()), format!("{}=/target", self.target.display())];
         let flags = paths.each_ref().map(|path| format!("--remap-path-prefix={path}"));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
         let flags = paths.iter().map(|path| format!("-ffile-prefix-map={path}"));
         let flags: Vec<_> = flags.chain(flags_of_c.iter().map(ToString::to_string)).collect();
         cargo.env(format!("CFLAGS_{}", target.replace('-', "_")), flags.join(" "));
-        // The linker for Windows writes a time into the program.
+        // The linker for Windows writes a timestamp into the program.
         cargo.env("SOURCE_DATE_EPOCH", "0");
         cargo
     }
@@ -168,7 +168,7 @@ fn run(cargo: &mut Command, what: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Checks that the linker is given the same wherever the folders are.
+    /// Checks that the linker gets the same arguments wherever the folders are.
     #[test]
     fn names_of_files_are_relative() {
         let seen = ["a", "usr/z"].map(|name| {

@@ -11,26 +11,26 @@ use anyhow::{Context as _, Result};
 use super::Arch;
 use crate::binaries::Run as _;
 
-/// Images and containers in a folder of their own. They need no driver of the kernel.
+/// Images and containers in a folder of their own. No kernel driver is needed.
 #[derive(Clone, Debug)]
 pub struct Store {
     configuration: PathBuf,
     folder: PathBuf,
 }
 
-/// An image in a folder, in the layout of the Open Container Initiative.
+/// Image in a folder, in the layout of the Open Container Initiative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
     /// Name of the image in a [`Store`], with a tag.
     pub name: String,
     /// Folder of the image.
     pub layout: PathBuf,
-    /// Digest of the manifest, as `sha256:…`. Registries have the image under the same digest.
+    /// Digest of the manifest, as `sha256:…`. The image has the same digest in registries.
     pub digest: String,
 }
 
 impl Store {
-    /// A store in `folder`, which is made.
+    /// Creates a store in `folder`, which is created if it does not exist.
     ///
     /// # Errors
     /// Fails when the folder cannot be written.
@@ -45,14 +45,14 @@ impl Store {
         Ok(Self { configuration, folder })
     }
 
-    /// A `buildah` or `podman` that works with this store.
+    /// Returns a `buildah` or `podman` command that works with this store.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("CONTAINERS_STORAGE_CONF", &self.configuration).env_remove("STORAGE_DRIVER");
         command
     }
 
-    /// Builds an image of all that is in `files`, above those of `base`, and returns its id.
+    /// Builds an image with all files in `files`, above the image `base`, and returns its id.
     pub(super) fn build(&self, base: Option<&str>, files: &Path, arch: Arch, config: &[String]) -> Result<String> {
         let buildah = |args: &[&str]| self.command("buildah").args(args).read();
         let container = buildah(&["from", "--pull-never", "--arch", arch.name(), base.unwrap_or("scratch")])?;
@@ -63,7 +63,7 @@ impl Store {
             args.extend(config.iter().map(String::as_str));
             args.push(&container);
             buildah(&args)?;
-            // Files and image are of 1970: a build at another time is the same.
+            // Files and image have the time 1970, so that builds at different times are the same.
             let id = self.folder.join("id");
             let id = id.to_str().context("path is not UTF-8")?;
             buildah(&[
@@ -83,7 +83,7 @@ impl Store {
         built
     }
 
-    /// Builds an image as a Containerfile in `folder` says, and writes it to `out`.
+    /// Builds an image from a Containerfile in `folder`, and writes it to `out`.
     ///
     /// # Errors
     /// Fails when buildah fails.
@@ -95,13 +95,13 @@ impl Store {
         self.export(id.trim(), name, tag, out)
     }
 
-    /// Names an image, and writes it to a folder.
+    /// Tags an image, and writes it to a folder.
     pub(super) fn export(&self, id: &str, name: &str, tag: &str, out: &Path) -> Result<Built> {
         let buildah = |args: &[&str]| self.command("buildah").args(args).read();
         let tagged = format!("localhost/{name}:{tag}");
         buildah(&["tag", id, &tagged])?;
         let layout = out.join(name);
-        // Blobs of earlier builds would stay.
+        // Remove blobs of earlier builds.
         match fs::remove_dir_all(&layout) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}

@@ -1,4 +1,4 @@
-//! Argo CD: repository server, application controller and API server, with its own default settings and our health checks and actions.
+//! Argo CD: repository server, application controller and API server, with Argo CD's default settings and this project's health checks and actions.
 
 use std::{fs, net::SocketAddr, os::unix::fs::symlink, path::PathBuf, process::Command};
 
@@ -14,9 +14,9 @@ use crate::{
     ControlPlane, binaries::find, children::Daemon, control_plane::succeeded, operator::free_address, run_dir::RunDir,
 };
 
-/// The namespace of Argo CD.
+/// Namespace of Argo CD.
 pub const NAMESPACE: &str = "argocd";
-/// Debian's package with Redis' program. (`redis-server` adds a service that starts at once.)
+/// Debian package with the program of Redis. (`redis-server` adds a service that starts at once.)
 pub const REDIS_PACKAGE: &str = "redis-tools";
 
 const MODULE: Module = Module("argocd");
@@ -29,14 +29,14 @@ pub struct ArgoCd {
     dir: RunDir,
 }
 
-/// Redis' program, or the check of Redis that is the same program by another name.
+/// Returns the path of Redis, or of its check program, which is the same program under another name.
 pub fn redis() -> Option<PathBuf> {
     find("redis-server").or_else(|| find("redis-check-rdb"))
 }
 
 impl ArgoCd {
-    /// Installs the kinds and default settings of Argo CD, adds ours as the guide says, and starts Argo CD. It trusts `authority` (PEM) for
-    /// repositories on `localhost`.
+    /// Installs the kinds and default settings of Argo CD, adds this project's settings as in the guide, and starts Argo CD. Argo CD trusts
+    /// `authority` (PEM) for repositories on `localhost`.
     ///
     /// # Errors
     /// Fails when a program is missing, cannot be built or does not start.
@@ -47,7 +47,7 @@ impl ArgoCd {
             fs::create_dir_all(dir.join(folder))?;
         }
         fs::write(dir.join("tls/localhost"), authority)?;
-        // It reads the name by which it is called.
+        // The program is Redis only under this name.
         symlink(redis().with_context(|| format!("install {REDIS_PACKAGE}"))?, dir.join("bin/redis-server"))?;
         let kustomize = "sigs.k8s.io/kustomize/kustomize/v5";
         symlink(Module("kustomize").program("kustomize", kustomize, &[], "a minute")?, dir.join("bin/kustomize"))?;
@@ -69,9 +69,9 @@ impl ArgoCd {
         let open =
             ["--insecure", "--disable-auth", "--enable-gzip=false", "--staticassets", &assets.display().to_string()];
         let pages = part("argocd-server", &[&loopback[..], &source, &args, &open].concat())?;
-        // It makes what the controller needs: settings and the default project.
+        // The API server creates what the controller needs: settings and the default project.
         answers(&pages, server, "/healthz").await?;
-        // Its address cannot be chosen.
+        // The address of the controller cannot be set.
         let args = ["--metrics-port", &port(more_metrics)];
         let controller = part("argocd-application-controller", &[&source[..], &args].concat())?;
         answers(&controller, more_metrics, "/healthz").await?;
@@ -100,10 +100,10 @@ impl ArgoCd {
         self.ask("POST", &path, &body.to_string()).await.map(drop)
     }
 
-    /// Names of the actions that a user may start on a cluster-scoped object of an application now.
+    /// Returns the names of the actions that a user may start now on a cluster-scoped object of an application.
     ///
     /// # Errors
-    /// Fails when Argo CD does not say it.
+    /// Fails when Argo CD does not list the actions.
     pub async fn actions(&self, application: &str, kind: &str, name: &str) -> Result<Vec<String>> {
         let group = api::names::GROUP;
         let path = format!(
@@ -114,10 +114,10 @@ impl ArgoCd {
         Ok(all.filter_map(|action| action["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Health of a cluster-scoped object of an application, with its reason.
+    /// Returns the health of a cluster-scoped object of an application, with its reason.
     ///
     /// # Errors
-    /// Fails when Argo CD does not know it.
+    /// Fails when Argo CD does not know the object.
     pub async fn health(&self, application: &str, kind: &str, name: &str) -> Result<(String, String)> {
         let tree = self.ask("GET", &format!("/api/v1/applications/{application}/resource-tree"), "").await?;
         let mut nodes = tree["nodes"].as_array().into_iter().flatten();
@@ -129,7 +129,7 @@ impl ArgoCd {
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value> {
         let mut stream = TcpStream::connect(self.server).await?;
         let length = body.len();
-        // In HTTP/1.0 the answer comes in one piece.
+        // An HTTP/1.0 response is not split into chunks.
         let head =
             format!("{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
         stream.write_all(format!("{head}{body}").as_bytes()).await?;
@@ -140,13 +140,13 @@ impl ArgoCd {
         serde_json::from_str(body).with_context(|| text.clone())
     }
 
-    /// Log of a part so far, as `argocd-application-controller`.
+    /// Returns the log of a part so far, such as `argocd-application-controller`.
     pub fn log(&self, part: &str) -> String {
         fs::read_to_string(self.dir.join(&format!("{part}.log"))).unwrap_or_default()
     }
 }
 
-/// Environment variables of Argo CD, and our folders in place of those in its container.
+/// Environment variables of Argo CD, and the folders that replace those of its container.
 const FOLDERS: [(&str, &str); 4] = [
     ("ARGOCD_TLS_DATA_PATH", "tls"),
     ("ARGOCD_SSH_DATA_PATH", "ssh"),
@@ -163,7 +163,7 @@ fn part(control_plane: &ControlPlane, dir: &RunDir, name: &str, redis: SocketAdd
         .env("ARGOCD_FAKE_IN_CLUSTER", "true")
         .env("ARGOCD_GPG_ENABLED", "false")
         .env("KUBECONFIG", control_plane.kubeconfig())
-        // Its number among the replicas is at the end.
+        // The name ends with the number of the replica.
         .env("HOSTNAME", format!("{name}-0"))
         .env("HOME", dir.path())
         .env("TMPDIR", dir.path())
@@ -174,14 +174,14 @@ fn part(control_plane: &ControlPlane, dir: &RunDir, name: &str, redis: SocketAdd
     Daemon::start(name, dir.join(&format!("{name}.log")), &command)
 }
 
-/// Installs Argo CD's kinds, its settings as shipped, and our health checks and actions.
+/// Installs Argo CD's kinds, its default settings, and this project's health checks and actions.
 async fn install(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
     MODULE.install_crds(control_plane, SOURCE, "manifests/crds").await?;
     let settings = MODULE.source(SOURCE)?.join("manifests/base/config");
     let settings = settings.to_str().context("path is not UTF-8")?;
-    // As users install it.
+    // The same command as in an installation by a user.
     succeeded(control_plane.kubectl(&["apply", "-n", NAMESPACE, "-k", settings]).await?)?;
     let ours = devenv::workspace_root().join("deploy/argocd/argocd-cm-patch.yaml");
     let ours = ours.to_str().context("path is not UTF-8")?;

@@ -1,5 +1,5 @@
 //! Cluster API's core controllers, for a cluster that is its own workload cluster. The infrastructure is a kind without a controller:
-//! [`ClusterApi::provide`] plays it.
+//! [`ClusterApi::provide`] simulates it.
 
 use std::{fs, net::Ipv4Addr, process::Command};
 
@@ -29,7 +29,7 @@ pub const VERSION: &str = "1.13.6";
 pub const CLUSTER: &str = "judged";
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
-/// The running controllers.
+/// Running controllers.
 pub struct ClusterApi {
     /// Process of the controllers, dropped before its files.
     _daemon: Daemon,
@@ -70,7 +70,7 @@ impl ClusterApi {
             .args(["--diagnostics-address", "127.0.0.1:0", "--insecure-diagnostics"])
             .arg("--webhook-cert-dir")
             .arg(files.path())
-            // It has nothing to migrate, and no conversion webhook.
+            // There is nothing to migrate, and no conversion webhook.
             .args(["--skip-crd-migration-phases", "StorageVersionMigration,CleanupManagedFields"])
             .env("KUBECONFIG", control_plane.kubeconfig())
             .env("POD_NAMESPACE", namespace)
@@ -81,7 +81,7 @@ impl ClusterApi {
         Ok(Self { _daemon: daemon, _files: files, client })
     }
 
-    /// A MachineSet of Windows Machines.
+    /// Returns a MachineSet of Windows Machines.
     pub fn machine_set(&self, name: &str, replicas: i32) -> Value {
         let namespace = MachineApi::ClusterApi.namespace();
         let labels = json!({"cluster.x-k8s.io/cluster-name": CLUSTER, "cluster.x-k8s.io/set-name": name, "node.cluster.x-k8s.io/os": "windows"});
@@ -98,7 +98,7 @@ impl ClusterApi {
         })
     }
 
-    /// A MachineHealthCheck for a MachineSet, which replaces Machines whose Nodes have not been heard of for 20 seconds.
+    /// Returns a MachineHealthCheck for a MachineSet, which replaces Machines whose Nodes have not reported for 20 seconds.
     pub fn health_check(&self, name: &str, set: &str) -> Value {
         json!({
             "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck",
@@ -130,7 +130,7 @@ impl ClusterApi {
     }
 }
 
-/// A kind in which anything may stand. The label says which version of Cluster API's contract it follows.
+/// Returns the CRD of a kind with arbitrary fields. The label declares the version of Cluster API's contract.
 fn bare_kind(kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -144,7 +144,7 @@ fn bare_kind(kind: &str) -> Value {
     })
 }
 
-/// Makes a Cluster that stands for this cluster: its kubeconfig is in a Secret, and its control plane is there.
+/// Creates a Cluster that represents this cluster: its kubeconfig is in a Secret, and its control plane is initialized.
 async fn make_cluster(control_plane: &ControlPlane, namespace: &str) -> Result<()> {
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": {"cluster.x-k8s.io/cluster-name": CLUSTER}});
     let kubeconfig = fs::read_to_string(control_plane.kubeconfig())?;

@@ -1,4 +1,4 @@
-//! Flux: source-controller and kustomize-controller, with the flags that its installation gives them.
+//! Flux: source-controller and kustomize-controller, with the flags of Flux's installation.
 
 use std::{net::SocketAddr, process::Command};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Module, answers};
 use crate::{ControlPlane, children::Daemon, operator::free_address, run_dir::RunDir};
 
-/// The namespace of Flux.
+/// Namespace of Flux.
 pub const NAMESPACE: &str = "flux-system";
 
 /// Both controllers of Flux. They end on drop.
@@ -38,7 +38,7 @@ impl Flux {
         Ok(Self { controllers, _dir: dir })
     }
 
-    /// Last lines of the controllers' logs.
+    /// Returns the last lines of the controllers' logs.
     pub fn last_lines(&self) -> String {
         self.controllers.iter().map(Daemon::last_lines).collect::<Vec<_>>().join("\n")
     }
@@ -55,7 +55,7 @@ async fn controller(control_plane: &ControlPlane, dir: &RunDir, name: &'static s
         .args(more)
         .env("KUBECONFIG", control_plane.kubeconfig())
         .env("RUNTIME_NAMESPACE", NAMESPACE)
-        // Folders of their containers.
+        // Replace folders of their containers.
         .env("HOME", dir.path())
         .env("TMPDIR", dir.path())
         .env("TUF_ROOT", dir.join("sigstore"));

@@ -1,5 +1,5 @@
-//! The Machine API of OpenShift: its webhooks with the controller of MachineSets, which makes Machines, the controller that links Nodes, and
-//! MachineHealthChecks. Nothing makes the machine behind a Machine: a test says that it is there.
+//! Machine API of OpenShift: its webhooks with the controller of MachineSets, the controller that links Nodes, and MachineHealthChecks. No
+//! provider creates machines: a test reports that they exist.
 
 use std::{fs, net::Ipv4Addr, path::Path, process::Command};
 
@@ -34,7 +34,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": Api::OpenShift.namespace()}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
     deployment::apply(control_plane, "machine-api").await?;
-    // With the kinds below the operator takes the cluster for OpenShift, where it reads the pull secret.
+    // With these kinds, the operator detects OpenShift, where it reads the pull secret.
     let config = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
     control_plane.apply_yaml(&config.to_string()).await?;
     deployment::apply(control_plane, "openshift-config").await?;
@@ -55,7 +55,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// The controller of MachineSets, with the webhooks for a platform in force.
+/// Controller of MachineSets, with the webhooks for a platform in force.
 pub struct MachineSets {
     /// Process of the controller, dropped before its files.
     _daemon: Daemon,
@@ -63,7 +63,7 @@ pub struct MachineSets {
 }
 
 impl MachineSets {
-    /// Starts the controller for a platform, as `AWS`, in place of one for another platform.
+    /// Starts the controller for a platform, such as `AWS`, in place of one for another platform.
     ///
     /// # Errors
     /// Fails when it cannot be built or started, or the API server refuses something.
@@ -97,8 +97,8 @@ impl MachineSets {
     }
 }
 
-/// Both webhook configurations, as in a cluster but for the address, and for failures, which are refusals here: a webhook that is not asked
-/// would admit all.
+/// Returns both webhook configurations, as in a cluster except for the address and the failure policy: otherwise an unreachable webhook would
+/// admit everything.
 fn webhooks(port: u16, authority: &str) -> [Value; 2] {
     use base64::Engine as _;
     let authority = base64::engine::general_purpose::STANDARD.encode(authority);
@@ -127,7 +127,7 @@ async fn command(control_plane: &ControlPlane, name: &'static str) -> Result<Com
     Ok(command)
 }
 
-/// A controller without webhooks.
+/// Controller without webhooks.
 pub struct Controller(#[expect(dead_code, reason = "it runs until it is dropped")] Daemon);
 
 impl Controller {

@@ -1,7 +1,7 @@
-//! Judges: programs of other projects that work with this operator in a cluster, as their makers ship them.
+//! Judges: unmodified programs of other projects that work with this operator in a cluster.
 //!
-//! Each judge is built from a Go module of its own in `tools/testbed/judges/`, which names versions and sums. Kinds and manifests of a project are
-//! read from Go's module cache, so that no foreign file is kept here.
+//! Each judge is built from a Go module of its own in `tools/testbed/judges/`, with pinned versions and hashes. Kinds and manifests of a project
+//! are read from Go's module cache, so that this repository contains no upstream file.
 
 pub mod argocd;
 pub mod cluster_api;
@@ -29,7 +29,7 @@ use crate::{
 /// Time limit for the start of a judge, on a busy machine.
 const START: Duration = Duration::from_mins(3);
 
-/// A Go module in `tools/testbed/judges/`.
+/// Go module in `tools/testbed/judges/`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Module(pub &'static str);
 
@@ -51,7 +51,7 @@ impl Module {
         })
     }
 
-    /// The folder with the source of a module that this one requires, in the version that it requires.
+    /// Returns the folder with the source of a module that this one requires, in the required version.
     pub(crate) fn source(self, required: &str) -> Result<PathBuf> {
         let said = go("mod").current_dir(self.dir()).args(["download", "-json", required]).read()?;
         let said: Value = serde_json::from_str(&said)?;
@@ -79,7 +79,7 @@ impl Module {
     }
 }
 
-/// Waits until a judge answers 200 at a path, over HTTP without TLS.
+/// Waits until a judge responds with status 200 at a path, over HTTP without TLS.
 pub(crate) async fn answers(judge: &Daemon, address: SocketAddr, path: &str) -> Result<()> {
     let ask = async || -> Result<bool> {
         let mut stream = TcpStream::connect(address).await?;

@@ -1,4 +1,4 @@
-//! The Operator Lifecycle Manager, version 0: its two programs, and catalogs that `opm` serves. Nothing runs a Pod: [`Olm::run_pods`]
+//! Operator Lifecycle Manager, version 0: its two programs, and catalogs that `opm` serves. No Pod runs: [`Olm::run_pods`]
 //! reports the Pods of a namespace as Ready.
 
 use std::{
@@ -25,17 +25,17 @@ use crate::{ControlPlane, binaries::Run as _, children::Daemon, deployment::with
 const MODULE: Module = Module("olm");
 const REQUIRED: &str = "github.com/operator-framework/operator-lifecycle-manager";
 const OPM: Module = Module("opm");
-/// Build flags of `opm`, without which it needs libraries of C.
+/// Build flags of `opm`, without which it needs C libraries.
 const OPM_FLAGS: &[&str] = &["-tags", "json1,containers_image_openpgp,exclude_graphdriver_btrfs"];
 
-/// Namespace of the catalogs that serve all others.
+/// Namespace of the catalogs that are available in all namespaces.
 pub const CATALOGS: &str = "openshift-marketplace";
 
-/// The running programs of OLM.
+/// Running programs of OLM.
 pub struct Olm {
     _versions: Daemon,
     _catalogs: Daemon,
-    /// Port at which both programs would serve metrics on all addresses; they continue without. `None` if another program has the port.
+    /// Listener that keeps both programs from serving metrics on all addresses; they continue without. `None` if another program has the port.
     _no_metrics: Option<TcpListener>,
 }
 
@@ -67,7 +67,7 @@ impl Olm {
         })
     }
 
-    /// Reports all Pods of a namespace as Ready, also those that come later, until the returned set is dropped.
+    /// Reports all Pods of a namespace as Ready, including later ones, until the returned set is dropped.
     pub fn run_pods(client: Client, namespace: &str) -> tokio::task::JoinSet<()> {
         let pods: Api<Pod> = Api::namespaced(client, namespace);
         let mut running = tokio::task::JoinSet::new();
@@ -81,7 +81,7 @@ impl Olm {
                         |kind| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}),
                     );
                     let status = Patch::Merge(json!({"status": {"phase": "Running", "conditions": ready}}));
-                    // It may go meanwhile.
+                    // The Pod may be deleted meanwhile.
                     let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -91,12 +91,12 @@ impl Olm {
     }
 }
 
-/// A bundle: a folder with `manifests/` and `metadata/`.
+/// Bundle: a folder with `manifests/` and `metadata/`.
 #[derive(Clone, Debug)]
 pub struct Bundle {
     /// Name of the package.
     pub package: &'static str,
-    /// Channel.
+    /// Channel of the bundle.
     pub channel: &'static str,
     /// Name of the ClusterServiceVersion.
     pub name: String,
@@ -106,7 +106,7 @@ pub struct Bundle {
     pub folder: PathBuf,
 }
 
-/// A catalog that is served.
+/// Catalog that is served.
 pub struct Catalog {
     _daemon: Daemon,
     address: String,
@@ -114,10 +114,10 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Renders the bundles, which are all of one package, checks the catalog as its author does, and serves it.
+    /// Renders the bundles, which all belong to one package, validates the catalog, and serves it.
     ///
     /// # Errors
-    /// Fails when `opm` cannot be had, refuses something, or does not serve within a minute.
+    /// Fails when `opm` cannot be built, refuses something, or does not serve within a minute.
     pub async fn serve(bundles: &[Bundle]) -> Result<Self> {
         let opm = spawn_blocking(|| {
             OPM.program("opm", "github.com/operator-framework/operator-registry/cmd/opm", OPM_FLAGS, "about 2 minutes")
@@ -159,7 +159,7 @@ impl Catalog {
         Ok(Self { _daemon: daemon, address: address.to_string(), _files: files })
     }
 
-    /// The CatalogSource that offers this catalog.
+    /// Returns the CatalogSource that offers this catalog.
     pub fn source(&self, name: &str) -> Value {
         json!({
             "apiVersion": "operators.coreos.com/v1alpha1", "kind": "CatalogSource",

@@ -7,20 +7,20 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// A parsed SFTP path.
+/// Parsed SFTP path.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SftpPath {
     /// `/`, which lists the drives.
     Root,
-    /// Parts below the drive, or below `/` of a host that is no Windows.
+    /// Parts below the drive, or below `/` of a host that is not a Windows host.
     Below(Vec<String>),
-    /// Another drive, or no path at all.
+    /// Another drive, or an invalid path.
     Nowhere,
 }
 
-/// Reads an SFTP path as OpenSSH on Windows does: absolute ones begin with `/C:`, relative ones with the user's home.
+/// Parses an SFTP path as OpenSSH on Windows does: absolute paths begin with `/C:`, relative ones start at the user's home.
 /// `windows` is false for a host that has no drives.
-pub(super) fn place(path: &str, windows: bool) -> Place {
+pub(super) fn place(path: &str, windows: bool) -> SftpPath {
     let path = path.replace('\\', "/");
     let absolute = match path.strip_prefix('/') {
         Some(rest) => rest.to_string(),
@@ -33,40 +33,40 @@ pub(super) fn place(path: &str, windows: bool) -> Place {
         match part {
             "" | "." => {}
             ".." => drop(parts.pop()),
-            _ if part.contains('\0') => return Place::Nowhere,
+            _ if part.contains('\0') => return SftpPath::Nowhere,
             _ => parts.push(part.to_string()),
         }
     }
     match parts.first() {
-        None => Place::Root,
-        Some(_) if !windows => Place::Below(parts),
-        Some(drive) if drive.eq_ignore_ascii_case("C:") => Place::Below(parts.split_off(1)),
-        Some(_) => Place::Nowhere,
+        None => SftpPath::Root,
+        Some(_) if !windows => SftpPath::Below(parts),
+        Some(drive) if drive.eq_ignore_ascii_case("C:") => SftpPath::Below(parts.split_off(1)),
+        Some(_) => SftpPath::Nowhere,
     }
 }
 
-/// Spells a place as the host does.
-pub(super) fn spell(place: &Place, windows: bool) -> String {
+/// Returns a path in the spelling of the host.
+pub(super) fn spell(place: &SftpPath, windows: bool) -> String {
     match place {
-        Place::Below(parts) if windows => {
+        SftpPath::Below(parts) if windows => {
             if parts.is_empty() {
                 "/C:".into()
             } else {
                 format!("/C:/{}", parts.join("/"))
             }
         }
-        Place::Below(parts) => format!("/{}", parts.join("/")),
-        Place::Root | Place::Nowhere => "/".into(),
+        SftpPath::Below(parts) => format!("/{}", parts.join("/")),
+        SftpPath::Root | SftpPath::Nowhere => "/".into(),
     }
 }
 
-/// Content of a file, by the path that programs use.
+/// Returns the content of a file, by the path that programs use.
 pub(super) fn read(root: &Path, windows_path: &str) -> Result<Vec<u8>> {
     let parts: Vec<&str> = windows_path.split('\\').skip(1).collect();
     std::fs::read(find(root, &parts)).with_context(|| format!("cannot read {windows_path}"))
 }
 
-/// Finds `parts` below `root` without regard to case, as Windows does; parts that are not there are taken as they are
+/// Finds `parts` below `root` without regard to case, as Windows does. Missing parts are used as they are
 /// written. Links are not followed out of `root`: the only one here is kubelet's, to a file beside it.
 pub(super) fn find<S: AsRef<str>>(root: &Path, parts: &[S]) -> PathBuf {
     parts.iter().fold(root.to_path_buf(), |dir, part| {
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn paths_are_read_as_on_windows() {
-        let below = |parts: &[&str]| Place::Below(parts.iter().map(ToString::to_string).collect());
+        let below = |parts: &[&str]| SftpPath::Below(parts.iter().map(ToString::to_string).collect());
         for (path, expected) in [
-            ("/", Place::Root),
+            ("/", SftpPath::Root),
             ("", below(&["Users", "Administrator"])),
             (".", below(&["Users", "Administrator"])),
             ("/C:", below(&[])),
@@ -116,9 +116,9 @@ mod tests {
             (r"C:\k\x", below(&["k", "x"])),
             ("C:/k", below(&["k"])),
             ("/C:/k/../x/./y", below(&["x", "y"])),
-            ("/C:/../../etc/passwd", Place::Nowhere),
-            ("/D:/k", Place::Nowhere),
-            ("/etc", Place::Nowhere),
+            ("/C:/../../etc/passwd", SftpPath::Nowhere),
+            ("/D:/k", SftpPath::Nowhere),
+            ("/etc", SftpPath::Nowhere),
         ] {
             assert_eq!(place(path, true), expected, "{path}");
         }

@@ -32,14 +32,14 @@ use tokio_util::sync::CancellationToken;
 use super::{SimOptions, fault::Fault, machine::Machine};
 use crate::lock::lock;
 
-/// Number of images that a kubelet reports: as many as it does at most (`nodeStatusMaxImages`).
+/// Number of images that a kubelet reports: the maximum of a real one (`nodeStatusMaxImages`).
 const IMAGES: usize = 50;
 
 /// Handling of the serving certificate by a kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServingCertificate {
-    /// Request the certificate, and become Ready when it has been issued. (A real kubelet does not wait; here, so that a Node which is
-    /// Ready proves the approval too.)
+    /// Request the certificate, and become Ready when it is issued. (A real kubelet does not wait. Here, a Ready Node also
+    /// proves the approval.)
     #[default]
     Await,
     /// Request the certificate, and become Ready at once.
@@ -50,11 +50,11 @@ pub enum ServingCertificate {
 
 /// Namespace of the kubelets' Leases.
 const LEASES: &str = "kube-node-lease";
-/// Maximum wait for an answer of the API server.
+/// Maximum wait for a response of the API server.
 const ANSWER: Duration = Duration::from_mins(1);
-/// Seconds that a kubelet's Lease holds.
+/// Seconds for which a kubelet's Lease is valid.
 const LEASE_SECONDS: i32 = 40;
-/// Requests of kubelets that are under way at once; each may need a connection of its own.
+/// Maximum number of concurrent requests of kubelets; each may need a connection of its own.
 const REQUESTS: usize = 64;
 
 /// State of a Node, as the watch shows it.
@@ -66,9 +66,9 @@ pub(super) struct NodeView {
     pub(super) reboot_required: bool,
     pub(super) drift: Option<String>,
     pub(super) reported: Option<String>,
-    /// Time when the cluster last wrote the Node's status, because kubelet is not heard of.
-    pub(super) doubted: Option<String>,
-    /// The Node as JSON: its metadata, without what is written all the time.
+    /// Time when the cluster last wrote the Node's status, because kubelet did not report.
+    pub(super) last_status_write_by_controller: Option<String>,
+    /// Metadata of the Node as JSON, without fields that change all the time.
     pub(super) json: Option<Value>,
 }
 
@@ -82,7 +82,7 @@ impl NodeView {
             reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
             drift: annotation(key::DRIFT),
             reported: annotation(key::WICD_REPORTED),
-            doubted: doubted(node),
+            last_status_write_by_controller: last_status_write_by_controller(node),
             json: Some(json!({ "metadata": {
                 "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
             } })),
@@ -98,7 +98,7 @@ pub(super) enum Issued {
     No,
 }
 
-/// A kubelet that runs and has its Node.
+/// Running kubelet that has its Node.
 struct Live {
     machine: Arc<Machine>,
     address: String,
@@ -119,7 +119,7 @@ pub(super) struct Fleet {
     slots: Semaphore,
 }
 
-/// An identity to impersonate.
+/// Identity to impersonate.
 pub(super) struct Identity {
     user: String,
     group: &'static str,
@@ -138,7 +138,7 @@ impl Identity {
 type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Fleet {
-    /// Starts the fleet. Returns it, and the channel with the names of Nodes that are live from then on.
+    /// Starts the fleet. Also returns a channel with the names of Nodes that become live from then on.
     pub(super) fn start(
         client: Client,
         options: SimOptions,
@@ -163,7 +163,7 @@ impl Fleet {
         (fleet, coming_up)
     }
 
-    /// Runs something until the world ends.
+    /// Runs a task until the simulation ends.
     pub(super) fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, task: impl FnOnce(Arc<Self>) -> F) {
         let stop = self.stop.clone();
         let task = task(self.clone());
@@ -185,17 +185,17 @@ impl Fleet {
             let value = http::HeaderValue::from_str(value).map_err(|e| kube::Error::HttpError(e.into()))?;
             request.headers_mut().insert(name, value);
         }
-        // Never closed.
+        // The semaphore is never closed.
         let _slot = self.slots.acquire().await;
         self.client.request(request).await
     }
 
-    /// Events of the watch of a Node, from now on.
+    /// Returns a receiver of the changes of a Node, from now on.
     pub(super) fn view(&self, node: &str) -> watch::Receiver<NodeView> {
         lock(&self.views).entry(node.to_string()).or_default().subscribe()
     }
 
-    /// Waits until this certificate request has been decided. That may have happened already: the first of the two leaves the other a note.
+    /// Waits until this certificate request is decided. The decision may be there already: whichever comes first creates the shared entry.
     pub(super) async fn decision(&self, request: &str) -> Issued {
         let mut note = lock(&self.requests).entry(request.to_string()).or_default().subscribe();
         let issued = note.wait_for(Option::is_some).await.ok().and_then(|i| i.clone()).unwrap_or(Issued::No);
@@ -203,7 +203,7 @@ impl Fleet {
         issued
     }
 
-    /// Gives the Node heartbeats from now on, and ends its Pods on request, until the guard is dropped.
+    /// Sends heartbeats for the Node from now on, and ends its Pods on request, until the guard is dropped.
     pub(super) fn go_live(
         self: &Arc<Self>,
         node: &str,
@@ -211,7 +211,7 @@ impl Fleet {
         machine: Arc<Machine>,
         client: Option<Client>,
     ) -> LiveGuard {
-        // The first one comes at once, the others spread by the moment at which hosts came up.
+        // The first heartbeat is due at once. Later ones are spread by the times at which hosts came up.
         let now = Instant::now();
         let live = Live { machine, address, client, next_heartbeat: now, next_report: now };
         lock(&self.live).insert(node.to_string(), live);
@@ -219,12 +219,12 @@ impl Fleet {
         LiveGuard { fleet: self.clone(), node: node.to_string() }
     }
 
-    /// The address of a Node whose kubelet runs.
+    /// Returns the address of a Node whose kubelet runs.
     pub(super) fn live_address(&self, node: &str) -> Option<String> {
         lock(&self.live).get(node).map(|l| l.address.clone())
     }
 
-    /// Waits until containers of this Node can end; at once where no kubelet runs.
+    /// Waits until containers of this Node can end. Returns at once if no kubelet runs.
     pub(super) async fn containers_end(&self, node: &str) {
         let Some(mut state) = lock(&self.live).get(node).map(|l| l.machine.state()) else { return };
         let _ = state.wait_for(|s| !s.powered || !s.faults.contains(&Fault::PodsLinger)).await;
@@ -281,7 +281,7 @@ impl Fleet {
         }
     }
 
-    /// Renews Leases and reports statuses, those that are due in each second.
+    /// Renews the Leases and reports the statuses that are due, once a second.
     async fn beat(&self) {
         loop {
             let leases = self.due(self.options.heartbeat, |live| &mut live.next_heartbeat);
@@ -292,7 +292,7 @@ impl Fleet {
         }
     }
 
-    /// The nodes for which something is due that is repeated after each `period`.
+    /// Returns the nodes for which a task is due that repeats after each `period`.
     fn due(&self, period: Option<Duration>, next: impl Fn(&mut Live) -> &mut Instant) -> Vec<String> {
         let Some(period) = period else { return Vec::new() };
         let now = Instant::now();
@@ -352,7 +352,7 @@ impl Fleet {
     }
 }
 
-/// Guard that ends on drop what [`Fleet::go_live`] began.
+/// Guard that stops on drop what [`Fleet::go_live`] started.
 pub(super) struct LiveGuard {
     fleet: Arc<Fleet>,
     node: String,
@@ -364,8 +364,8 @@ impl Drop for LiveGuard {
     }
 }
 
-/// Time when the controller manager last wrote the Node's status.
-fn doubted(node: &PartialObjectMeta<Node>) -> Option<String> {
+/// Returns the time when the controller manager last wrote the Node's status.
+fn last_status_write_by_controller(node: &PartialObjectMeta<Node>) -> Option<String> {
     let by_cluster = |f: &&ManagedFieldsEntry| {
         f.manager.as_deref() == Some("kube-controller-manager") && f.subresource.as_deref() == Some("status")
     };
@@ -373,7 +373,7 @@ fn doubted(node: &PartialObjectMeta<Node>) -> Option<String> {
     times.map(|t| t.0.to_string()).max()
 }
 
-/// Outcome of a certificate request, if it has been decided.
+/// Returns the outcome of a certificate request, if it is decided.
 fn judge(request: &CertificateSigningRequest) -> Option<Issued> {
     let status = request.status.as_ref()?;
     if let Some(chain) = status.certificate.as_ref().filter(|c| !c.0.is_empty()) {
@@ -394,7 +394,7 @@ fn lease(node: &str, uid: &str, now: MicroTime) -> Lease {
     serde_json::from_value(lease).unwrap_or_default()
 }
 
-/// Events of a watch that never gives up; failures are waited out.
+/// Returns the events of a watch that retries for ever, with backoff.
 pub(super) fn events<K>(
     watch: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send,
 ) -> impl Stream<Item = watcher::Event<K>> + Send
@@ -407,8 +407,11 @@ where
         .filter_map(|event| std::future::ready(event.ok()))
 }
 
-/// Repeats an attempt until it succeeds, less and less often. Dropped, it stops.
-pub(super) async fn insist<T, F: Future<Output = kube::Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
+/// Repeats an attempt until it succeeds, with growing pauses. Stops when the future is dropped.
+pub(super) async fn retry_forever<T, F: Future<Output = kube::Result<T>>>(
+    what: &str,
+    mut attempt: impl FnMut() -> F,
+) -> T {
     let mut pause = Duration::from_millis(200);
     loop {
         match timeout(ANSWER, attempt()).await {

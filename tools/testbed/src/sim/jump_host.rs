@@ -1,4 +1,4 @@
-//! A simulated jump host: an SSH server that does nothing but connect to others.
+//! Simulated jump host: an SSH server that only connects to others.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Sim, listen, new_key, port::rebind, sshd::config};
 
-/// A jump host. It ends with its [`Sim`].
+/// Jump host, which ends with its [`Sim`].
 #[derive(Clone)]
 pub struct SimJumpHost {
     machine: Arc<Machine>,
@@ -39,7 +39,7 @@ struct Machine {
 }
 
 impl Sim {
-    /// Makes a jump host that lets this user in with this key, and switches it on.
+    /// Creates a jump host that accepts this user with this key, and switches it on.
     ///
     /// # Errors
     /// Fails when there is no address to listen on.
@@ -59,27 +59,27 @@ impl Sim {
 }
 
 impl SimJumpHost {
-    /// Address, out of 127.0.0.0/8.
+    /// Returns the address, which is in 127.0.0.0/8.
     pub fn address(&self) -> IpAddr {
         self.machine.address.ip()
     }
 
-    /// SSH port.
+    /// Returns the SSH port.
     pub fn port(&self) -> u16 {
         self.machine.address.port()
     }
 
-    /// Host key that the jump host shows.
+    /// Returns the host key that the jump host presents.
     pub fn host_key(&self) -> PublicKey {
         self.machine.host_key.public_key().clone()
     }
 
-    /// Number of connections that the jump host has made to others.
+    /// Returns the number of connections that the jump host has made to others.
     pub fn forwarded(&self) -> u64 {
         self.machine.forwarded.load(Ordering::Relaxed)
     }
 
-    /// Pulls the plug: connections end, and the port refuses.
+    /// Switches the jump host off: connections end, and the port refuses new ones.
     pub fn power_off(&self) {
         self.powered.send_replace(false);
     }
@@ -105,7 +105,7 @@ async fn serve(
                 None => rebind(machine.address).await,
             };
             let up = stop.child_token();
-            // What is connected ends with the port, and also when this future is dropped.
+            // Connections end with the port, and also when this future is dropped.
             let _cut = up.clone().drop_guard();
             loop {
                 tokio::select! {

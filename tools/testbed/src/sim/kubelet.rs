@@ -1,4 +1,4 @@
-//! A simulated kubelet, and the part of wicd's service that talks to the API server.
+//! Simulated kubelet, and the part of wicd's service that talks to the API server.
 
 use std::{collections::BTreeMap, io::Read as _, sync::Arc};
 
@@ -43,21 +43,21 @@ use x509_parser::pem::Pem;
 use super::{
     drive,
     fault::Fault,
-    fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, insist},
+    fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, retry_forever},
     kubelet_server,
     machine::{Machine, State},
     windows::KUBELET,
 };
 use crate::binaries::KUBERNETES_VERSION;
 
-/// First bytes of a `kubelet.exe` that runs, registers its Node and never becomes Ready.
+/// First bytes of a `kubelet.exe` that runs and registers its Node, but never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";
 
-/// Delay after which Windows starts the service again.
+/// Delay after which Windows restarts the service.
 const START_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Runs the machine's kubelet whenever its service runs, and has wicd's service continue with its work, until the machine goes to another cluster
-/// than this one.
+/// Runs the machine's kubelet whenever its service runs, and lets wicd's service continue with its work, until the machine moves to another
+/// cluster.
 pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster: u32) {
     let mut state = machine.state();
     tokio::select! {
@@ -66,7 +66,7 @@ pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>, cluster:
     }
 }
 
-/// Makes wicd's service continue later what it could not do, as the real one does, for example because another process held the host's lock.
+/// Lets wicd's service retry later what it could not do, as the real one does, for example because another process held the host's lock.
 async fn go_on(machine: &Machine) {
     loop {
         sleep(START_AGAIN).await;
@@ -95,7 +95,7 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
         return;
     }
     let desired = loop {
-        match who_am_i(machine) {
+        match read_desired(machine) {
             Ok(desired) => break desired,
             Err(error) => {
                 tracing::warn!(
@@ -105,7 +105,7 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
                 );
             }
         }
-        // Windows starts a service again that has ended.
+        // Windows restarts a service that has ended.
         if let Ok(Err(_)) = timeout(START_AGAIN, state.changed()).await {
             return;
         }
@@ -132,7 +132,7 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     let _live = fleet.go_live(&kubelet.node, kubelet.address.clone(), machine.clone(), kubelet.client.clone());
     match fleet.options().serving {
         ServingCertificate::Await => while !kubelet.is_served().await {},
-        ServingCertificate::Request => drop(insist("serving request", || kubelet.request_serving()).await),
+        ServingCertificate::Request => drop(retry_forever("serving request", || kubelet.request_serving()).await),
         ServingCertificate::Skip => {}
     }
     if !is_broken(machine) {
@@ -147,8 +147,8 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     tokio::join!(serves, kubelet.report_version(), kubelet.rotate());
 }
 
-/// Client of a kubelet for the API server: with the kubelet's own certificate, and with the authorities that were in the host's file when
-/// kubelet started. (A kubelet before Kubernetes 1.36 does not read them again.)
+/// Returns a kubelet's client for the API server, with the kubelet's own certificate and the authorities that were in the host's file when
+/// kubelet started. (A kubelet before Kubernetes 1.36 does not reload them.)
 async fn own_client(machine: &Machine) -> Result<kube::Client> {
     let mut kubeconfig: Kubeconfig = serde_json::from_slice(&drive::read(machine.drive(), path::NODE_KUBECONFIG)?)?;
     let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
@@ -168,7 +168,7 @@ async fn own_client(machine: &Machine) -> Result<kube::Client> {
     Ok(kube::Client::try_from(config)?)
 }
 
-/// The Node that the kubelet of a host registers.
+/// Returns the Node that the kubelet of a host registers.
 fn new_node(node: &str, status: Value) -> Value {
     let labels = BTreeMap::from([
         ("kubernetes.io/os", "windows"),
@@ -203,7 +203,7 @@ fn node_status(machine: &Machine, node: &str, address: &str, version: &str, read
     json!({
         "addresses": [
             { "type": "InternalIP", "address": address },
-            // The operator overrides the name of Windows.
+            // The operator overrides the Windows host name.
             { "type": "Hostname", "address": node },
         ],
         "capacity": quantities,
@@ -234,12 +234,12 @@ fn node_status(machine: &Machine, node: &str, address: &str, version: &str, read
     })
 }
 
-/// The Node as the kubelet registers and keeps it, Ready, for a test without a cluster.
+/// Returns the Node as the kubelet registers and keeps it, Ready, for a test without a cluster.
 ///
 /// # Errors
-/// Fails when the kubelet could not start: its configuration or its certificate is not that of a node.
+/// Fails when the kubelet could not start, because its configuration or its certificate is not that of a node.
 pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
-    let desired = who_am_i(machine)?;
+    let desired = read_desired(machine)?;
     let own = machine.address().ip().to_string();
     let address = if desired.node_ip.is_empty() { own } else { desired.node_ip };
     Ok(new_node(
@@ -248,22 +248,22 @@ pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
     ))
 }
 
-/// Changes of the Node's annotations by wicd.
+/// Returns the changes of the Node's annotations by wicd.
 pub(super) fn report(machine: &Machine, node: &PartialObjectMeta<Node>) -> BTreeMap<&'static str, Option<String>> {
     let seen = NodeView::of(node);
     annotations(&seen, &machine.windows().keep(seen.json.as_ref()))
 }
 
-/// Reports whether the program of the kubelet is one that never becomes Ready.
+/// Reports whether the program of the kubelet never becomes Ready.
 fn is_broken(machine: &Machine) -> bool {
     let mut begins = [0; BROKEN.len()];
     let program = drive::find(machine.drive(), &["k", "kubelet.exe"]);
-    // The rest may be large.
+    // The rest of the file may be large.
     std::fs::File::open(program).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok()) && begins == BROKEN
 }
 
-/// Reads the desired state of the host, as a kubelet does before it starts. Fails if kubelet's certificate is not a valid one of its Node.
-fn who_am_i(machine: &Machine) -> Result<Desired> {
+/// Reads the desired state of the host, as a kubelet does before it starts. Fails if kubelet has no valid certificate of its Node.
+fn read_desired(machine: &Machine) -> Result<Desired> {
     let desired: Desired = serde_json::from_slice(&drive::read(machine.drive(), path::DESIRED)?)?;
     let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
     let is_certificate = |pem: &Pem| pem.label == "CERTIFICATE";
@@ -282,7 +282,7 @@ fn who_am_i(machine: &Machine) -> Result<Desired> {
 }
 
 struct Kubelet<'a> {
-    /// The kubelet's own client of the API server; without one, the kubelet uses the client of all.
+    /// Own client of the kubelet for the API server. Without it, the kubelet uses the shared client.
     client: Option<kube::Client>,
     fleet: &'a Arc<Fleet>,
     machine: &'a Arc<Machine>,
@@ -304,7 +304,7 @@ impl Kubelet<'_> {
 
     async fn register(&self) {
         let body = self.new_node().to_string().into_bytes();
-        insist("node", || async {
+        retry_forever("node", || async {
             let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
             match self.send::<IgnoredAny>(create).await {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -317,7 +317,7 @@ impl Kubelet<'_> {
     }
 
     async fn become_ready(&self) {
-        insist("node status", || self.patch_status(self.status(true))).await;
+        retry_forever("node status", || self.patch_status(self.status(true))).await;
     }
 
     async fn patch_status(&self, status: Value) -> kube::Result<()> {
@@ -339,7 +339,7 @@ impl Kubelet<'_> {
         node_status(self.machine, &self.node, &self.address, &self.version(), ready)
     }
 
-    /// Returns the version of kubelet: of a `kubelet.exe` that is no more than a version, such as `v1.36.3`, that one.
+    /// Returns the version of kubelet: the content of `kubelet.exe` if it is a version, such as `v1.36.3`, and otherwise the default.
     fn version(&self) -> String {
         let program = std::fs::File::open(drive::find(self.machine.drive(), &["k", "kubelet.exe"]));
         let mut version = String::new();
@@ -348,12 +348,12 @@ impl Kubelet<'_> {
         if is_text && version.starts_with("v1.") { version } else { self.fleet.options().kubelet_version.clone() }
     }
 
-    /// Requests a serving certificate, and returns whether one was issued. A host that has one does not ask again.
+    /// Reports whether the host has a serving certificate. Requests one if it has none.
     async fn is_served(&self) -> bool {
         if self.machine.windows().has_serving_certificate(&self.node, &self.address) {
             return true;
         }
-        let (name, key) = insist("serving request", || self.request_serving()).await;
+        let (name, key) = retry_forever("serving request", || self.request_serving()).await;
         let Issued::Yes(chain) = self.fleet.decision(&name).await else {
             tracing::warn!(
                 node = self.node,
@@ -367,7 +367,7 @@ impl Kubelet<'_> {
         true
     }
 
-    /// Posts a request for a serving certificate, and returns its name and the key.
+    /// Creates a request for a serving certificate, and returns its name and the key.
     async fn request_serving(&self) -> kube::Result<(String, String)> {
         let (request, key) =
             serving_request(&self.node, &self.address).map_err(|e| kube::Error::Service(format!("{e:#}").into()))?;
@@ -387,14 +387,14 @@ impl Kubelet<'_> {
         Ok((created.metadata.name.unwrap_or_default(), key))
     }
 
-    /// Renews the tokens of services with an identity of their own, as wicd does.
+    /// Renews the tokens of services that have an identity of their own, as wicd does.
     async fn renew_tokens(&self, wicd: &Identity, node: Option<&Value>) {
         let host = self.machine.windows().host();
         let now = k8s_openapi::jiff::Timestamp::now().as_second();
         let uid = node.and_then(|node| node["metadata"]["uid"].as_str());
         for due in service_token::due(host, uid, now).unwrap_or_default() {
             let accounts = ServiceAccount::url_path(&(), Some(&due.namespace));
-            let made = insist("token", async || {
+            let made = retry_forever("token", async || {
                 let body = serde_json::to_vec(&due.request()).map_err(kube::Error::SerdeError)?;
                 let (account, params) = (&due.token.service_account, PostParams::default());
                 let request = Request::new(accounts.as_str()).create_subresource("token", account, &params, body);
@@ -407,7 +407,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Renews wicd's certificate as wicd does, where it goes to the API server with it. Continues until dropped.
+    /// Renews wicd's certificate as wicd does, if wicd uses it for the API server. Runs until dropped.
     async fn rotate(&self) {
         if self.client.is_some() {
             let host = Arc::new(self.machine.windows().host().clone());
@@ -415,26 +415,26 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Keeps the host as wicd does, and says in the Node which version the host follows completely and whether it must be restarted. kubelet
-    /// contradicts where the cluster says that it is not heard of. Continues until dropped.
+    /// Reconciles the host as wicd does, and reports in the Node the version that the host follows completely and whether it must restart. If the
+    /// cluster marks the kubelet as silent, the kubelet reports again. Runs until dropped.
     async fn report_version(&self) {
         let mut view = self.fleet.view(&self.node);
         let mut state = self.machine.state();
         let wicd = Identity::wicd(&self.node);
-        let mut doubted = view.borrow().doubted.clone();
+        let mut last_status_write_by_controller = view.borrow().last_status_write_by_controller.clone();
         loop {
             let seen = view.borrow_and_update().clone();
-            if seen.doubted > doubted && !is_broken(self.machine) {
+            if seen.last_status_write_by_controller > last_status_write_by_controller && !is_broken(self.machine) {
                 self.become_ready().await;
             }
-            doubted.clone_from(&seen.doubted);
+            last_status_write_by_controller.clone_from(&seen.last_status_write_by_controller);
             state.borrow_and_update();
             self.renew_tokens(&wicd, seen.json.as_ref()).await;
             let report = self.machine.windows().keep(seen.json.as_ref());
             let annotations = annotations(&seen, &report);
             if !annotations.is_empty() && self.client.is_some() {
-                // As wicd does it: with what the host has now.
-                insist("annotations", || async {
+                // Like wicd, use the current credentials of the host.
+                retry_forever("annotations", || async {
                     let host = Arc::new(self.machine.windows().host().clone());
                     let written =
                         async { Kube::new(host).connect().await?.annotate(&self.node, annotations.clone()).await };
@@ -443,7 +443,7 @@ impl Kubelet<'_> {
                 .await;
             } else if !annotations.is_empty() {
                 let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-                insist("annotations", || {
+                retry_forever("annotations", || {
                     let request =
                         Request::new(Node::url_path(&(), None)).patch(&self.node, &PatchParams::default(), &patch);
                     self.fleet.send::<IgnoredAny>(&wicd, request)
@@ -459,8 +459,8 @@ impl Kubelet<'_> {
     }
 }
 
-/// The annotations that wicd has to change: to a value, or away. As in wicd, a request for a restart is taken away only by the
-/// operator, and as long as it is there no version is said.
+/// Returns the annotations that wicd must set or remove. As in wicd, only the operator removes a request for a restart,
+/// and no version is reported while it is there.
 fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Option<String>> {
     let mut change = BTreeMap::new();
     if seen.uid.is_none() {
@@ -490,7 +490,7 @@ fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Optio
     change
 }
 
-/// A certificate request as kubelet makes it, and its key, both in PEM.
+/// Returns a certificate request as kubelet makes it, and its key, both in PEM.
 fn serving_request(node: &str, address: &str) -> Result<(String, String)> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::OrganizationName, user::NODES_GROUP);
@@ -511,7 +511,7 @@ mod tests {
     use super::*;
     use crate::sim::{Link, machine::Parts};
 
-    /// A process that is started while the lock is held has it, too, until it runs its program: the lock may be held for longer than a verb takes.
+    /// A process that starts while the lock is held inherits it until it runs its program: the lock may be held for longer than a verb takes.
     #[tokio::test]
     async fn wicd_goes_on_when_the_lock_was_held() -> Result<()> {
         let dir = tempfile::tempdir()?;

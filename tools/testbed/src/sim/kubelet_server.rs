@@ -1,5 +1,5 @@
-//! The HTTPS server of a simulated kubelet, with the logs of containers. It shows the serving certificate that the cluster has issued, and admits
-//! clients whose certificate is of an authority in the file that the host was given, which it reads again for each connection.
+//! HTTPS server of a simulated kubelet, with the logs of containers. It presents the serving certificate that the cluster has issued, and accepts
+//! clients with a certificate of an authority in the host's file, which is read again for each connection.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ pub(super) async fn serve(machine: &Arc<Machine>, address: IpAddr) {
     let listener = loop {
         match TcpListener::bind((address, PORT)).await {
             Ok(listener) => break listener,
-            // The kubelet before this one may still hold it.
+            // The previous kubelet may still hold the port.
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     };

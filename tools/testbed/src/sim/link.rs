@@ -1,4 +1,4 @@
-//! The line between operator and host, played on the host's side of a connection: latency, bandwidth, counting, cutting.
+//! Simulated link between operator and host, on the host's side of a connection: latency, bandwidth, byte counts and cuts.
 
 use std::{
     future::Future as _,
@@ -20,32 +20,32 @@ use tokio::{
 };
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// Quality of the line.
+/// Quality of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Time that a packet takes there and back.
+    /// Round-trip time of a packet.
     pub rtt: Duration,
-    /// Bytes in each second in each direction; `None` is as fast as the machine.
+    /// Bytes per second in each direction. `None` is as fast as the machine.
     pub bandwidth: Option<u64>,
 }
 
-/// Maximum size of a piece that travels at once.
+/// Maximum size of a piece that is sent at once.
 const PIECE: usize = 32 << 10;
-/// Pieces that may be on their way in one direction: 32 MiB, more than any window that SSH grants.
+/// Maximum number of pieces in flight in one direction: 32 MiB, more than any window that SSH grants.
 const PIECES_UNDER_WAY: usize = 1024;
 
 impl Link {
-    /// Reports whether the line holds up no bytes at all.
+    /// Reports whether the link delays no bytes at all.
     pub(super) fn is_ideal(self) -> bool {
         self.rtt.is_zero() && self.bandwidth.is_none()
     }
 
-    /// Returns the other end of a line that begins at `wire`. Bytes are under way for half of `rtt`, any number at once: a
-    /// sender that does not wait for answers is not slowed down by latency. Ends when either side does.
+    /// Returns the other end of a link that begins at `wire`. Bytes are delayed by half of `rtt`, any number at once: a
+    /// sender that does not wait for responses is not slowed down by latency. Ends when either side does.
     pub fn stretch(self, wire: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
         let (near, far) = tokio::io::duplex(256 << 10);
         tokio::spawn(async move {
-            // What SYN and SYN-ACK would have taken: the kernel has already greeted.
+            // Time of SYN and SYN-ACK, which the kernel has already exchanged.
             tokio::time::sleep(self.rtt).await;
             let (wire_in, wire_out) = tokio::io::split(wire);
             let (far_in, far_out) = tokio::io::split(far);
@@ -81,7 +81,7 @@ impl Link {
             }
             let _ = to.shutdown().await;
         };
-        // `give` ends after `take`, with what was still under way, or before it, when no reader is left.
+        // `give` ends after `take`, when all pieces are delivered, or before it, when no reader is left.
         let (take, give) = (pin!(take), pin!(give));
         if let futures::future::Either::Left(((), give)) = futures::future::select(take, give).await {
             give.await;
@@ -95,7 +95,7 @@ impl Link {
     }
 }
 
-/// A connection whose received bytes are counted, and that breaks on request or at a byte limit.
+/// Connection that counts its received bytes, and that breaks on request or at a byte limit.
 pub(super) struct Metered {
     stream: TcpStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,

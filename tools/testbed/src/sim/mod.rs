@@ -1,5 +1,5 @@
-//! Simulated Windows hosts, for hundreds and thousands in one process: an SSH server over a directory, the portable core of
-//! `wicd` in place of the exe, and a kubelet that is a few API calls.
+//! Simulated Windows hosts, hundreds or thousands in one process: an SSH server over a directory, the portable core of
+//! `wicd` in place of the program, and a kubelet that consists of a few API calls.
 //!
 //! ```text
 //!  operator ── TCP ── link (latency, bandwidth, cuts) ── sshd ─┬─ sftp ── drive (a directory)
@@ -7,8 +7,8 @@
 //!  API server ── fleet (one watch each of Nodes, CSRs, Pods; one client) ── kubelet (one task for each host)
 //! ```
 //!
-//! All hosts have the same port and each an address of its own out of 127.0.0.0/8. All of them are one client of the API
-//! server, which acts for each kubelet by impersonation, as an administrator may.
+//! All hosts have the same port, and each has an address of its own in 127.0.0.0/8. All of them share one client of the API
+//! server, which impersonates each kubelet, as an administrator may.
 
 mod drive;
 mod fault;
@@ -52,7 +52,7 @@ use wicd::{
     daemon::cluster::Kube,
     fake::FakeHost,
     host::{RegistryValue, RegistryValues},
-    maintenance::Means,
+    maintenance::MaintenanceContext,
 };
 
 pub use self::{
@@ -63,34 +63,34 @@ use self::{fleet::Fleet, machine::Machine, machine::Parts};
 /// Options that all hosts of a [`Sim`] have in common.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
-    /// The line to every host.
+    /// Link to every host.
     pub link: Link,
     /// Time that a host takes to start a program.
     pub process_start: Duration,
-    /// Time that a kubelet takes from its start to its Node.
+    /// Time from a kubelet's start until its Node exists.
     pub boot: Duration,
     /// Time that a restart takes, until the SSH port answers again.
     pub restart: Duration,
-    /// Account that SSH admits.
+    /// Account that SSH accepts.
     pub user: String,
-    /// Keys that SSH admits. Those of a host that has one of the files in which OpenSSH keeps them are in these files instead.
+    /// Keys that SSH accepts. If a host has one of the files in which OpenSSH keeps authorized keys, the keys in these files count instead.
     pub authorized_keys: Vec<PublicKey>,
     /// SSH port of every host.
     pub port: u16,
-    /// Directory of the hosts' disks; a temporary directory if not given. `/dev/shm` is faster than a disk.
+    /// Directory of the hosts' disks. Defaults to a temporary directory. `/dev/shm` is faster than a disk.
     pub dir: Option<PathBuf>,
     /// Handling of the serving certificate by a kubelet.
     pub serving: ServingCertificate,
-    /// Interval at which each Node's Lease is renewed. `None`: never, and then the controller manager needs longer timeouts.
+    /// Interval at which each Node's Lease is renewed. `None` means never, and then the controller manager needs longer timeouts.
     pub heartbeat: Option<Duration>,
-    /// Interval at which each kubelet reports a status that has not changed. `None`: never.
+    /// Interval at which each kubelet reports an unchanged status. `None` means never.
     pub status_report: Option<Duration>,
-    /// Maximum time that a Pod takes to end; less if its grace period is shorter.
+    /// Maximum time that a Pod takes to end, or its grace period if that is shorter.
     pub termination: Duration,
-    /// Version that Nodes report, unless their `kubelet.exe` is no more than a version.
+    /// Version that Nodes report, unless their `kubelet.exe` contains only a version.
     pub kubelet_version: String,
-    /// True if kubelet and wicd of each host go to the API server with the host's own certificates and CA, and kubelet answers requests for
-    /// logs. Otherwise all hosts share one connection, as many must.
+    /// True if kubelet and wicd of each host use the host's own certificates and CA for the API server, and kubelet answers requests for
+    /// logs. Otherwise all hosts share one connection, which many hosts need.
     pub own_credentials: bool,
 }
 
@@ -115,46 +115,46 @@ impl Default for SimOptions {
     }
 }
 
-/// Options of one host. The rest is as in [`SimOptions`].
+/// Options of one host. Options that are not set are those of [`SimOptions`].
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     /// Host name.
     pub name: String,
-    /// Account that SSH admits.
+    /// Account that SSH accepts.
     pub user: Option<String>,
-    /// Keys that SSH admits.
+    /// Keys that SSH accepts.
     pub authorized_keys: Option<Vec<PublicKey>>,
-    /// The line to the host.
+    /// Link to the host.
     pub link: Option<Link>,
     /// Time that the host takes to start a program.
     pub process_start: Option<Duration>,
-    /// Time that the host's kubelet takes from its start to its Node.
+    /// Time from the start of the host's kubelet until its Node exists.
     pub boot: Option<Duration>,
     /// Faults of the host from the beginning.
     pub faults: Vec<Fault>,
 }
 
 impl HostOptions {
-    /// Options of a host as all others.
+    /// Returns the options of a host with this name and all defaults.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 }
 
-/// Counts of what has happened to a host since it was made.
+/// Counters of a host since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// TCP connections to the SSH port of the host.
+    /// Number of TCP connections to the SSH port of the host.
     pub connections: u64,
-    /// Programs that were started.
+    /// Number of programs that were started.
     pub processes: u64,
-    /// Bytes that came over the connections to the SSH port.
+    /// Number of bytes that the connections to the SSH port received.
     pub bytes_received: u64,
 }
 
-/// A world of simulated hosts. Dropped, all of them are gone. It lives in the tokio runtime that it is made in.
+/// Simulation of hosts. Dropping it removes all of them. It runs in the tokio runtime in which it is created.
 ///
-/// Each host needs one file descriptor, and one more for each connection: for a thousand hosts, raise `ulimit -n` first where it
+/// Each host needs one file descriptor, and one more for each connection: for a thousand hosts, raise `ulimit -n` first if it
 /// is 1024.
 pub struct Sim {
     options: SimOptions,
@@ -165,7 +165,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// A world whose hosts become Nodes of the cluster of `admin`, a client that may impersonate any user.
+    /// Starts a simulation whose hosts become Nodes of the cluster of `admin`, a client that may impersonate any user.
     ///
     /// # Errors
     /// Fails when the directory for the hosts cannot be made.
@@ -173,7 +173,7 @@ impl Sim {
         Self::new(Some(admin), options)
     }
 
-    /// A world without a cluster: kubelets run and do nothing.
+    /// Starts a simulation without a cluster: kubelets run and do nothing.
     ///
     /// # Errors
     /// Fails when the directory for the hosts cannot be made.
@@ -198,7 +198,7 @@ impl Sim {
         Ok(Self { options, fleet, dir, _end: stop.clone().drop_guard(), stop })
     }
 
-    /// Makes a host and switches it on. Its name must be new.
+    /// Creates a host and switches it on. Its name must be new.
     ///
     /// # Errors
     /// Fails when its name is not new, its directory cannot be written, or there is no address to listen on.
@@ -225,7 +225,7 @@ impl Sim {
         Ok(SimHost { machine })
     }
 
-    /// Runs the kubelet of another world's host from now on: its Node is one of this world's cluster. All else of the host stays where it is.
+    /// Runs the kubelet of another simulation's host from now on: its Node belongs to this simulation's cluster. The rest of the host stays the same.
     pub fn take_over(&self, host: &SimHost) {
         let cluster = host.machine.state().borrow().cluster + 1;
         host.machine.change(|s| s.cluster = cluster);
@@ -239,54 +239,56 @@ impl Sim {
     }
 }
 
-/// One simulated host.
+/// Simulated host.
 #[derive(Clone)]
 pub struct SimHost {
     machine: Arc<Machine>,
 }
 
 impl SimHost {
-    /// Host name.
+    /// Returns the host name.
     pub fn name(&self) -> &str {
         &self.machine.parts().name
     }
 
-    /// Address, out of 127.0.0.0/8.
+    /// Returns the address, which is in 127.0.0.0/8.
     pub fn address(&self) -> IpAddr {
         self.machine.address().ip()
     }
 
-    /// SSH port.
+    /// Returns the SSH port.
     pub fn port(&self) -> u16 {
         self.machine.address().port()
     }
 
-    /// Host key that the host shows now.
+    /// Returns the host key that the host presents now.
     pub fn host_key(&self) -> PublicKey {
         self.machine.current_host_key().public_key().clone()
     }
 
-    /// Directory that is the host's `C:\`.
+    /// Returns the directory that is the host's `C:\`.
     pub fn drive_c(&self) -> &Path {
         self.machine.drive()
     }
 
-    /// Puts a file on the host's `C:` before the first log-in, as an image of a disk has it. The file is a hard link, so that one
-    /// file serves many hosts.
+    /// Puts a file on the host's `C:` before the first log-in, as in a disk image. The file is a hard link, so that one file serves
+    /// many hosts.
     ///
     /// # Errors
-    /// Fails when `file` lies on another file system than the hosts, or there is such a file already.
+    /// Fails when `file` is on another file system than the hosts, or the host has such a file already.
     pub fn preload(&self, windows_path: &str, file: &Path) -> Result<()> {
-        let drive::Place::Below(parts) = drive::place(windows_path, true) else { bail!("{windows_path} is no path") };
+        let drive::SftpPath::Below(parts) = drive::place(windows_path, true) else {
+            bail!("{windows_path} is no path")
+        };
         let path = drive::find(self.drive_c(), &parts);
         std::fs::create_dir_all(path.parent().context("a file has a directory")?)?;
         std::fs::hard_link(file, &path).with_context(|| format!("cannot link {} to {}", path.display(), file.display()))
     }
 
-    /// Breaks the host with a fault, from now on.
+    /// Adds a fault to the host.
     pub fn fault(&self, fault: Fault) {
         if fault == Fault::NeedsReboot {
-            // The feature goes with a restart in real life, after which wicd asks for it again.
+            // In reality, the feature disappears with a restart, after which wicd requests it again.
             let asked = drive::find(self.drive_c(), &["k", "wicd", "containers.json"]);
             let _ = std::fs::remove_file(asked);
         }
@@ -298,12 +300,12 @@ impl SimHost {
         self.machine.change(|s| s.faults.clear());
     }
 
-    /// Counts of what has happened to the host since it was made.
+    /// Returns the counters of the host since its creation.
     pub fn stats(&self) -> Stats {
         self.machine.stats()
     }
 
-    /// Time that the ended programs of the host ran, all together.
+    /// Returns the total time for which the host's ended programs ran.
     pub fn busy(&self) -> Duration {
         self.machine.busy()
     }
@@ -313,7 +315,7 @@ impl SimHost {
         self.machine.restart();
     }
 
-    /// Pulls the plug: connections end, the port refuses, kubelet sends nothing.
+    /// Switches the host off without a shutdown: connections end, the port refuses new ones, and kubelet sends nothing.
     pub fn power_off(&self) {
         self.machine.power_off();
     }
@@ -334,12 +336,12 @@ impl SimHost {
         Ok(())
     }
 
-    /// Number of restarts so far, and one. This is the host's boot id.
+    /// Returns the number of boots so far, which is the host's boot id.
     pub fn boots(&self) -> u32 {
         self.machine.state().borrow().boots
     }
 
-    /// Sets the time that the host's kubelet takes from its next start to its Node.
+    /// Sets the time from the next start of the host's kubelet until its Node exists.
     pub fn set_boot_delay(&self, boot: Duration) {
         self.machine.change(|s| s.boot = boot);
     }
@@ -354,27 +356,27 @@ impl SimHost {
         self.windows().state().registry.extend(keys);
     }
 
-    /// The host's Windows: services, variables, trusted certificates and facts, to read and to change as an administrator on
-    /// the host would. What [`Fault`]s govern is set again when one comes or goes.
+    /// Returns the host's Windows: services, variables, trusted certificates and facts, which a test can read and change like an
+    /// administrator on the host. Values that [`Fault`]s control are reset when a fault is added or removed.
     pub fn windows(&self) -> &FakeHost {
         self.machine.windows().host()
     }
 
-    /// Number of times that the host's kubelet was started.
+    /// Returns the number of starts of the host's kubelet.
     pub fn kubelet_starts(&self) -> u64 {
         self.machine.state().borrow().kubelet_runs
     }
 
-    /// The Node that the host's kubelet registers and keeps, for a test without a cluster. `None` while no kubelet runs.
+    /// Returns the Node that the host's kubelet registers and maintains, for a test without a cluster. `None` while no kubelet runs.
     ///
     /// # Errors
-    /// Fails when the kubelet cannot start: its configuration or its certificate is not that of a node.
+    /// Fails when the kubelet cannot start because its configuration or its certificate is not that of a node.
     pub fn node(&self) -> Option<Result<Value>> {
         self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
     }
 
-    /// Makes the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd works without a Node too: what failed
-    /// once is tried again.
+    /// Lets the host's wicd do its work, if it runs, and returns the changes of the Node's annotations. wicd also works without a Node, and retries
+    /// what failed.
     pub fn wicd_report(&self, node: Option<&PartialObjectMeta<Node>>) -> BTreeMap<&'static str, Option<String>> {
         if let Some(node) = node {
             kubelet::report(&self.machine, node)
@@ -384,14 +386,19 @@ impl SimHost {
         }
     }
 
-    /// Runs `wicd.exe maintenance` on the host, with the host's own credentials. A second of it takes a tenth.
+    /// Runs `wicd.exe maintenance` on the host, with the host's own credentials. One of its seconds takes a tenth of a second.
     pub async fn maintenance(&self, action: &Action) -> Outcome {
         let connect = Kube::new(Arc::new(self.windows().clone()));
-        let means = Means { host: self.windows(), connect: &connect, say: &|_| {}, second: Duration::from_millis(100) };
+        let means = MaintenanceContext {
+            host: self.windows(),
+            connect: &connect,
+            say: &|_| {},
+            second: Duration::from_millis(100),
+        };
         wicd::maintenance::run(&means, action, std::future::pending()).await
     }
 
-    /// State of the host's Windows services.
+    /// Returns the state of the host's Windows services.
     pub fn services(&self) -> BTreeMap<String, ServiceState> {
         self.windows().state().services.iter().map(|(name, s)| (name.clone(), s.state)).collect()
     }
@@ -404,17 +411,17 @@ fn new_key() -> PrivateKey {
     PrivateKey::from(pair)
 }
 
-/// Networks that processes share out among themselves: 127.16.0.0/16 and those after it.
+/// Networks that processes share among themselves: 127.16.0.0/16 and those after it.
 const NETS: std::ops::Range<u8> = 16..216;
-/// Port at which a process listens to have a network for itself.
+/// Port on which a process listens to reserve a network.
 const RESERVED_PORT: u16 = 22_522;
 
-/// The second byte of the addresses of this process. As long as it runs it listens at the last of them: a host that restarts gives up its
-/// port for a moment, and no other process must put a host of its own there.
+/// Returns the second byte of this process's addresses. While the process runs, it listens on the last of them: a restarting host releases its
+/// port for a moment, and no other process may place a host there.
 fn own_net() -> Result<u8> {
     static OWN: OnceLock<Option<(u8, std::net::TcpListener)>> = OnceLock::new();
     let reserve = || {
-        // Each process begins elsewhere, so that they seldom meet.
+        // Each process begins at another network, so that conflicts are rare.
         let begin = usize::try_from(std::process::id()).unwrap_or_default() % NETS.len();
         let bind = |net| std::net::TcpListener::bind((Ipv4Addr::new(127, net, 255, 254), RESERVED_PORT));
         NETS.cycle().skip(begin).take(NETS.len()).find_map(|net| Some((net, bind(net).ok()?)))
@@ -423,7 +430,7 @@ fn own_net() -> Result<u8> {
     own.map(|(net, _)| *net).context("other processes have all networks for simulated hosts")
 }
 
-/// Listens on an address that no other host has, not even of another process.
+/// Listens on an address that no other host has, even one of another process.
 async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let net = own_net()?;

@@ -1,4 +1,4 @@
-//! Pods on simulated Nodes: bound, they run; deleted, they end. One watch for all hosts.
+//! Pods on simulated Nodes: they run once bound, and end once deleted. One watch serves all hosts.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,7 +18,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::sleep};
 
-use super::fleet::{Fleet, Identity, events, insist};
+use super::fleet::{Fleet, Identity, events, retry_forever};
 use crate::lock::lock;
 
 /// State of a Pod, as far as a kubelet needs it.
@@ -30,9 +30,9 @@ struct Bound {
     node: String,
     containers: Vec<(String, String)>,
     host_network: bool,
-    /// True if the Pod is over or its status says that it is Ready.
+    /// True if the Pod has ended or its status reports that it is Ready.
     runs: bool,
-    /// Grace period, if the Pod is to end.
+    /// Grace period, if the Pod is being deleted.
     ends: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl Bound {
         let spec = pod.spec?;
         let status = pod.status.unwrap_or_default();
         let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        // The node lifecycle controller takes Ready from pods of a node that is not Ready, and a kubelet that is back puts it right.
+        // The node lifecycle controller sets Ready to false on pods of a node that is not Ready; a kubelet that is back restores it.
         let is_ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let grace = pod.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0);
         Some(Self {
@@ -84,7 +84,7 @@ impl Bound {
     }
 }
 
-/// Does for all Pods what their kubelets would do. `came_up` reports Nodes whose kubelets have started.
+/// Does the work of all Pods' kubelets. `came_up` reports Nodes whose kubelets have started.
 pub(super) async fn run(fleet: Arc<Fleet>, mut came_up: mpsc::UnboundedReceiver<String>) {
     let api: Api<Pod> = Api::all(fleet.client().clone());
     let mut events = std::pin::pin!(events(watcher(api, watcher::Config::default().fields("spec.nodeName!="))));
@@ -145,7 +145,7 @@ async fn start(fleet: &Fleet, pod: &Bound, address: &str) {
             &patch,
         )
     };
-    insist("pod status", || until_gone(fleet, pod, request(), &[404])).await;
+    retry_forever("pod status", || until_gone(fleet, pod, request(), &[404])).await;
 }
 
 async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
@@ -157,11 +157,11 @@ async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
         ..DeleteParams::default()
     };
     let request = || Request::new(Pod::url_path(&(), Some(&pod.namespace))).delete(&pod.name, &params);
-    // A conflict says that there is another pod of that name by now.
-    insist("pod deletion", || until_gone(fleet, pod, request(), &[404, 409])).await;
+    // A conflict means that another pod has this name by now.
+    retry_forever("pod deletion", || until_gone(fleet, pod, request(), &[404, 409])).await;
 }
 
-/// Sends a request, unless the kubelet has stopped. `gone` are the answers that say that there is nothing left to do.
+/// Sends a request, unless the kubelet has stopped. `gone` are the status codes which mean that nothing is left to do.
 async fn until_gone(
     fleet: &Fleet,
     pod: &Bound,

@@ -1,4 +1,4 @@
-//! The SSH port of a simulated host: open while the host is on, with the faults of its line.
+//! SSH port of a simulated host: open while the host is on, with the faults of its link.
 
 use std::{
     net::SocketAddr,
@@ -45,7 +45,7 @@ pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: Ca
                 continue;
             }
             let up = stop.child_token();
-            // What is connected ends with the port, and also when this future is dropped.
+            // Connections end with the port, and also when this future is dropped.
             let _cut = up.clone().drop_guard();
             let stays = |s: &State| open(s) && s.address == here;
             while stays(&state.borrow_and_update()) {
@@ -87,7 +87,7 @@ fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken
     tokio::spawn(sshd::serve(machine.clone(), wire));
 }
 
-/// Binds a port again. The port was ours a moment ago, and will be again.
+/// Binds a port again, which belonged to this host a moment ago and becomes free again.
 pub(super) async fn rebind(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {

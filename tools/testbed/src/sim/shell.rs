@@ -1,9 +1,9 @@
-//! Log-in shells of a simulated host: how each reads a command line, and what it tells of the end of a program.
+//! Log-in shells of a simulated host: how each parses a command line, and how it reports the end of a program.
 
 /// Log-in shell, the `DefaultShell` of OpenSSH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shell {
-    /// `cmd.exe`, if Windows is not told otherwise.
+    /// `cmd.exe`, the default of Windows.
     #[default]
     Cmd,
     /// Windows PowerShell, started with `-c`.
@@ -13,7 +13,7 @@ pub enum Shell {
 }
 
 impl Shell {
-    /// Returns the words that the shell takes a command line for: a program and its arguments. `None` if a character of it means anything else to the
+    /// Returns the words into which the shell splits a command line: a program and its arguments. `None` if a character has a special meaning for the
     /// shell.
     pub(super) fn words(self, line: &str) -> Option<Vec<String>> {
         let (escape, special) = match self {
@@ -36,7 +36,7 @@ impl Shell {
         Some(words)
     }
 
-    /// Returns the exit status and the message for a program that is not there.
+    /// Returns the exit status and the message for a program that does not exist.
     pub(super) fn not_found(self, program: &str) -> (u32, String) {
         match self {
             Self::Cmd => (1, format!("'{program}' is not recognized as an internal or external command\r\n")),
@@ -45,7 +45,7 @@ impl Shell {
         }
     }
 
-    /// Returns the exit status of the shell after that of a program.
+    /// Returns the shell's exit status for that of a program.
     pub(super) fn status(self, of_program: u32) -> u32 {
         match self {
             Self::Cmd => of_program,

@@ -1,4 +1,4 @@
-//! The SSH server of a simulated host.
+//! SSH server of a simulated host.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) async fn serve(machine: Arc<Machine>, wire: Metered) {
     } else {
         russh::server::run_stream(config, link.stretch(wire), handler).await
     };
-    // That operators come and go is no news.
+    // Errors of a connection are ignored: operators disconnect at any time.
     if let Ok(session) = session {
         let _ = session.await;
     }
@@ -34,10 +34,10 @@ pub(super) fn config(key: PrivateKey) -> Config {
         keys: vec![key],
         auth_rejection_time: Duration::ZERO,
         auth_rejection_time_initial: Some(Duration::ZERO),
-        // As OpenSSH's MaxAuthTries.
+        // The same as OpenSSH's `MaxAuthTries`.
         max_auth_attempts: 6,
-        // OpenSSH has 2 MiB and tops them up as they are used; this server tops up when half is used, so that of twice as
-        // much at least 2 MiB are always free.
+        // OpenSSH has a window of 2 MiB and refills it as it is used. This server refills when half is used, so that with twice the size
+        // at least 2 MiB are always free.
         window_size: 4 << 20,
         maximum_packet_size: 32 << 10,
         nodelay: true,
@@ -107,7 +107,7 @@ impl russh::server::Handler for Connection {
             (self.machine.clone(), String::from_utf8_lossy(command).into_owned(), session.handle());
         let over = self.over.clone();
         tokio::spawn(async move {
-            // Input is swallowed, as by shells that do; not to read it would hold up the whole connection.
+            // Input is discarded, as some shells do; unread input would block the whole connection.
             let swallow = async { while channel.wait().await.is_some() {} };
             let run = run(&machine, &command, id, &handle);
             tokio::select! {
@@ -123,7 +123,7 @@ impl russh::server::Handler for Connection {
 async fn run(machine: &Arc<Machine>, command: &str, id: ChannelId, handle: &Handle) {
     let exit = machine.execute(command).await;
     let output = exit.output.into_bytes();
-    // The other side may be closed: then the result is not needed.
+    // The client may have closed the channel: then the result is not needed.
     if machine.has(&Fault::GarbledOutput) {
         let _ = handle.data(id, [MESSAGE_OF_THE_DAY, &garble(&output)].concat()).await;
         let _ = handle.extended_data(id, STDERR, NOT_RECOGNIZED.to_vec()).await;
@@ -144,7 +144,7 @@ const NOT_RECOGNIZED: &[u8] = b"Der Befehl \"chcp\" konnte nicht ausgef\x81hrt w
 /// Code of standard error in SSH.
 const STDERR: u32 = 1;
 
-/// Garbles output as a PowerShell of another language does: a banner, UTF-16, and progress records.
+/// Garbles output like a PowerShell in another language: a banner, UTF-16, and progress records.
 fn garble(output: &[u8]) -> Vec<u8> {
     let mut noise = b"\xff\xfe".to_vec();
     let banner = format!("Willkommen \u{2013} {}\r\n", String::from_utf8_lossy(output));

@@ -1,7 +1,7 @@
 //! Windows of a simulated host: wicd's fake host, over the directory that SFTP serves.
 //!
-//! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Reconciler`]: not all the time,
-//! as that would be too much for hundreds of hosts, but whenever something happens, and until there is nothing left to do.
+//! wicd's own core runs the operator's verbs, and its service's own [`Reconciler`] maintains services: not continuously, which
+//! would be too much for hundreds of hosts, but after each event, until nothing is left to do.
 
 use std::{
     net::IpAddr,
@@ -28,12 +28,12 @@ use x509_parser::{extensions::GeneralName, pem::Pem};
 use super::fault::Fault;
 use crate::lock::lock;
 
-/// The service whose state is that of the kubelet.
+/// Service whose state is that of the kubelet.
 pub(super) const KUBELET: &str = "kubelet";
-/// Free space on `C:`.
+/// Number of free bytes on `C:`.
 const DISK: u64 = 100 << 30;
 
-/// Passes after which a reconciler that does not settle is left alone until something happens.
+/// Maximum number of passes of a reconciler that does not settle, until the next event.
 const PASSES: usize = 20;
 
 /// Windows on one host.
@@ -43,7 +43,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Makes Windows for a host. `changed` is called after a service was started or stopped.
+    /// Creates Windows for a host. `changed` is called after a service was started or stopped.
     pub(super) fn new(
         hostname: &str,
         address: IpAddr,
@@ -60,12 +60,12 @@ impl Windows {
         let (handle, started) = (host.clone(), reconciler.clone());
         host.on_service(move |event, service| {
             if event == ServiceEvent::Started && service.name == WICD_SERVICE {
-                // A new process remembers nothing. While a verb runs, it keeps its hands off.
+                // A new process has no state. While a verb runs, it changes nothing.
                 *lock(&started) = Reconciler::new(Arc::new(handle.clone()));
                 settle(&started, None);
             }
             if event == ServiceEvent::Started && service.name == KUBELET {
-                // Why it cannot start is said, again and again, where it is to register its Node.
+                // The reason why it cannot start is reported, repeatedly, where it registers its Node.
                 let _unfit = fake_kubelet::start(&handle);
             }
             changed(event, &service.name);
@@ -77,7 +77,7 @@ impl Windows {
         &self.host
     }
 
-    /// Sets the host's boot id, and the clock, free space and Containers feature as the faults say.
+    /// Sets the host's boot id, and the clock, free space and Containers feature according to the faults.
     pub(super) fn set_conditions(&self, boots: u32, faults: &[Fault]) {
         let ahead = faults.iter().find_map(|f| match f {
             Fault::ClockAhead(by) => Some(millis(*by)),
@@ -93,7 +93,7 @@ impl Windows {
             if faults.contains(&Fault::NeedsReboot) { Feature::Disabled } else { Feature::Enabled };
     }
 
-    /// Runs wicd for one verb. Returns whether the host is to be restarted.
+    /// Runs wicd for one verb. Returns true if the host must restart.
     pub(super) fn run(&self, verb: Verb, operation: &str) -> Result<bool> {
         let restarts = self.host.state().reboots;
         operation::serve(&self.host, verb, operation)?;
@@ -107,14 +107,14 @@ impl Windows {
         if self.is_running(WICD_SERVICE) { settle(&self.reconciler, node) } else { Report::default() }
     }
 
-    /// Reports whether wicd's service runs and has not come to an end with its work, for example because a verb held the host's lock.
+    /// Reports whether wicd's service runs and has unfinished work, for example because a verb held the host's lock.
     pub(super) fn is_moving(&self) -> bool {
-        // Who has it is at work on it now.
+        // A thread that holds the lock is working on it now.
         let moving = || self.reconciler.try_lock().is_ok_and(|r| r.is_moving());
         self.is_running(WICD_SERVICE) && moving()
     }
 
-    /// Facts of the host as a machine.
+    /// Returns the facts of the host as a machine.
     pub(super) fn machine(&self) -> Machine {
         self.host.state().machine.clone()
     }
@@ -123,7 +123,7 @@ impl Windows {
         self.host.state().services.get(service).is_some_and(|s| s.state == ServiceState::Running)
     }
 
-    /// Ends all services and programs at once.
+    /// Stops all services and programs at once.
     pub(super) fn halt(&self) {
         self.host.fail_after(Some(0));
         for service in self.host.state().services.values_mut() {
@@ -145,7 +145,7 @@ impl Windows {
         }
     }
 
-    /// Reports whether kubelet has a serving certificate for this Node at this address. What was taken away from the host is gone.
+    /// Reports whether kubelet has a serving certificate for this Node at this address, read from the host's file.
     pub(super) fn has_serving_certificate(&self, node: &str, address: &str) -> bool {
         let is_for = |pem: &str| {
             let block = Pem::iter_from_buffer(pem.as_bytes()).flatten().find(|b| b.label == "CERTIFICATE")?;
@@ -163,7 +163,7 @@ impl Windows {
         self.serving_certificate().is_some_and(|pem| is_for(&pem) == Some(true))
     }
 
-    /// The serving certificate of kubelet and its key, if there is one.
+    /// Returns kubelet's serving certificate and its key, if there is one.
     pub(super) fn serving_certificate(&self) -> Option<String> {
         std::fs::read_to_string(self.host.path(path::KUBELET_PKI).ok()?.join(SERVING)).ok()
     }
@@ -182,7 +182,7 @@ impl Windows {
 
 impl Drop for Windows {
     fn drop(&mut self) {
-        // It holds the host, and the host holds it.
+        // The callback holds the host, and the host holds the callback.
         self.host.on_service(|_, _| {});
     }
 }
@@ -190,7 +190,7 @@ impl Drop for Windows {
 /// Name of the file in which kubelet keeps its serving certificate.
 const SERVING: &str = "kubelet-server-current.pem";
 
-/// Repeats passes of a reconciler until there is nothing left to do, at most [`PASSES`] times.
+/// Repeats passes of a reconciler until nothing is left to do, at most [`PASSES`] times.
 fn settle(reconciler: &Mutex<Reconciler>, node: Option<&Value>) -> Report {
     static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
     let mut reconciler = lock(reconciler);

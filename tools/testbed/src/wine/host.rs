@@ -1,4 +1,4 @@
-//! One Windows host.
+//! Windows host under Wine.
 
 use std::{
     fmt::Write as _,
@@ -29,14 +29,14 @@ use crate::{
 const BOOT: Duration = Duration::from_mins(2);
 const SSH_PORT: u16 = 22;
 
-/// The login shell of a host's user.
+/// Log-in shell of a host's user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shell {
-    /// cmd.exe, as Windows' OpenSSH has it.
+    /// cmd.exe, the default of OpenSSH on Windows.
     #[default]
     Plain,
-    /// Shell that runs the command and gives its exit status, but prints a banner before and after, mangles what the command prints,
-    /// and keeps standard input to itself.
+    /// Shell that runs the command and returns its exit status, but prints a banner before and after, garbles the command's output, and
+    /// consumes standard input.
     Hostile,
 }
 
@@ -45,7 +45,7 @@ pub enum Shell {
 pub struct WineOptions {
     /// Host name: a DNS label of at most 15 characters.
     pub name: String,
-    /// The login shell.
+    /// Log-in shell.
     pub shell: Shell,
     /// `CurrentBuildNumber`: 20348 is Windows Server 2022, 26100 is 2025.
     pub build: u32,
@@ -54,13 +54,13 @@ pub struct WineOptions {
 }
 
 impl WineOptions {
-    /// A Windows Server 2022 with a plain shell.
+    /// Returns options for Windows Server 2022 with a plain shell.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), shell: Shell::Plain, build: 20348, revision: 2527 }
     }
 }
 
-/// A Windows service as the service manager sees it.
+/// Windows service as reported by the service manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Name of the service.
@@ -69,20 +69,20 @@ pub struct Service {
     pub state: String,
 }
 
-/// A running program.
+/// Running program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Process ID inside the host, as Linux counts.
+    /// Process id inside the host, as Linux counts.
     pub pid: u32,
     /// Command line, starting with the Windows path of the program.
     pub command: String,
 }
 
-/// A running Windows host: user `Administrator`, who is let in with the keys given to [`WineHost::authorize`]. Ended on
+/// Running Windows host with the user `Administrator`, who logs in with the keys given to [`WineHost::authorize`]. Ended on
 /// drop with all its processes.
 #[derive(Debug)]
 pub struct WineHost {
-    // Declared in the order in which they have to go.
+    // Declared in the order of the shutdown.
     first_process: Mutex<Option<Daemon>>,
     cable: Cable,
     _network: Arc<HostNetwork>,
@@ -94,7 +94,7 @@ pub struct WineHost {
 
 impl WineHost {
     /// Starts a host in the network of `control_plane`, which was started with [`ControlPlaneOptions::network`], and waits
-    /// until it answers on its SSH port. Makes the template first if need be.
+    /// until its SSH port responds. Creates the template first if necessary.
     ///
     /// # Errors
     /// Fails when `control_plane` has no network, or [`WineHost::start_in`] fails.
@@ -105,11 +105,11 @@ impl WineHost {
         Self::start_in(network, options).await
     }
 
-    /// Starts a host in `network` and waits until it answers on its SSH port.
+    /// Starts a host in `network` and waits until its SSH port responds.
     ///
     /// # Errors
-    /// Fails when the template cannot be made, the network has no address left, a program or a cable cannot be set up, or the host does not answer in
-    /// time.
+    /// Fails when the template cannot be created, the network has no free address, a program or a link cannot be set up, or the host does not respond
+    /// in time.
     pub async fn start_in(network: &Arc<HostNetwork>, options: WineOptions) -> Result<Self> {
         let network = Arc::clone(network);
         let host = spawn_blocking(move || Self::spawn(network, options)).await??;
@@ -175,22 +175,22 @@ impl WineHost {
         })
     }
 
-    /// Name of the host.
+    /// Returns the name of the host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Address of the host, reachable from this machine and from the other hosts of its network.
+    /// Returns the address of the host, reachable from this machine and from the other hosts of its network.
     pub fn address(&self) -> IpAddr {
         self.cable.address.into()
     }
 
-    /// SSH port of the host.
+    /// Returns the SSH port of the host.
     pub fn port(&self) -> u16 {
         SSH_PORT
     }
 
-    /// Public host key, as `ssh-ed25519 AAAA…`.
+    /// Returns the public host key, such as `ssh-ed25519 AAAA…`.
     pub fn host_public_key(&self) -> &str {
         &self.host_public_key
     }
@@ -198,23 +198,23 @@ impl WineHost {
     /// Allows the holder of a public key (in OpenSSH's format) to log in as `Administrator`.
     ///
     /// # Errors
-    /// Fails when the file of the keys cannot be written.
+    /// Fails when the key file cannot be written.
     pub fn authorize(&self, public_key: &str) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.dir.join("authorized_keys"))?;
         Ok(writeln!(file, "{}", public_key.trim())?)
     }
 
-    /// The folder that is the host's `C:\`, and `/C:` over SFTP.
+    /// Returns the folder that is the host's `C:\`, and `/C:` over SFTP.
     pub fn drive_c(&self) -> PathBuf {
         self.dir.join("prefix/drive_c")
     }
 
-    /// Path of the log with what the host's SSH server and services printed.
+    /// Returns the path of the log with the output of the host's SSH server and services.
     pub fn log(&self) -> PathBuf {
         self.dir.join("log")
     }
 
-    /// Runs a line of cmd.exe on the host, past SSH. A failing line is not an error: check the output's status.
+    /// Runs a line of cmd.exe on the host, without SSH. A failing line is not an error: check the output's status.
     ///
     /// # Errors
     /// Fails when `nsenter` cannot be started.
@@ -238,7 +238,7 @@ impl WineHost {
         Ok(parse_services(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// The programs of Windows that run on the host, services among them.
+    /// Returns the Windows programs that run on the host, including services.
     ///
     /// # Errors
     /// Fails when `nsenter` cannot be started.
@@ -249,7 +249,7 @@ impl WineHost {
         Ok(parse_processes(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Ends a process as a crash does.
+    /// Kills a process, as a crash does.
     ///
     /// # Errors
     /// Fails when `nsenter` cannot be started, or the process no longer exists.
@@ -261,13 +261,13 @@ impl WineHost {
         Ok(())
     }
 
-    /// Number of times that Windows has started so far, which is also the host's `BootId`. Counts a start once the host is up.
+    /// Returns the number of Windows starts so far, which is also the host's `BootId`. A start counts once the host is up.
     pub fn boots(&self) -> u32 {
         fs::read_to_string(self.dir.join("boots")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Waits until Windows has started `boots` times and its SSH port answers: with `boots() + 1`, waits for a restart that
-    /// something on the host has asked for.
+    /// Waits until Windows has started `boots` times and its SSH port responds. With `boots() + 1`, waits for a restart that
+    /// something on the host requested.
     ///
     /// # Errors
     /// Fails when the host was stopped or has ended, or does not start within 2 minutes.
@@ -286,14 +286,14 @@ impl WineHost {
         }
     }
 
-    /// Ends every process on the host and starts Windows again; returns when its SSH port answers.
+    /// Ends every process on the host and starts Windows again; returns when its SSH port responds.
     ///
     /// # Errors
     /// Fails when Windows cannot be ended, or does not start again within 2 minutes.
     pub async fn reboot(&self) -> Result<()> {
         let next = self.boots() + 1;
         let output = self.inside(r#"WINEPREFIX="$0/prefix" exec wineserver -k"#, "").await?;
-        // No code: it was ended, as everything on the host is.
+        // No exit code means that the command was killed with everything else on the host.
         if output.status.code().is_some_and(|code| code != 0) {
             bail!("restart {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
         }
@@ -316,10 +316,10 @@ impl WineHost {
         self.cable.mend()
     }
 
-    /// Ends the host as a power cut does: nothing is written to disk. What `drive_c` holds stays until the drop.
+    /// Stops the host like a power cut: nothing is written to disk. The content of `drive_c` stays until the drop.
     pub fn stop(&self) {
         let Some(mut unshare) = lock(&self.first_process).take() else { return };
-        // With the first process of the namespace everything in it ends, and `unshare` only after that.
+        // When the first process of the namespace ends, everything in it ends, and `unshare` ends after that.
         match Command::new("kill").args(["-KILL", &self.pid.to_string()]).run() {
             Ok(()) => unshare.wait(),
             Err(error) => say(&format!("{}: {error:#}", self.name)),
@@ -359,7 +359,7 @@ fn wait_for_pid(first_process: &mut Daemon, dir: &RunDir) -> Result<u32> {
     }
 }
 
-/// Makes a copy of the template's registry this host's own.
+/// Adapts a copy of the template's registry to this host.
 fn customize(registry: &str, options: &WineOptions) -> String {
     let product =
         if options.build >= 26100 { "Windows Server 2025 Datacenter" } else { "Windows Server 2022 Datacenter" };
@@ -390,7 +390,7 @@ fn sshd_config(address: IpAddr, dir: &RunDir) -> String {
     )
 }
 
-/// Reads lines of `STATE NAME`.
+/// Parses lines of `STATE NAME`.
 fn parse_services(text: &str) -> Vec<Service> {
     text.lines()
         .filter_map(|line| line.trim().split_once(' '))
@@ -398,7 +398,7 @@ fn parse_services(text: &str) -> Vec<Service> {
         .collect()
 }
 
-/// Reads lines of `PID COMMAND` and keeps those of Windows programs.
+/// Parses lines of `PID COMMAND` and keeps those of Windows programs.
 fn parse_processes(text: &str) -> Vec<Process> {
     text.lines()
         .filter_map(|line| line.split_once(' '))

@@ -1,4 +1,4 @@
-//! Wine for a program that needs no host: no service manager, no network of its own.
+//! Wine for a program that needs no host: no service manager, no separate network.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,26 +9,26 @@ use anyhow::{Result, anyhow};
 
 use super::{programs, template};
 
-/// Drive `C:` of a Windows that runs one program after another. Needs what [hosts](super::available) need.
+/// Drive `C:` of a Windows that runs one program after another. Has the same requirements as [hosts](super::available).
 pub struct Prefix(tempfile::TempDir);
 
 impl Prefix {
-    /// Makes a drive with Windows alone.
+    /// Creates a drive with Windows only.
     ///
     /// # Errors
-    /// Fails when there is no Wine, or the template cannot be made or copied.
+    /// Fails when there is no Wine, or the template cannot be created or copied.
     pub fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         template::copy(&template::template()?, &dir.path().join("prefix"), str::to_owned)?;
         Ok(Self(dir))
     }
 
-    /// Drive `C:`.
+    /// Returns drive `C:`.
     pub fn drive_c(&self) -> PathBuf {
         self.0.path().join("prefix/drive_c")
     }
 
-    /// Command that runs a program for Windows.
+    /// Returns a command that runs a Windows program.
     ///
     /// # Errors
     /// Fails when there is no Wine.

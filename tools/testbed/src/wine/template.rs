@@ -1,4 +1,4 @@
-//! The Wine prefix that all hosts are copies of.
+//! Wine prefix from which all hosts are copied.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow};
 use super::{NAMESPACES, programs, scripts};
 use crate::binaries::{Run as _, cache_dir, key, lock, say};
 
-/// Inputs of the template; another one is made when any of them changes.
+/// Inputs of the template; a new one is created when any of them changes.
 const INPUTS: [&str; 10] = [
     include_str!("../../wine/machine.sh"),
     include_str!("../../wine/template.sh"),
@@ -25,7 +25,7 @@ const INPUTS: [&str; 10] = [
     include_str!("../../wine/shell.c"),
 ];
 
-/// Finds or makes the template: about 15 s once, 700 MB.
+/// Finds or creates the template, which takes about 15 s once, and 700 MB.
 pub(super) fn template() -> Result<PathBuf> {
     let (wine, wineserver) = programs().map_err(|name| anyhow!("there is no {name}"))?;
     let version = Command::new(&wine).arg("--version").read()?;
@@ -39,7 +39,7 @@ pub(super) fn template() -> Result<PathBuf> {
     if !prefix.is_dir() {
         say("making a Wine prefix for Windows hosts (about 15 s, once)");
         let unfinished = cache_dir()?.join(format!(".{name}.new"));
-        let _ = fs::remove_dir_all(&unfinished); // what a broken-off run left
+        let _ = fs::remove_dir_all(&unfinished); // remains of an interrupted run
         fs::create_dir_all(&unfinished)?;
         Command::new("unshare")
             .args(NAMESPACES)
@@ -59,13 +59,13 @@ pub(super) fn template() -> Result<PathBuf> {
     Ok(prefix)
 }
 
-/// Copies the template to `to`: files are hard links, so that it takes no time and no space, except for the registry. Wine and wicd replace files; a
-/// write *into* a file of Windows itself would change it for all hosts.
+/// Copies the template to `to`, with hard links instead of files, except for the registry, so that it takes no time and no space. Wine and wicd
+/// replace files; a write *into* a file of Windows itself would change it for all hosts.
 pub(super) fn copy(template: &Path, to: &Path, registry: impl Fn(&str) -> String) -> Result<()> {
     Command::new("cp").args(["-al", "--"]).args([template, to]).run()?;
     for name in ["system.reg", "user.reg", "userdef.reg"] {
         let file = to.join(name);
-        // Not UTF-8 throughout: Wine escapes what is not ASCII, but not everywhere.
+        // Not always UTF-8: Wine does not escape non-ASCII text everywhere.
         let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
         fs::remove_file(&file)?;
         fs::write(&file, registry(&String::from_utf8_lossy(&text)))?;
@@ -73,7 +73,7 @@ pub(super) fn copy(template: &Path, to: &Path, registry: impl Fn(&str) -> String
     Ok(())
 }
 
-/// A registry file with the value `name` set to `data` (as written in such a file) wherever it occurs.
+/// Returns a registry file with the value `name` set to `data` (in the syntax of the file) wherever it occurs.
 pub(super) fn with_value(registry: &str, name: &str, data: &str) -> String {
     let start = format!("\"{name}\"=");
     let line = |line: &str| if line.starts_with(&start) { format!("{start}{data}\n") } else { format!("{line}\n") };

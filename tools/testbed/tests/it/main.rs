@@ -1,4 +1,4 @@
-//! Integration tests of the test bed itself: the product's tests rely on it.
+//! Integration tests of the test bed, on which the product's tests rely.
 
 mod control_plane;
 mod host_kubelet;

@@ -1,4 +1,4 @@
-//! Test of the whole bed: a kubelet that runs as a Windows service on a Wine host makes a node of it.
+//! Test of the whole test bed: a kubelet that runs as a Windows service on a Wine host makes the host a node.
 
 use std::{fs, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Tests of Wine hosts. Without Wine or root these say so and show nothing.
+//! Tests of Wine hosts. Without Wine or root they are skipped, and print that.
 
 use std::{fs, process::Output, sync::Arc};
 
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use testbed::wine::{HostNetwork, Shell, WineHost, WineOptions, available};
 use tokio::process::Command;
 
-/// A host, and a client that it lets in.
+/// Host, and a client that it accepts.
 struct Session {
     host: WineHost,
     client: TempDir,
@@ -48,7 +48,7 @@ impl Session {
         sftp.output().await.context("start sftp")
     }
 
-    /// Command of OpenSSH for the host. `seconds` is how long it waits for a connection and the server's greeting, which takes seconds on a busy
+    /// Returns an OpenSSH command for the host. `seconds` limits the wait for the connection and the server's greeting, which takes seconds on a busy
     /// machine.
     fn openssh(&self, program: &str, seconds: u8) -> Command {
         let dir = self.client.path().display();
@@ -127,14 +127,14 @@ async fn a_restart_raises_the_boot_id_and_starts_services_again() -> Result<()> 
     assert!(running(host.services().await?));
     assert_eq!(session.registry(r"Software\Testbed", "Kept").await?, "yes");
 
-    // What programs on the host ask for.
+    // Restarts that programs on the host request.
     session.ssh("shutdown /r /t 0").await?;
     host.wait_for_boot(3).await?;
     assert_eq!(session.boot_id().await?, "0x3");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/restart.c");
     let exe = host.drive_c().join("wicd.exe");
     ensure!(Command::new("x86_64-w64-mingw32-gcc").args([source, "-o"]).arg(exe).status().await?.success());
-    // The restart may end the session before it says how the program ended.
+    // The restart may end the session before it reports the program's exit status.
     session.ssh(r"C:\wicd.exe").await?;
     host.wait_for_boot(4).await?;
     assert!(session.ssh("ver").await?.status.success());

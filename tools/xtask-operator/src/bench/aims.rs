@@ -1,4 +1,4 @@
-//! Aims of the operator, on 2 cores with the control plane and all hosts on them.
+//! Performance targets ("aims") of the operator, on 2 cores that also run the control plane and all hosts.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::report::{Field, number};
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// One bound of a field.
+/// Bound of a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Aim {
     Below(&'static str, f64),
@@ -36,7 +36,7 @@ impl Aim {
 
 /// Aims of `bench join`.
 pub(super) fn join(profile: &str) -> Vec<Aim> {
-    // Counts of the operator are those of both pools.
+    // The operator's counters include both pools, so they are not judged.
     if profile == "hanging" {
         return vec![AtMost("ratio_to_alone", 1.2)];
     }
@@ -73,12 +73,12 @@ pub(super) fn upload() -> Vec<Aim> {
     vec![AtLeast("ratio_to_fastest", 1.0)]
 }
 
-/// Writes of the operator for each renewal of wicd's certificate: the approval, and the status of the instance.
+/// Number of the operator's writes for each renewal of wicd's certificate: the approval, and the status of the instance.
 const WRITES_OF_A_RENEWAL: f64 = 2.0;
-/// The least part of the life after which wicd renews a certificate.
+/// Minimum share of its lifetime after which wicd renews a certificate.
 const EARLIEST_RENEWAL: f64 = 0.2;
 
-/// Maximum number of writes that renewals cost for each node and day, with the default life of a certificate.
+/// Returns the maximum number of writes for renewals per node and day, with the default lifetime of a certificate.
 fn certificate_writes_each_day() -> f64 {
     WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
 }
@@ -96,7 +96,7 @@ pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
     ]
 }
 
-/// The fields of a report that name the fields whose aims a result misses, and those that could not be judged.
+/// Returns two fields for a report: the names of the fields that miss their aims, and of those that could not be judged.
 pub(super) fn judged(aims: &[Aim], fields: &[Field]) -> [Field; 2] {
     let names = |of: &dyn Fn(&Aim) -> bool| {
         let names: Vec<&str> = aims.iter().filter(|aim| of(aim)).map(|aim| aim.field()).collect();
@@ -118,7 +118,7 @@ mod tests {
 
     const NONE: &str = "none";
 
-    /// A field for each aim: what just meets its bound.
+    /// Returns a field for each aim, with a value that just meets the bound.
     fn met(aims: &[Aim]) -> Vec<Field> {
         let just = |aim: &Aim| match aim {
             Below(field, bound) => (*field, round(bound - 0.001)),
@@ -149,7 +149,7 @@ mod tests {
                 "seconds",
                 "ratio_to_sftp",
             ),
-            // What is printed as 0.95, 9, 1 and 64 is not that.
+            // Values count before they are rounded: these are printed as 0.95, 9, 64 and 1.
             (rollout(500), vec![("slots_used_ratio", share(0.945))], "slots_used_ratio", NONE),
             (rollout(500), vec![("api_writes_per_host", round(9.01))], "api_writes_per_host", NONE),
             (join("100"), vec![("peak_rss_mib", round(63.99))], NONE, NONE),
@@ -165,11 +165,11 @@ mod tests {
             (idle(1000, 300), vec![("api_writes", 1.into())], "api_writes", NONE),
             (idle(1000, 300), vec![("rss_mib", round(100.0))], "rss_mib", NONE),
             (idle(5000, 300), vec![("rss_mib", round(100.0))], NONE, NONE),
-            // 1.43 for each node and day.
+            // The aim is 1.43 per node and day.
             (idle(1000, 864), vec![("certificate_writes", 14.into())], NONE, NONE),
             (idle(1000, 864), vec![("certificate_writes", 15.into())], "certificate_writes", NONE),
         ] {
-            // The first field of a name is the one that counts.
+            // The first field with a name counts.
             let fields = [other.clone(), met(&aims)].concat();
             let expected = [("aims_missed", missed.into()), ("aims_not_measured", not_measured.into())];
             assert_eq!(judged(&aims, &fields), expected, "{other:?}");

@@ -1,4 +1,4 @@
-//! Benchmark of Ready instances that nothing happens to.
+//! Benchmark of Ready instances without changes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,30 +18,30 @@ use super::{
 /// Number of hosts, and duration.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Ready instances.
+    /// Number of Ready instances.
     #[arg(long, visible_alias = "profile", default_value_t = 1000)]
     hosts: u32,
-    /// Seconds.
+    /// Duration of the measurement, in seconds.
     #[arg(long, default_value_t = 300)]
     seconds: u32,
-    /// Seconds from the last node's becoming Ready to the beginning.
+    /// Seconds from the time when the last node is Ready to the start of the measurement.
     #[arg(long, default_value_t = 15)]
     settle: u64,
 }
 
-/// Intervals at which a real kubelet renews its Lease, and (`STATUS`) reports a status that has not changed.
+/// Interval at which a real kubelet renews its Lease, and (`STATUS`) interval at which it reports an unchanged status.
 const LEASE: Duration = Duration::from_secs(10);
 const STATUS: Duration = Duration::from_mins(5);
 
 const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
-/// Metric of the operator's approvals. The operator requests nothing for a host that has joined.
+/// Metric of the operator's approvals of certificates. The operator requests no certificates for a host that has joined.
 const APPROVALS: &str = r#"windows_node_pool_api_writes_total{resource="certificatesigningrequests/approval"}"#;
 
-/// Writes of the operator until now.
+/// Number of the operator's writes so far.
 struct Written {
     all: f64,
     approvals: f64,
-    /// Ends of wicd's certificates, as the statuses of the instances have them.
+    /// Expiry of wicd's certificate, from the status of each instance.
     ends: BTreeMap<String, Option<Time>>,
 }
 
@@ -53,7 +53,7 @@ impl Written {
         Ok(Self { all, approvals, ends: instances.items.into_iter().map(end).collect() })
     }
 
-    /// Writes for certificates that were renewed since `before`, each an approval and, for one of wicd, a status; and all others.
+    /// Returns the number of writes since `before` for renewed certificates (an approval, and a status for wicd's), and of all other writes.
     fn since(&self, before: &Self) -> (f64, f64) {
         let stored = self.ends.iter().filter(|(name, end)| before.ends.get(*name) != Some(end)).count();
         let certificates = self.approvals - before.approvals + f64::from(u32::try_from(stored).unwrap_or(u32::MAX));
@@ -61,7 +61,7 @@ impl Written {
     }
 }
 
-/// Joins hosts, and then measures what the operator does.
+/// Joins hosts, and then measures the idle operator.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let sim = SimOptions { heartbeat: Some(LEASE), status_report: Some(STATUS), ..SimOptions::default() };
     let mut world = World::start(args.hosts, 1, sim).await?;
@@ -107,7 +107,7 @@ mod tests {
         for (after, expected) in [
             (written(100.0, 10.0, [old, old]), (0.0, 0.0)),
             (written(102.0, 11.0, [new, old]), (2.0, 0.0)),
-            // One of kubelet, of which no status says anything.
+            // A certificate of kubelet, which no status contains.
             (written(101.0, 11.0, [old, old]), (1.0, 0.0)),
             (written(107.0, 12.0, [new, new]), (4.0, 3.0)),
         ] {

@@ -14,28 +14,28 @@ use super::{
     world::{API_WRITES, World, without_heartbeats},
 };
 
-/// The profiles, unless some are named.
+/// Profiles, and time limit.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Profiles to run. Defaults to all.
     #[arg(long, value_parser = PROFILES.map(|p| p.name))]
     profile: Vec<String>,
-    /// Seconds after which hosts that are still not nodes are given up.
+    /// Time limit for all hosts to become nodes, in seconds.
     #[arg(long, default_value_t = 1800)]
     limit: u64,
 }
 
-/// Profile of the benchmark: hosts, and what they are like.
+/// Profile of the benchmark: number of hosts, and their properties.
 #[derive(Clone, Copy, Debug)]
 struct Profile {
     name: &'static str,
     hosts: u32,
-    /// Hosts of another pool whose programs never end, and which hold all the connections that one pool can have.
+    /// Number of hosts of another pool whose programs never end, and which hold all connections that one pool can have.
     hanging: u32,
     payload_mib: u32,
     rtt: Duration,
     process_start: Duration,
-    /// Time that a kubelet takes from its start to its Node.
+    /// Time from a kubelet's start until its Node exists.
     boot: Duration,
     /// True if OpenSSH's sftp sends the same bytes first, for comparison.
     beside_sftp: bool,
@@ -88,7 +88,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
 }
 
-/// Seconds that OpenSSH's sftp takes for the same bytes over the same line, where it is compared and can be measured.
+/// Returns the seconds that OpenSSH's sftp takes for the same bytes over the same link. `None` if it is not compared, or cannot be measured.
 async fn sftp_seconds(profile: &Profile) -> Option<f64> {
     if !profile.beside_sftp {
         return None;
@@ -97,7 +97,7 @@ async fn sftp_seconds(profile: &Profile) -> Option<f64> {
     measured.inspect_err(|error| eprintln!("{}: sftp is not measured: {error:#}", profile.name)).ok()
 }
 
-/// Measures a profile. `others`: the seconds that each profile before it took.
+/// Measures a profile. `others` contains the seconds of each earlier profile.
 async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
         link: Link { rtt: profile.rtt, bandwidth: None },
@@ -121,7 +121,7 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
         let all = u32::try_from(stats.iter().map(of).sum::<u64>()).unwrap_or(u32::MAX);
         round(f64::from(all) / hosts)
     };
-    // What a host takes for itself: its programs, one after the other, and its kubelet.
+    // Time that a host needs for itself: its programs, one after the other, and its kubelet.
     let busy: Duration = world.hosts.iter().map(SimHost::busy).sum();
     let host_seconds = busy.as_secs_f64() / hosts + profile.boot.as_secs_f64();
     let mut fields = vec![
@@ -151,7 +151,7 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
     Ok(fields)
 }
 
-/// Reasons of failed attempts, each with how many there were, from what `/metrics` shows.
+/// Returns the reasons of failed attempts with their counts, from the text of `/metrics`.
 fn failed_attempts(metrics: &str) -> String {
     let mut reasons = BTreeMap::<&str, u64>::new();
     for line in metrics.lines().filter(|line| line.starts_with("windows_node_pool_failures_total{")) {

@@ -2,15 +2,15 @@
 
 use anyhow::{Context as _, Result};
 
-/// Ticks of a second in `/proc/<pid>/stat`. Linux says 100 to programs, however it counts.
+/// Clock ticks per second in `/proc/<pid>/stat`. Linux always reports 100 to programs.
 const TICKS: f64 = 100.0;
 
 /// Resource usage of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Usage {
-    /// Seconds of processor time, the process's own and the kernel's for it.
+    /// CPU time of the process in user and kernel mode, in seconds.
     pub(super) cpu_seconds: f64,
-    /// Memory now, in MiB.
+    /// Current memory, in MiB.
     pub(super) rss_mib: f64,
     /// Peak memory, in MiB.
     pub(super) peak_rss_mib: f64,
@@ -25,7 +25,7 @@ impl Usage {
 }
 
 fn parse(stat: &str, status: &str) -> Option<Usage> {
-    // The name, in brackets, may hold anything.
+    // The name, in parentheses, may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
     let mib = |name: &str| {

@@ -1,4 +1,4 @@
-//! A line with a delay in front of a server: what arrives is passed on later, however much is on its way.
+//! Proxy that adds a delay in front of a server, without a limit of bandwidth.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// Proxy that passes connections on until it is dropped.
+/// Proxy that forwards connections until it is dropped.
 pub(super) struct Proxy {
     /// Address at which the proxy listens.
     pub(super) address: SocketAddr,
@@ -18,7 +18,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// A line to `server` on which bytes take `rtt` there and back.
+    /// Starts a proxy to `server` with the round-trip time `rtt`.
     pub(super) async fn start(server: SocketAddr, rtt: Duration) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

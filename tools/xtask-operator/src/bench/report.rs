@@ -1,20 +1,20 @@
-//! Reports: one JSON object a line.
+//! Reports: one JSON object per line.
 
 use serde_json::{Map, Value};
 
 /// Name and value of a field.
 pub(super) type Field = (&'static str, Cell);
 
-/// The value of a field. Aims are judged on what was measured; only what is printed is rounded.
+/// Value of a field. Aims are judged on the measured value, which is rounded only for printing.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Exact(Value),
-    /// A number, and how many digits after the point are printed.
+    /// Number, and its number of printed decimal places.
     Measured(f64, i32),
 }
 
 impl Cell {
-    /// A value that could not be measured.
+    /// Value that could not be measured.
     pub(super) const NONE: Self = Self::Exact(Value::Null);
 
     fn number(&self) -> Option<f64> {
@@ -24,7 +24,7 @@ impl Cell {
         }
     }
 
-    /// Value of the cell as it is printed.
+    /// Returns the printed value.
     fn printed(&self) -> Value {
         match self {
             Self::Exact(value) => value.clone(),
@@ -48,22 +48,22 @@ pub(super) fn add(fields: &[Field]) {
     println!("{}", Value::Object(object));
 }
 
-/// The number in the field `name`, as it was measured.
+/// Returns the number in the field `name`, as it was measured.
 pub(super) fn number(fields: &[Field], name: &str) -> Option<f64> {
     fields.iter().find(|(field, _)| *field == name)?.1.number()
 }
 
-/// A number that is printed with one digit after the point.
+/// Returns a number that is printed with one decimal place.
 pub(super) fn round(value: f64) -> Cell {
     Cell::Measured(value, 1)
 }
 
-/// A number that is printed with two digits after the point, for shares of one.
+/// Returns a number that is printed with two decimal places, for ratios.
 pub(super) fn share(value: f64) -> Cell {
     Cell::Measured(value, 2)
 }
 
-/// Ratio of `value` to another one, if there is one.
+/// Returns the ratio of `value` to another one, if there is one.
 pub(super) fn ratio(value: f64, to: Option<f64>) -> Cell {
     to.map_or(Cell::NONE, |to| share(value / to))
 }

@@ -1,4 +1,4 @@
-//! Benchmark of a change of the kubelet that reaches the nodes of simulated hosts.
+//! Benchmark of the rollout of a kubelet change to the nodes of simulated hosts.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use super::{
     world::{API_WRITES, World, without_heartbeats},
 };
 
-/// The profiles, unless some are named.
+/// Profiles, and time limit.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Profiles to run: numbers of hosts.
@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Another number of hosts, instead of the profiles.
     #[arg(long, conflicts_with = "profile", value_parser = clap::value_parser!(u32).range(1..))]
     hosts: Option<u32>,
-    /// Seconds after which a change that has not reached all nodes is given up.
+    /// Time limit for the change to reach all nodes, in seconds.
     #[arg(long, default_value_t = 3600)]
     limit: u64,
 }
@@ -45,11 +45,11 @@ pub(super) struct Args {
 const PROFILES: [&str; 4] = ["50", "500", "2000", "5000"];
 /// `rollout.maxUnavailable` of the pools.
 const MAX_UNAVAILABLE: IntOrPercent = IntOrPercent::Percent(5);
-/// Time that a kubelet takes from its start to its Node, as when hosts join.
+/// Time from a kubelet's start until its Node exists, as in `bench join`.
 const BOOT: Duration = Duration::from_secs(5);
 /// Time limit for hosts to join.
 const JOIN: Duration = Duration::from_mins(30);
-/// Metric of all that etcd has put into its log. The size of etcd's database goes down again when it is compacted.
+/// Metric of the bytes in etcd's write-ahead log. The size of etcd's database is no measure: compaction reduces it.
 const ETCD_BYTES: &str = "etcd_disk_wal_write_bytes_total";
 
 /// Runs the profiles, one after the other, each in a cluster of its own.
@@ -69,7 +69,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
 }
 
-/// A pool whose nodes take `max_pods` pods.
+/// Returns the spec of a pool whose nodes take `max_pods` pods.
 pub(super) fn spec(max_pods: i32) -> WindowsNodePoolSpec {
     let kubelet = KubeletSettings { max_pods: Some(max_pods), ..KubeletSettings::default() };
     let template = TemplateSpec { kubelet: Some(kubelet), ..TemplateSpec::default() };
@@ -182,7 +182,7 @@ where
     changes.boxed()
 }
 
-/// State that the watches have shown.
+/// State that the watches have delivered.
 struct Watched {
     started: Instant,
     hosts: u32,
@@ -207,7 +207,7 @@ impl Watched {
         self.started + now
     }
 
-    /// Looks on until all pools say that all their nodes follow them.
+    /// Processes events until all pools report that all their nodes are up to date.
     async fn until_updated(
         &mut self,
         world: &mut World,
@@ -251,7 +251,7 @@ impl Watched {
         }
     }
 
-    /// Records the current state of a pool. The answer to a change may be newer than the next event of the watch.
+    /// Records the current state of a pool. The response to a patch may be newer than the next event of the watch.
     fn pool(&mut self, pool: WindowsNodePool) {
         match self.pools.iter_mut().find(|p| p.name_any() == pool.name_any()) {
             Some(known) if known.metadata.generation > pool.metadata.generation => {}
@@ -261,7 +261,7 @@ impl Watched {
     }
 }
 
-/// Reports whether all pools have observed their current generation, and say that all nodes follow it.
+/// Reports whether all pools have observed their current generation and report all nodes as up to date.
 pub(super) fn is_updated(pools: &[WindowsNodePool], hosts: u32) -> bool {
     let says = |pool: &WindowsNodePool| {
         let updated = find(&pool.status.as_ref()?.conditions, kind::UPDATED)?;

@@ -1,5 +1,5 @@
-//! Benchmark of joins, removals, changes, cut connections, restarts and a killed operator, at random and for long. What ends well leaves nothing
-//! behind.
+//! Soak test with random joins, removals, changes, cut connections, restarts and operator kills. At the end, no objects or resources may be
+//! left behind.
 
 mod rest;
 
@@ -26,34 +26,34 @@ use super::{
 /// Number of hosts, and duration.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Simulated hosts.
+    /// Number of simulated hosts.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1000))]
     hosts: u32,
-    /// Minutes. The operator is killed in the first half only, so that the memory of one process is compared over the second one.
+    /// Duration in minutes. The operator is killed in the first half only, so that the second half compares the memory of one process.
     #[arg(long, default_value_t = 60)]
     minutes: u64,
-    /// Repeats the order of the events of a run. Their effect also depends on the machine.
+    /// Seed, to repeat the events of a run in the same order. Their effects also depend on the machine.
     #[arg(long)]
     seed: Option<u64>,
 }
 
-/// Time limit for the fleet to become as its list says, once it is left alone.
+/// Time limit for the fleet to converge after the last event.
 const CONVERGES: Duration = Duration::from_mins(15);
-/// Wait after the last change. The operator's work has no end that is seen: its HTTP client closes connections by then that it no longer needs.
+/// Wait after the last change. The end of the operator's work is not visible: by then, its HTTP client has closed unused connections.
 const SETTLES: Duration = Duration::from_mins(1);
 /// Time limit until nothing is pending.
 const ENDS: Duration = Duration::from_mins(2);
-/// Arguments for how long the operator keeps versions that are not in use. The default is longer than the fleet is left alone here.
+/// Arguments that shorten the time for which the operator keeps unused versions. The default is longer than the rest periods here.
 const VERSION_GRACE: [&str; 2] = ["--version-grace", "10s"];
-/// The longest pause between two events.
+/// Maximum pause between two events, in milliseconds.
 const PAUSE_MS: u64 = 4_000;
-/// Runs until the time is over, and fails if the fleet does not come to rest or something is left behind.
+/// Causes events until the time is over. Fails if the fleet does not converge or leaves anything behind.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(rand::random);
     eprintln!("seed {seed}");
     let load = load();
     let mut soak = Soak::start(args.hosts, seed).await?;
-    // Before anything is disturbed: what a killed operator leaves behind must not become the measure.
+    // The baseline precedes all disturbances: it must not contain what a killed operator leaves behind.
     let joined = soak.settled().await?;
     let begun = Instant::now();
     let half = Duration::from_secs(args.minutes * 30);
@@ -93,13 +93,13 @@ struct Soak {
     world: World,
     rng: StdRng,
     listed: Vec<bool>,
-    /// `maxPods` of the pools, which grows with each change: a host that has failed with a version is not changed to that again.
+    /// `maxPods` of the pools. It grows with each change, because a host is not updated again to a version with which it has failed.
     max_pods: i32,
-    /// Hosts with a fault, and when the fault ends.
+    /// Hosts with a fault, and the time when the fault ends.
     faulty: BTreeMap<usize, Instant>,
-    /// Number of times that each event was caused.
+    /// Number of events of each kind.
     done: BTreeMap<&'static str, u32>,
-    /// Causes so far, counted by host.
+    /// Causes so far, as numbers of affected hosts.
     causes: Causes,
 }
 
@@ -114,7 +114,7 @@ impl Soak {
         Ok(Self { world, rng, listed, max_pods: 110, faulty: BTreeMap::new(), done: BTreeMap::new(), causes })
     }
 
-    /// Causes events until `until`.
+    /// Causes random events until `until`.
     async fn disturb(&mut self, until: Instant, kills: bool) -> Result<()> {
         let mut reported = Instant::now();
         while Instant::now() < until {
@@ -136,7 +136,7 @@ impl Soak {
         Ok(match self.rng.random_range(0..100) {
             0..40 => {
                 let to = !self.listed[host];
-                // Half of them stay.
+                // At least half of the hosts stay.
                 let is_left = self.listed.iter().filter(|l| **l).count() > self.listed.len() / 2;
                 if to || is_left {
                     self.listed[host] = to;
@@ -196,14 +196,14 @@ impl Soak {
         });
     }
 
-    /// Changes the template of all hosts. Hosts that are not listed may still be leaving.
+    /// Changes the template of all hosts. Also counts hosts that are not listed, which may still be leaving.
     async fn change(&mut self) -> Result<WindowsNodePool> {
         self.max_pods += 1;
         self.causes.changes += u32::try_from(self.listed.len())?;
         self.apply().await
     }
 
-    /// Number of hosts that are in an operation now, or may begin one.
+    /// Returns the number of hosts that are in an operation, or may begin one.
     async fn in_operation(&self) -> Result<u32> {
         let instances = Api::<WindowsInstance>::all(self.world.client.clone()).list(&ListParams::default()).await?;
         let is = |i: &&WindowsInstance| {
@@ -215,7 +215,7 @@ impl Soak {
     async fn apply(&self) -> Result<WindowsNodePool> {
         let hosts = self.world.hosts.iter().zip(&self.listed).filter(|(_, listed)| **listed).map(|(host, _)| host);
         let mut spec = spec(self.max_pods);
-        // A host that is off for a while must not end the rollout.
+        // A host that is unreachable for a while must not end the rollout.
         if let Some(rollout) = &mut spec.rollout {
             let max_failures = Some(IntOrPercent::Percent(100));
             rollout.failure_policy = Some(FailurePolicy { max_failures, ..FailurePolicy::default() });
@@ -223,20 +223,20 @@ impl Soak {
         self.world.apply_pool(0, &spec, hosts).await
     }
 
-    /// Ends all faults, lists all hosts, waits until all are nodes of one version, and reads what is there.
+    /// Ends all faults, lists all hosts, waits until all nodes have one version, and reads the state.
     async fn rest(&mut self) -> Result<Rest> {
         self.mend(Instant::now() + Duration::from_hours(1));
         self.causes.joins += u32::try_from(self.listed.iter().filter(|listed| !**listed).count())?;
         self.listed.fill(true);
         let applied = self.change().await?;
         self.converge(&applied).await?;
-        // Hosts remember the version before theirs, and not all came from the same one. After another change they did.
+        // Hosts keep their previous version, which differs between hosts. After another change it is the same.
         let applied = self.change().await?;
         self.converge(&applied).await?;
         self.settled().await
     }
 
-    /// Waits until all hosts follow the pool.
+    /// Waits until all hosts are up to date with the pool.
     async fn converge(&mut self, applied: &WindowsNodePool) -> Result<()> {
         let hosts = u32::try_from(self.listed.len())?;
         let begun = Instant::now();
@@ -248,7 +248,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Reads the state once nothing is pending, for example versions that the operator collects. What never ends is in it, too.
+    /// Reads the state once nothing is pending, such as unused versions. After a time limit, the state includes what is still pending.
     async fn settled(&mut self) -> Result<Rest> {
         sleep(SETTLES).await;
         let begun = Instant::now();

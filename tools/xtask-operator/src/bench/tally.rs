@@ -1,4 +1,4 @@
-//! Counts while a change reaches the nodes: pure, from what watches see and when.
+//! Counters of a rollout, from the events of watches and their times. No I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use api::{GrantType, WindowsInstance, WindowsInstanceStatus, conditions};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-/// Counts of a rollout. Times are counted from one moment, whichever it is, and never go back.
+/// Counters of a rollout. All times count from the same arbitrary moment, and never decrease.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     slots: Slots,
@@ -17,7 +17,7 @@ pub(super) struct Tally {
     status_writes: u32,
     /// Hosts that were given a slot at least once.
     granted: BTreeSet<String>,
-    /// Nodes that take no pods or are not Ready, each with the time since when.
+    /// Nodes that are cordoned, not Ready or gone, with the time since when.
     disrupted: BTreeMap<String, Duration>,
     disruption: Duration,
 }
@@ -63,24 +63,24 @@ impl Tally {
         }
     }
 
-    /// Hosts that were given a slot to be changed.
+    /// Returns the number of hosts that were given a slot for an update.
     pub(super) fn granted(&self) -> usize {
         self.granted.len()
     }
 
-    /// Changes of the statuses of instances.
+    /// Returns the number of status changes of instances.
     pub(super) fn status_writes(&self) -> u32 {
         self.status_writes
     }
 
-    /// Seconds that Nodes took no pods or were not Ready, of all Nodes together.
+    /// Returns the seconds for which Nodes were cordoned, not Ready or gone, as the sum over all Nodes.
     pub(super) fn disrupted_seconds(&self, at: Duration) -> f64 {
         let still: Duration = self.disrupted.values().map(|since| at.saturating_sub(*since)).sum();
         (self.disruption + still).as_secs_f64()
     }
 
-    /// Share of `cap` slots that was used on average, from when the first was given to when the last was. Before and after, there
-    /// are not as many hosts to change as there are slots. `None` if all were given at once.
+    /// Returns the average share of `cap` slots that was used between the first grant and the last. Before and after, fewer hosts are
+    /// left to change than there are slots. `None` if all grants had the same time.
     pub(super) fn slots_used_ratio(&self, cap: u32) -> Option<f64> {
         self.slots.mean().map(|mean| mean / f64::from(cap))
     }
@@ -89,9 +89,9 @@ impl Tally {
 /// Slots in use, over time.
 #[derive(Debug, Default)]
 struct Slots {
-    /// Hosts that have a slot, with the name of their operation.
+    /// Hosts that have a slot, with the id of their grant.
     used: BTreeMap<String, String>,
-    /// Seconds of all slots together up to `until`.
+    /// Sum of the seconds of all slots up to `until`.
     seconds: f64,
     until: Duration,
     /// Time when the first slot was given.
@@ -170,12 +170,12 @@ mod tests {
         grant(10, "b", Some("1"));
         grant(20, "a", None);
         grant(25, "c", Some("1"));
-        // The same grant again is no grant, another one of the same host is.
+        // An unchanged grant does not count again; another grant of the same host does.
         grant(28, "c", Some("1"));
         grant(30, "b", Some("2"));
         grant(90, "b", None);
         grant(99, "c", None);
-        // 2 for 10 s, 1 for 5 s, 2 for 5 s.
+        // Two slots for 10 s, one for 5 s, two for 5 s.
         assert_eq!(tally.slots_used_ratio(2), Some(35.0 / 20.0 / 2.0));
         assert_eq!(tally.granted(), 3);
         tally.begin(at(100));

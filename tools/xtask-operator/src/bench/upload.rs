@@ -26,15 +26,15 @@ use super::{
 /// Amount of data.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// MiB that are sent.
+    /// Amount of data to send, in MiB.
     #[arg(long, default_value_t = 235, value_parser = clap::value_parser!(u32).range(1..))]
     mib: u32,
-    /// Number of times that each tool sends the files. The median counts.
+    /// Number of times that each tool sends the data. The median is reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
 }
 
-/// Tool that sends.
+/// Tool that sends the data.
 #[derive(Clone, Copy, Debug)]
 enum Tool {
     Ours,
@@ -42,7 +42,7 @@ enum Tool {
     Scp,
 }
 
-/// Measures the tools at each round trip, from their start to their end, log-in included.
+/// Measures the time that each tool takes, log-in included, at each round-trip time.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let sender = Sender::start(args.mib)?;
     for rtt_ms in [0, 20] {
@@ -69,7 +69,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
 /// Number of measurements in [`sftp_seconds`].
 const TIMES: u32 = 3;
 
-/// Seconds that OpenSSH's sftp takes to send `mib` MiB: the median of [`TIMES`] measurements.
+/// Returns the seconds that OpenSSH's sftp takes to send `mib` MiB: the median of [`TIMES`] measurements.
 pub(super) async fn sftp_seconds(mib: u32, rtt: Duration) -> Result<f64> {
     let [seconds] = Sender::start(mib)?.medians([Tool::Sftp], rtt, TIMES).await?;
     Ok(seconds)
@@ -89,7 +89,7 @@ impl Sender {
         Ok(Self { server, source })
     }
 
-    /// Median seconds of each tool. The tools take turns, so that what else the machine does disturbs all alike.
+    /// Returns the median seconds of each tool. The tools take turns, so that other load on the machine affects all equally.
     async fn medians<const N: usize>(&self, tools: [Tool; N], rtt: Duration, times: u32) -> Result<[f64; N]> {
         let proxy = if rtt.is_zero() { None } else { Some(Proxy::start(self.server.0.address(), rtt).await?) };
         let address = proxy.as_ref().map_or(self.server.0.address(), |proxy| proxy.address);
@@ -114,7 +114,7 @@ impl Sender {
     }
 }
 
-/// Median: the value in the middle, or the mean of the two there. NaN without values.
+/// Returns the median, or NaN without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -125,7 +125,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Writes bytes that do not compress, and leaves them in the page cache.
+/// Writes random bytes, which do not compress, and leaves them in the page cache.
 fn fill(path: &Path, mib: u32) -> Result<()> {
     let mut file = fs::File::create(path)?;
     let (mut random, mut piece) = (StdRng::seed_from_u64(1), vec![0; 1 << 20]);
@@ -136,7 +136,7 @@ fn fill(path: &Path, mib: u32) -> Result<()> {
     Ok(())
 }
 
-/// An OpenSSH server whose root has a folder `C:`, as our paths begin with.
+/// OpenSSH server whose root has a folder `C:`, with which the operator's paths begin.
 struct Server(OpenSsh);
 
 impl Server {
@@ -145,7 +145,7 @@ impl Server {
         let openssh = OpenSsh::start(|dir| {
             let root = dir.join("root");
             fs::create_dir_all(root.join("C:"))?;
-            // OpenSSH wants only root to write to its root and to every folder above.
+            // OpenSSH requires that only root can write to its root and to every parent folder.
             for entry in [dir, &root] {
                 fs::set_permissions(entry, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
             }
@@ -194,7 +194,7 @@ impl Server {
         Ok(())
     }
 
-    /// Compares what arrived with what was sent, and removes it.
+    /// Checks that the sent bytes have arrived, and removes them.
     fn take(&self, source: &Path) -> Result<()> {
         let sent = self.0.dir().join("root/C:/sent");
         ensure!(fs::read(source)? == fs::read(&sent)?, "other bytes arrived than were sent");

@@ -22,18 +22,18 @@ use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{GIVEN_OPERATOR, process::Usage};
 
-/// The operator's own count of what it writes to the API server.
+/// Metric of the operator's writes to the API server.
 pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
 
-/// Number of hosts of a pool that join at once: the most that a pool allows.
+/// Number of hosts of a pool that join at once: the maximum that a pool allows.
 const MAX_CONCURRENT: i32 = 100;
-/// Number of the pool whose hosts hang.
+/// Number of the pool with hosts that hang.
 const HANGING: usize = 99;
-/// Connections that one pool can hold, of the 100 that the operator opens.
+/// Number of connections that one pool can hold, of the operator's 100.
 const HELD: f64 = 90.0;
-/// Hosts of one pool, at most.
+/// Maximum number of hosts of a pool.
 const POOL_HOSTS: usize = 1000;
-/// Files of the payload, of the same size each.
+/// Files of the payload, all of the same size.
 const FILES: [(&str, &str); 4] = [
     (r"C:\k\kubelet.exe", "kubelet"),
     (r"C:\k\kube-proxy.exe", "kubelet"),
@@ -41,12 +41,12 @@ const FILES: [(&str, &str); 4] = [
     (r"C:\k\containerd\containerd-shim-runhcs-v1.exe", "containerd"),
 ];
 
-/// Simulated hosts whose kubelets report nothing on their own: heartbeats would be most of what the API server does.
+/// Returns options for simulated hosts whose kubelets report nothing on their own: heartbeats would be most of the API server's load.
 pub(super) fn without_heartbeats() -> SimOptions {
     SimOptions { heartbeat: None, status_report: None, ..SimOptions::default() }
 }
 
-/// All that runs, in the order of the shutdown.
+/// Everything that runs for a benchmark, in the order of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     options: OperatorOptions,
@@ -72,9 +72,9 @@ impl World {
                     .await??
             }
         };
-        // Nodes are not to be found dead: they send no heartbeats, or late ones on a busy machine.
+        // Nodes must not become NotReady: they send no heartbeats, or late ones on a busy machine.
         let patient = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
-        // The signer of certificates may ask as often as on OpenShift. Left alone it asks 20 times a second, and a hundred hosts
+        // The certificate signer gets the rate limits of OpenShift. With the default of 20 requests per second, a hundred hosts
         // wait 15 s for their 300 certificates.
         let quick = ["--kube-api-qps=150", "--kube-api-burst=300"];
         let controller_manager_flags = patient.into_iter().chain(quick).map(String::from).collect();
@@ -110,12 +110,12 @@ impl World {
         Ok(Self { operator, options, hosts, _sim: sim, client, control_plane, _files: files })
     }
 
-    /// Hosts of each pool.
+    /// Returns the number of hosts of each pool.
     pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
         self.hosts.chunks(POOL_HOSTS).map(<[SimHost]>::len)
     }
 
-    /// Applies the pools: `spec`, with their hosts. They join as quickly as a pool allows.
+    /// Applies the pools with `spec` and their hosts, which join as quickly as a pool allows.
     pub(super) async fn apply(&self, spec: &WindowsNodePoolSpec) -> Result<Vec<WindowsNodePool>> {
         let mut applied = Vec::new();
         for (number, hosts) in self.hosts.chunks(POOL_HOSTS).enumerate() {
@@ -124,7 +124,7 @@ impl World {
         Ok(applied)
     }
 
-    /// Applies a pool: `spec`, with these hosts.
+    /// Applies a pool with `spec` and these hosts.
     pub(super) async fn apply_pool(
         &self,
         number: usize,
@@ -162,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// Kills the operator, and starts another.
+    /// Kills the operator, and starts a new one.
     pub(super) async fn restart_operator(&mut self) -> Result<()> {
         self.operator.signal("KILL")?;
         self.operator = Operator::start(&self.control_plane, &self.options)?;
@@ -177,7 +177,7 @@ impl World {
         Ok(begun.elapsed())
     }
 
-    /// Waits until all nodes are Ready, and the pools as they are wanted.
+    /// Waits until all nodes are Ready, and `are_so` holds for the pools.
     pub(super) async fn until_ready(
         &mut self,
         limit: Duration,
@@ -205,12 +205,12 @@ impl World {
         }
     }
 
-    /// Seconds of processor time that the control plane has used.
+    /// Returns the seconds of CPU time that the control plane has used.
     pub(super) fn control_plane_seconds(&self) -> Result<f64> {
         self.control_plane.processes().into_iter().map(|pid| Ok(Usage::of(pid)?.cpu_seconds)).sum()
     }
 
-    /// Messages of at most ten instances whose condition is not true.
+    /// Returns the messages of at most ten instances whose condition is not true.
     pub(super) async fn complaints(&self, condition: &str) -> Result<String> {
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
         let instances = instances.list(&ListParams::default()).await.context("list the instances")?;

@@ -1,10 +1,10 @@
-//! Guide to what to do next: commands to copy.
+//! Guide to the next steps: commands to copy.
 
 use std::{net::SocketAddr, path::PathBuf};
 
 /// Names and addresses that the commands need.
 pub(super) struct Places {
-    /// Folder of the control plane: `admin.kubeconfig`, the switches in `off`, the operator's log.
+    /// Folder of the control plane, with `admin.kubeconfig`, the folder `off` of the switches, and the operator's log.
     pub(super) dir: PathBuf,
     /// Folder of kubectl.
     pub(super) bin: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct Places {
     pub(super) hosts: Vec<String>,
 }
 
-/// Text of the guide.
+/// Returns the text of the guide.
 pub(super) fn text(places: &Places) -> String {
     let Places { dir, bin, log, http, admin, pool, hosts } = places;
     let (first, last) = (hosts.first().map_or("", String::as_str), hosts.last().map_or("", String::as_str));

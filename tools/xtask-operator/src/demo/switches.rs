@@ -1,4 +1,4 @@
-//! Power switches of the hosts, for users: a host is cut off while there is a file of its name.
+//! Power switches of the hosts, for users: a host is cut off while a file with its name exists.
 
 use std::{
     cell::RefCell,
@@ -11,21 +11,21 @@ use anyhow::Result;
 
 use super::world::World;
 
-/// The folder of the switches.
+/// Folder of the switches.
 pub(super) struct Switches {
     dir: PathBuf,
     off: RefCell<BTreeSet<String>>,
 }
 
 impl Switches {
-    /// Makes the folder in `parent`.
+    /// Creates the folder in `parent`.
     pub(super) fn new(parent: &Path) -> Result<Self> {
         let dir = parent.join("off");
         fs::create_dir_all(&dir)?;
         Ok(Self { dir, off: RefCell::default() })
     }
 
-    /// Switches hosts as the files say.
+    /// Switches hosts according to the files.
     pub(super) fn follow(&self, world: &World) -> Result<()> {
         let wanted: BTreeSet<String> =
             fs::read_dir(&self.dir)?.flatten().filter_map(|f| f.file_name().into_string().ok()).collect();

@@ -1,4 +1,4 @@
-//! The live table: redrawn in place on a terminal, one line for each change elsewhere.
+//! Live table: redrawn in place on a terminal, and otherwise one line for each change.
 
 use std::{
     collections::BTreeMap,
@@ -13,14 +13,14 @@ use api::{
 };
 use jiff::Timestamp;
 
-/// Rows that are shown at once, so that the table fits on a terminal. Rows of Ready hosts are left out first.
+/// Maximum number of rows, so that the table fits on a terminal. Rows of Ready hosts are left out first.
 const ROWS: usize = 16;
 
 /// Objects of the cluster that the table shows.
 pub(super) struct View {
-    /// The pool, if it is there yet.
+    /// Pool, if it exists yet.
     pub(super) pool: Option<WindowsNodePool>,
-    /// The instances.
+    /// Instances of the pool.
     pub(super) instances: Vec<WindowsInstance>,
 }
 
@@ -34,30 +34,30 @@ struct Row {
     ready: bool,
 }
 
-/// The table.
+/// Live table.
 pub(super) struct Table {
     terminal: bool,
     begun: Instant,
-    /// Lines that were drawn last.
+    /// Number of lines that were drawn last.
     drawn: usize,
-    /// The last reported state of each host and of the pool.
+    /// Last reported state of each host and of the pool.
     told: BTreeMap<String, (String, String)>,
 }
 
 impl Table {
-    /// A table that nothing has been drawn of. `terminal`: whether lines can be drawn again.
+    /// Returns a table that has not been drawn. `terminal` allows it to redraw lines.
     pub(super) fn new(terminal: bool) -> Self {
         Self { terminal, begun: Instant::now(), drawn: 0, told: BTreeMap::new() }
     }
 
-    /// Draws the table, and returns whether all of `hosts` hosts are Ready nodes.
+    /// Draws the table. Returns true if all of `hosts` hosts are Ready nodes.
     pub(super) fn draw(&mut self, view: &View, hosts: usize) -> bool {
         let rows: Vec<Row> = view.instances.iter().map(row).collect();
         let pool = pool_line(view, &rows, hosts);
         let mut out = String::new();
         if self.terminal {
             let text = lines(&rows, &pool, Timestamp::now());
-            // Up to the first line, without wrapping: what does not fit is cut off by the terminal.
+            // Moves up to the first line and disables wrapping: the terminal truncates long lines.
             if self.drawn > 0 {
                 let _ = write!(out, "\x1b[{}A", self.drawn);
             }
@@ -82,7 +82,7 @@ impl Table {
         pool_ready && rows.iter().filter(|r| r.ready).count() == hosts
     }
 
-    /// Shows how all ended. On a terminal, the table shows that already.
+    /// Prints the final table, unless the terminal already shows it.
     pub(super) fn finish(&self, view: &View, hosts: usize) {
         if !self.terminal {
             let rows: Vec<Row> = view.instances.iter().map(row).collect();
@@ -122,7 +122,7 @@ fn pool_line(view: &View, rows: &[Row], hosts: usize) -> String {
     if message.is_empty() { format!("{ready} of {hosts} nodes Ready") } else { message }
 }
 
-/// Returns all lines of the table: a head, rows, the pool.
+/// Returns all lines of the table: a heading, rows, and the pool.
 fn lines(rows: &[Row], pool: &str, now: Timestamp) -> Vec<String> {
     let mut shown: Vec<&Row> = rows.iter().collect();
     if shown.len() > ROWS {
@@ -145,7 +145,7 @@ fn lines(rows: &[Row], pool: &str, now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// Age as kubectl writes ages, in short.
+/// Returns an age in the short form of kubectl.
 fn age(seconds: i64) -> String {
     match seconds.max(0) {
         s @ 0..120 => format!("{s}s"),

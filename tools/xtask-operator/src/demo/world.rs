@@ -22,10 +22,10 @@ use super::{guide::Places, table::View};
 pub(super) const POOL: &str = "demo";
 /// Names of the hosts under Wine.
 const WINE_HOSTS: [&str; 2] = ["wine-1", "wine-2"];
-/// Kubelet settings for Wine, which takes a rooted path without a drive for one of Linux.
+/// Kubelet settings for Wine, which treats a rooted path without a drive as a Linux path.
 const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods"}"#;
 
-/// All that runs, in the order of the shutdown.
+/// Everything that runs for the demo, in the order of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     wine: Vec<WineHost>,
@@ -37,7 +37,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Builds what is not there yet, and starts everything but the pool.
+    /// Builds missing programs, and starts everything but the pool.
     pub(super) async fn start(hosts: Option<u16>, with_wine: bool) -> Result<Self> {
         say("building the operator");
         let program = spawn_blocking(operator::build).await??;
@@ -49,7 +49,7 @@ impl World {
             let kubelet = spawn_blocking(|| binaries::host_kubelet(binaries::Platform::Windows)).await??;
             (Some(exe), Content::File(kubelet))
         } else {
-            // Simulated hosts only compare hashes. The size is that of a small part of a real payload.
+            // Simulated hosts only compare hashes. The size is a small part of a real payload's.
             (None, Content::Random { size: 4 << 20, seed: 1 })
         };
         let files = tempfile::tempdir()?;
@@ -58,7 +58,7 @@ impl World {
         if with_wine {
             let patch = files.path().join("kubelet.json");
             std::fs::write(&patch, WINE_KUBELET)?;
-            // Simulated hosts stay at loopback addresses, though Wine hosts need the API server at another one.
+            // Simulated hosts keep loopback addresses, although Wine hosts need the API server at another address.
             args.extend([
                 "--loopback-hosts".to_owned(),
                 "--kubelet-config-patch".to_owned(),
@@ -83,7 +83,7 @@ impl World {
 
         say("starting the control plane");
         let network = with_wine.then(HostNetwork::create).transpose()?.map(Arc::new);
-        // A node whose host is cut off is not Ready after this time.
+        // Time after which the node of a host that is cut off is not Ready.
         let controller_manager_flags = vec!["--node-monitor-grace-period=30s".to_owned()];
         let control_plane =
             ControlPlane::start(ControlPlaneOptions { network, controller_manager_flags, ..Default::default() })
@@ -103,7 +103,7 @@ impl World {
         }
         let sim = SimOptions {
             authorized_keys: vec![key.public_key().clone()],
-            // As a small machine takes, so that the table has something to show.
+            // Times of a small machine, so that the table has something to show.
             process_start: Duration::from_millis(300),
             boot: Duration::from_secs(2),
             heartbeat: Some(Duration::from_secs(5)),
@@ -121,7 +121,7 @@ impl World {
         Ok(Self { operator, wine, simulated, _sim: sim, client, control_plane, _files: files })
     }
 
-    /// Number of hosts.
+    /// Returns the number of hosts.
     pub(super) fn count(&self) -> usize {
         self.wine.len() + self.simulated.len()
     }
@@ -156,12 +156,12 @@ impl World {
         Ok(View { pool, instances })
     }
 
-    /// Names of the hosts, in the order of the pool.
+    /// Returns the names of the hosts, in the order of the pool.
     fn names(&self) -> impl Iterator<Item = &str> {
         self.wine.iter().map(WineHost::name).chain(self.simulated.iter().map(SimHost::name))
     }
 
-    /// Cuts a host off, or lets it come back. Returns whether there is such a host.
+    /// Cuts a host off, or lets it come back. Returns false if there is no such host.
     pub(super) fn switch(&self, name: &str, on: bool) -> Result<bool> {
         if let Some(host) = self.wine.iter().find(|h| h.name() == name) {
             if on { host.mend_network()? } else { host.cut_network()? }
@@ -173,7 +173,7 @@ impl World {
         Ok(true)
     }
 
-    /// Names and addresses for the guide.
+    /// Returns names and addresses for the guide.
     pub(super) fn places(&self) -> Result<Places> {
         let kubectl = binaries::control_plane()?.kubectl;
         Ok(Places {

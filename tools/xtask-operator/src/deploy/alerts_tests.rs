@@ -1,4 +1,4 @@
-//! Tests of each alert by promtool: it fires for its cause, and is silent while users want the cause. Each has a section of the page of alerts.
+//! Tests of the alerts with promtool: each fires for its cause, is silent while the cause is intended, and has a section in the page of alerts.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::binaries;
 
-/// A rule file of Prometheus.
+/// Rule file of Prometheus.
 const FILE: &str = include_str!("../../../../deploy/chart/windows-node-pools/files/alerts.yaml");
 
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ struct Annotations {
 /// Series, each with its values.
 type Series = &'static [(&'static str, &'static str)];
 
-/// Series of other programs that the expressions need.
+/// Series of other programs that the expressions use.
 const OF_OTHERS: [&str; 1] = ["kube_deployment_spec_replicas"];
 
 const ON: &str = "1+0x120";
@@ -159,7 +159,7 @@ const CASES: &[Case] = &[
     },
     Case {
         alert: "WindowsNodePoolCertificateExpiring",
-        // It expires at 09:36, and a fifteenth of 5 days is 8 h.
+        // The certificate expires at 09:36. The alert begins 8 h before, a fifteenth of 5 days.
         fires: &[(EXPIRY, "34560+0x120"), (LIFETIME, "432000+0x120")],
         silent: &[
             ("it is renewed as late as it is renewed", &[(EXPIRY, "3600+0x54 7200+0x66"), (LIFETIME, "3600+0x120")]),
@@ -274,7 +274,7 @@ fn minutes(alert: &Alert) -> u32 {
     }
 }
 
-/// Test for promtool of whether an alert of this name fires, at some minutes.
+/// Returns a test for promtool that an alert fires, or not, at some minutes.
 fn test(name: &str, alert: &str, series: Series, expected: &[(u32, bool)]) -> Value {
     let input: Vec<Value> = series.iter().map(|(series, values)| json!({"series": series, "values": values})).collect();
     let at = |(minute, fires): &(u32, bool)| {
@@ -294,7 +294,7 @@ fn each_alert_fires_of_its_cause_and_is_silent_when_that_is_intended() {
     let mut tests = Vec::new();
     for Case { alert, fires, silent } in CASES {
         let lasts = minutes(all.iter().find(|a| a.name == *alert).unwrap());
-        // A certificate that is not renewed is only later missed, and a counter counts from its second value.
+        // The certificate is due for renewal only later, and a counter increases only from its second value.
         let begins = if alert.ends_with("CertificateExpiring") { 97 } else { 1 };
         let mut expected = vec![(begins + lasts + 3, true)];
         if lasts > 0 {
@@ -335,7 +335,7 @@ fn each_alert_says_what_is_wrong_with_what_and_what_to_do() {
     }
 }
 
-/// Metrics in an expression: words before a brace, a bracket or the end, which are no functions, labels or keywords.
+/// Returns the metrics in an expression: all words with a known prefix.
 pub(super) fn series_in(expr: &str) -> BTreeSet<String> {
     let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     let is_series = |word: &&str| {
@@ -346,7 +346,7 @@ pub(super) fn series_in(expr: &str) -> BTreeSet<String> {
     words.filter(is_series).map(str::to_owned).collect()
 }
 
-/// Names that the operator's metrics have.
+/// Returns the names of the operator's series.
 pub(super) fn of_the_operator() -> BTreeSet<String> {
     let metrics = Metrics::default();
     let of = |d: &controller::runtime::metrics::Description| match d.type_ {

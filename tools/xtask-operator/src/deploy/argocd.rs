@@ -1,5 +1,5 @@
-//! Health and actions of our kinds for Argo CD, as Lua: in Argo CD's own folders, and as merge patches of its ConfigMap and of the object of the operator
-//! that installs it on OpenShift. The folders are written by hand. A patch names no kind, so it cannot be applied, which would take away what others have put there.
+//! Health and actions of this project's kinds for Argo CD, in Lua: in the folders of Argo CD, and as merge patches of its ConfigMap and of the
+//! `ArgoCD` object of OpenShift GitOps. The folders are written by hand. A patch has no kind: `kubectl apply` would remove other keys.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +21,19 @@ macro_rules! file {
     };
 }
 
-/// Customization of Argo CD for a kind of ours.
+/// Customization of Argo CD for a kind.
 pub(crate) struct Customization {
-    /// The kind.
+    /// Name of the kind.
     pub kind: &'static str,
     /// Script for the health of the kind.
     pub health: &'static str,
-    /// Script that says which actions there are, and which are possible.
+    /// Script that lists the actions, and which of them are possible.
     pub discovery: &'static str,
     /// Name and script of each action.
     pub actions: &'static [(&'static str, &'static str)],
 }
 
-/// Customizations of our kinds.
+/// Customizations of all kinds.
 pub(crate) const ALL: &[Customization] = &[
     Customization {
         kind: "WindowsNodePool",
@@ -63,13 +63,13 @@ const OPENSHIFT: &str = "# Health and actions of our kinds for OpenShift GitOps,
 # kubectl patch argocd openshift-gitops -n openshift-gitops --type merge --patch-file openshift-gitops-patch.yaml";
 
 impl Customization {
-    /// The folder of the kind, where Argo CD has its own.
+    /// Returns the folder of the kind, in the layout of Argo CD.
     #[cfg(test)]
     pub(super) fn folder(&self) -> String {
         format!("{FOLDER}/resource_customizations/{GROUP}/{}", self.kind)
     }
 
-    /// The actions as Argo CD reads them from a text.
+    /// Returns the actions in the text form of Argo CD's settings.
     fn actions(&self) -> Result<String> {
         let definition = |(name, script): &(&str, &str)| json!({"name": name, "action.lua": script.trim_end()});
         let definitions: Vec<Value> = self.actions.iter().map(definition).collect();
@@ -78,7 +78,7 @@ impl Customization {
     }
 }
 
-/// Generated files for Argo CD: path from the root of the repository, and text.
+/// Returns the generated files for Argo CD, by path from the root of the repository.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let settings = settings()?;
     let nothing: Map<_, _> = settings.keys().map(|key| (key.clone(), Value::Null)).collect();
@@ -98,7 +98,7 @@ pub(super) fn files() -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// Settings of Argo CD, by their keys.
+/// Returns the settings of Argo CD, by their keys.
 fn settings() -> Result<Map<String, Value>> {
     let key = |what: &str, kind: &str| format!("resource.customizations.{what}.{GROUP}_{kind}");
     let mut settings = Map::new();

@@ -1,4 +1,4 @@
-//! Tests of the scripts for Argo CD, by the rules of Argo CD's own tests: on objects of the test bed, stored beside the scripts.
+//! Tests of the Argo CD scripts, in the format of Argo CD's own tests, with objects of the test bed that are stored beside the scripts.
 
 use std::{fs, path::PathBuf};
 
@@ -82,7 +82,7 @@ fn actions_do_what_the_test_says_and_nothing_else() {
             for mut expected in result {
                 let name = expected.as_object_mut().unwrap().remove("name").unwrap();
                 let name = name.as_str().unwrap();
-                // Argo CD takes an action for possible if it says nothing.
+                // Argo CD treats an action as possible unless the script disables it.
                 expected.as_object_mut().unwrap().entry("disabled").or_insert(Value::Bool(false));
                 assert_eq!(found[name], expected, "{input_path}: {name}");
             }
@@ -99,7 +99,7 @@ fn actions_do_what_the_test_says_and_nothing_else() {
     }
 }
 
-/// Checks that the three forms have the same scripts.
+/// Checks that the three forms contain the same scripts.
 #[test]
 fn forms_agree() {
     let config_map: Value = read(&format!("{FOLDER}/argocd-cm-patch.yaml"));

@@ -1,4 +1,4 @@
-//! The Helm chart: what Helm renders of it, and the one part of it that is generated.
+//! Helm chart: its rendered objects, and its one generated part.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +18,10 @@ use super::{VERSION, object::Object};
 pub(super) const NAME: &str = api::names::COMPONENT;
 /// Folder of the chart, from the root of the repository.
 pub(super) const FOLDER: &str = "deploy/chart/windows-node-pools";
-/// URL of the API server where no cluster is known: Helm asks for one, and what is rendered has none.
+/// Placeholder for the URL of the API server, which the chart requires. It is removed from the rendered objects.
 const NO_API_SERVER: &str = "https://without.example.com";
 
-/// Values without which the chart renders nothing for a platform, in which the API server is not known.
+/// Returns the values that the chart requires for a platform, with a placeholder for the API server.
 pub(super) fn values(platform: &str) -> Value {
     match platform {
         "kubernetes" => json!({"platform": platform, "operator": {"apiServer": NO_API_SERVER}}),
@@ -29,7 +29,7 @@ pub(super) fn values(platform: &str) -> Value {
     }
 }
 
-/// Renders the chart with values, or fails with what Helm says of them.
+/// Renders the chart with values, or fails with the message of Helm.
 pub(super) fn helm(values: &Value) -> Result<String> {
     let mut helm = Command::new(binaries::helm()?);
     let version = binaries::KUBERNETES_VERSION;
@@ -42,7 +42,7 @@ pub(super) fn helm(values: &Value) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The objects of the chart but the CRDs and the test, as another tool than Helm keeps them.
+/// Returns the objects of the chart without the CRDs and the test, as managed by another tool than Helm.
 pub(super) fn render(managed_by: &str, mut values: Value) -> Result<Vec<Object>> {
     values["crds"] = json!({"enabled": false});
     let rendered = helm(&values)?;
@@ -56,7 +56,7 @@ pub(super) fn render(managed_by: &str, mut values: Value) -> Result<Vec<Object>>
     documents.filter_map(object).collect()
 }
 
-/// The object as another tool keeps it, without the labels of a release of Helm.
+/// Returns the object as managed by another tool, without the labels of a Helm release.
 fn kept_by(managed_by: &str, text: &str) -> String {
     let is_of_helm = |line: &&str| {
         let line = line.trim_start();
@@ -68,7 +68,7 @@ fn kept_by(managed_by: &str, text: &str) -> String {
         .replace("app.kubernetes.io/managed-by: \"Helm\"", &format!("app.kubernetes.io/managed-by: {managed_by}"))
 }
 
-/// The CRDs of the chart, each in one line: Helm reads no file outside of a chart. Users read those in `crds/`.
+/// Returns the CRDs of the chart, each on one line: Helm reads no file outside of a chart. Users read those in `crds/`.
 pub(super) fn crds() -> Result<BTreeMap<String, String>> {
     let file = |crd: CustomResourceDefinition| {
         let mut value = serde_yaml::to_value(&crd)?;
@@ -79,7 +79,7 @@ pub(super) fn crds() -> Result<BTreeMap<String, String>> {
     api::crds().into_iter().map(file).collect()
 }
 
-/// The image as values of the chart.
+/// Returns the image as values of the chart.
 pub(super) fn image(image: &str) -> Value {
     match image.split_once('@') {
         Some((repository, digest)) => json!({"repository": repository, "digest": digest}),

@@ -1,4 +1,4 @@
-//! Tests that queries of the dashboard name only series that there are, and that both forms have them.
+//! Tests that dashboard queries use only existing series, and that both forms have the same queries.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::{
     windows_exporter_series_tests::recorded,
 };
 
-/// The dashboard of pools, as Grafana reads it.
+/// Dashboard of pools in the format of Grafana.
 pub(super) const GRAFANA: &str =
     include_str!("../../../../deploy/chart/windows-node-pools/files/dashboards/grafana.json");
-/// The dashboard of pools in the older form of OpenShift's console, with the same queries.
+/// Dashboard of pools in the older format of OpenShift's console, with the same queries.
 const CONSOLE: &str = include_str!("../../../../deploy/chart/windows-node-pools/files/dashboards/openshift.json");
 
-/// Queries of the dashboard's panels. `$pool` stands for the pools that are chosen.
+/// Returns the queries of the dashboard's panels. `$pool` is a variable for the selected pools.
 fn queries() -> Vec<String> {
     all(&serde_json::from_str::<Value>(GRAFANA).unwrap()["panels"], "expr")
 }
@@ -26,7 +26,7 @@ fn each_query_needs_only_series_that_there_are() {
     let others = [all(&dashboard["annotations"], "expr"), all(&dashboard["templating"], "query")].concat();
     for query in queries().into_iter().chain(others) {
         let series = series_in(&query);
-        // What Prometheus has itself: alerts, and the kind of the data source.
+        // Prometheus itself has the series of alerts. `prometheus` is the kind of the data source.
         assert!(!series.is_empty() || query.contains("ALERTS{") || query == "prometheus", "{query}");
         for name in series {
             assert!(known.contains(&name) || recorded().contains(name.as_str()), "no series {name}: {query}");
@@ -34,7 +34,7 @@ fn each_query_needs_only_series_that_there_are() {
     }
 }
 
-/// Values of a key, wherever it is.
+/// Returns the values of a key at all levels.
 fn all(value: &Value, key: &str) -> Vec<String> {
     match value {
         Value::Object(map) => {

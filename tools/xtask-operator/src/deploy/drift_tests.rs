@@ -1,4 +1,4 @@
-//! Tests that every form of the installation, rendered by the tools of its users, holds the same objects, but for what is named here.
+//! Tests that all forms of the installation, rendered by the tools of users, contain the same objects, except for the differences listed here.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::yaml::documents;
 /// Objects by kind, namespace and name.
 pub(super) type Objects = BTreeMap<(String, String, String), Value>;
 
-/// Difference of a form from the chart as Helm installs it: its reason, and the change of the objects.
+/// Difference of a form from the installation by Helm: its reason, and the change of the objects.
 pub(super) type Difference = (&'static str, fn(&mut Objects));
 
 const NAME: &str = "registry.example.com/a";
 const DIGEST_ALONE: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const DIGEST: &str = "registry.example.com/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Differences of all other forms from that of Helm.
+/// Differences of all other forms from Helm's.
 const WITHOUT_HELM: &[Difference] = &[
     ("Helm has a test", |objects| objects.retain(|(kind, ..), _| kind != "Pod")),
     ("they belong to no release", |objects| {
@@ -63,7 +63,7 @@ pub(super) fn label(objects: &mut Objects, key: &str, value: &str) {
     }
 }
 
-/// Objects of the chart with these values, as another tool has them; with the namespace, which Helm makes itself.
+/// Returns the objects of the chart with these values, as another tool has them. Includes the namespace, which Helm creates itself.
 pub(super) fn expected(platform: Platform, values: &[&str], differences: &[Difference]) -> Objects {
     let platform_value = format!("platform={}", platform.name());
     let api_server = "operator.apiServer=https://api.example.com:6443";
@@ -79,7 +79,7 @@ pub(super) fn expected(platform: Platform, values: &[&str], differences: &[Diffe
     objects
 }
 
-/// Objects in YAML.
+/// Parses objects in YAML.
 pub(super) fn read(yaml: &str) -> Objects {
     by_name(documents(yaml).into_iter())
 }
@@ -96,7 +96,7 @@ pub(super) fn by_name(values: impl Iterator<Item = Value>) -> Objects {
     objects
 }
 
-/// Makes numbers equal, whatever wrote them.
+/// Makes numbers comparable, whichever tool wrote them.
 fn normalise(value: &mut Value) {
     match value {
         Value::Object(map) => map.values_mut().for_each(normalise),
@@ -113,7 +113,7 @@ pub(super) fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
     }
 }
 
-/// Output of Helm, or its error.
+/// Returns the output of Helm, or its error.
 fn helm(values: &[&str]) -> Result<String, String> {
     helm_with(&values.iter().flat_map(|value| ["--set", value]).collect::<Vec<_>>())
 }
@@ -225,14 +225,14 @@ fn init_containers_copy_the_payload_to_where_the_operator_reads_it() {
     assert_eq!((&program["image"], &files["image"]), (&json!("windows-node-pools:x"), &json!(DIGEST)));
     assert_eq!(program["securityContext"], pod["containers"][0]["securityContext"]);
     assert_eq!(program["securityContext"], files["securityContext"]);
-    // What one writes, the next one reads.
+    // Each container writes to a volume that the next one reads.
     assert_eq!(program["args"][3], program["volumeMounts"][0]["mountPath"]);
     let to = files["args"][3].as_str().unwrap();
     assert!(pod["containers"][0]["env"].as_array().unwrap().contains(&json!({"name": "PAYLOAD_DIR", "value": to})));
     assert!(to.starts_with(files["volumeMounts"][1]["mountPath"].as_str().unwrap()));
 }
 
-/// Checks that the pod of `helm test` has what the operator has, and that no Service leads to it.
+/// Checks that the pod of `helm test` matches the operator's pod, and that no Service selects it.
 #[test]
 fn the_pod_of_the_test_is_the_operators_with_another_command() {
     let mut objects = read(&helm(&[]).unwrap());
@@ -251,7 +251,7 @@ fn the_pod_of_the_test_is_the_operators_with_another_command() {
     assert!(!selectors.filter_map(Value::as_object).any(matches));
 }
 
-/// Checks what is in the chart but follows from the code: the version, and the CRDs.
+/// Checks the parts of the chart that follow from the code: the version and the CRDs.
 #[test]
 fn the_chart_is_of_this_version() {
     let text = std::fs::read_to_string(devenv::workspace_root().join(chart::FOLDER).join("Chart.yaml")).unwrap();
@@ -278,7 +278,7 @@ const FIXED: &[(&str, &str)] = &[
     ("operator_condition", "OLM sets it"),
 ];
 
-/// Checks that each setting is a value, whose comment is the setting's help, and which sets its variable.
+/// Checks that each setting is a value of the chart, which has the setting's help as its comment and sets the setting's variable.
 #[test]
 fn each_setting_of_the_operator_is_a_value() {
     let command = Run::command();
@@ -463,7 +463,7 @@ fn a_value_takes_objects_out() {
     assert!(crds.clone().count() == 2 && crds.into_iter().all(|(_, crd)| crd["metadata"]["annotations"].is_null()));
 }
 
-/// Checks that Helm refuses what the operator would refuse when it starts.
+/// Checks that Helm refuses the values that the operator would refuse when it starts.
 #[test]
 fn the_chart_has_the_bounds_of_the_operator() {
     for (key, argument, values) in [

@@ -1,4 +1,4 @@
-//! The files of kustomize's base and components, as Helm renders the chart with all that is optional and nothing that a platform changes.
+//! Files of kustomize's base and components: the chart as Helm renders it with all options, and without values that differ by platform.
 
 use std::{collections::BTreeMap, sync::OnceLock};
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{HEADER, chart, object::Object};
 
-/// Templates of the chart, and the file below `deploy/` with what each renders.
+/// Templates of the chart, and the files below `deploy/` with the objects that they render.
 const FILES: [(&str, &str); 18] = [
     ("operator.yaml", "base/operator.yaml"),
     ("metrics-reader.yaml", "base/metrics-reader.yaml"),
@@ -60,7 +60,7 @@ pub(super) fn objects() -> Result<Vec<Object>> {
     Ok(RENDERED.get_or_init(|| objects).clone())
 }
 
-/// Generated files of kustomize: path from the root of the repository, and text.
+/// Returns the generated files of kustomize, by path from the root of the repository.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for object in objects()? {

@@ -1,4 +1,4 @@
-//! Tests of what users do with the folders of kustomize, by the kustomize in kubectl.
+//! Tests of what users do with the kustomize folders, with the kustomize in kubectl.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ use testbed::binaries;
 
 use crate::yaml::documents;
 
-/// Output of `kubectl kustomize` for a folder, or its error.
+/// Returns the output of `kubectl kustomize` for a folder, or its error.
 pub(super) fn build(folder: &Path) -> Result<String, String> {
     let output =
         Command::new(binaries::control_plane().unwrap().kubectl).arg("kustomize").arg(folder).output().unwrap();
@@ -16,10 +16,10 @@ pub(super) fn build(folder: &Path) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// A folder beside `deploy/` with these files.
+/// Creates a folder below `target/` with these files.
 pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     let root = devenv::workspace_root();
-    // It is not there where cargo builds elsewhere.
+    // `target` does not exist if cargo builds elsewhere.
     fs::create_dir_all(root.join("target")).unwrap();
     let folder = tempfile::tempdir_in(root.join("target")).unwrap();
     for name in ["openapi.json", "name-references.yaml"] {
@@ -31,7 +31,7 @@ pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// Uses the base as a user who has it in no folder: by the URL of a repository.
+/// Uses the base as a user without a local copy: by the URL of a repository.
 #[test]
 fn a_base_in_a_repository_is_the_same() {
     let root = devenv::workspace_root();
@@ -51,7 +51,7 @@ fn a_base_in_a_repository_is_the_same() {
         let url = format!("file://{}//deploy/{platform}?ref=v0.1.0", repository.path().display());
         let remote = build(Path::new(&url)).unwrap();
         assert_eq!(remote, build(&root.join("deploy").join(platform)).unwrap());
-        // An overlay names it as it names a folder.
+        // An overlay uses the URL in the same way as a folder.
         let overlay =
             format!("resources:\n- {url}\nimages:\n- name: windows-node-pools\n  newName: registry.example.com/a\n");
         let overlay = folder(&[("kustomization.yaml", &overlay)]);
@@ -133,13 +133,13 @@ secretGenerator:
         let name = pool["spec"]["ssh"]["privateKeySecretRefs"][0]["name"].as_str().unwrap();
         assert_eq!(name.starts_with("eu-windows-key-"), is_named, "{rendered}");
         assert_eq!(rendered.contains(&format!("\n  name: {name}\n")), is_named, "{rendered}");
-        // It is in no namespace, and kustomize must know that.
+        // A pool is cluster-scoped, and kustomize must know that.
         assert_eq!(pool["metadata"]["namespace"].is_null(), is_named, "{rendered}");
     }
 }
 
-/// Checks that another namespace and other names are refused: policies name the operator's namespace in expressions, and roles must stay in the
-/// namespaces of what they are for.
+/// Checks that another namespace and other names are refused: policies contain the operator's namespace in expressions, and roles must stay in
+/// the namespaces of their objects.
 #[test]
 fn another_namespace_and_other_names_are_refused() {
     for overlay in ["openshift", "kubernetes"] {
@@ -156,7 +156,7 @@ fn another_namespace_and_other_names_are_refused() {
     }
 }
 
-/// Objects of the overlay for Kubernetes with a component, and with the patches that a page of the guide shows.
+/// Returns the objects of the overlay for Kubernetes with a component, and with the patches that a page of the guide shows.
 fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec<Value> {
     let guide = devenv::workspace_root().join("docs/guide").join(page);
     assert!(fs::read_to_string(guide).unwrap().contains(patches), "{page} shows something else");
@@ -166,7 +166,7 @@ fn patched_as_the_guide_shows(component: &str, page: &str, patches: &str) -> Vec
     documents(&build(folder.path()).unwrap())
 }
 
-/// The overlays that the page of the installation shows, beside `deploy/openshift` and `deploy/kubernetes`.
+/// Checks the overlays of the installation page, which users put beside `deploy/openshift` and `deploy/kubernetes`.
 #[test]
 fn the_overlays_of_the_guide_set_image_and_api_server() {
     let text = include_str!("../../../../docs/guide/install.md");
@@ -185,7 +185,7 @@ fn the_overlays_of_the_guide_set_image_and_api_server() {
     }
 }
 
-/// The ports of the page about flows are those of the pod, which the component of the network policy admits.
+/// Checks that the page of ports lists the ports of the pod, and that the network policy allows as many.
 #[test]
 fn the_page_of_ports_has_the_ports_of_the_pod() {
     let text = include_str!("../../../../docs/concept/ports-and-flows.md");

@@ -1,9 +1,9 @@
-//! An object as Helm renders it, with its comments.
+//! Object as Helm renders it, with its comments.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// An object of the installation.
+/// Object of the installation.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     /// Template of the object in the chart, or its file.
@@ -12,12 +12,12 @@ pub(crate) struct Object {
     pub about: String,
     /// YAML of the object with all comments.
     pub text: String,
-    /// The object.
+    /// Content of the object.
     pub value: Value,
 }
 
 impl Object {
-    /// Reads an object from its YAML.
+    /// Parses an object from its YAML.
     pub(super) fn read(file: &str, text: &str) -> Result<Self> {
         let text = text.trim_matches('\n');
         let value = serde_yaml::from_str(text).with_context(|| format!("{file} is not an object:\n{text}"))?;
@@ -30,7 +30,7 @@ impl Object {
         self.value["kind"].as_str().unwrap_or_default()
     }
 
-    /// The comment above each rule of a role.
+    /// Returns the comment above each rule of a role.
     pub(crate) fn whys(&self) -> Vec<String> {
         let lines: Vec<&str> = self.text.lines().skip_while(|line| *line != "rules:").collect();
         let is_comment = |line: &&&str| line.starts_with("  #");
@@ -42,7 +42,7 @@ impl Object {
     }
 }
 
-/// The text of lines that are comments.
+/// Returns the text of comment lines.
 fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.map(|line| line.trim_start_matches('#').trim()).collect::<Vec<_>>().join(" ").trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! Files with what kustomize must know of pools, for users who keep pools of their own with it.
+//! Files that describe pools to kustomize, for users who manage their own pools with it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const ABOUT: &str = "# Names of Secrets and ConfigMaps in pools, for the field `
 # of a generated Secret, is changed in the pool, too.
 ";
 
-/// Generated files for users of kustomize: path from the root of the repository, and text.
+/// Returns the generated files for users of kustomize, by path from the root of the repository.
 pub(super) fn files() -> Result<BTreeMap<String, String>> {
     let crds = api::crds();
     let pool = crds.iter().find(|crd| crd.spec.names.kind == "WindowsNodePool").context("no CRD of pools")?;
@@ -26,7 +26,7 @@ pub(super) fn files() -> Result<BTreeMap<String, String>> {
     .into())
 }
 
-/// The lists of a pool whose items a patch finds by their keys. The patch replaces all other lists.
+/// Returns a schema of the lists of a pool that a patch merges by key. The patch replaces all other lists.
 fn openapi(spec: &Value) -> Value {
     let kind = json!({"group": GROUP, "version": VERSION, "kind": "WindowsNodePool"});
     let definition = json!({
@@ -34,7 +34,7 @@ fn openapi(spec: &Value) -> Value {
         "properties": {"spec": merging(spec).unwrap_or_default()},
         "x-kubernetes-group-version-kind": [kind],
     });
-    // That it is in no namespace: its references are to objects of another one, and `namespace` of a kustomization is not for it.
+    // This path declares that pools are cluster-scoped: `namespace` of a kustomization does not apply to them or to their references.
     let path = format!("/apis/{GROUP}/{VERSION}/windowsnodepools/{{name}}");
     json!({
         "definitions": {format!("{GROUP}.{VERSION}.WindowsNodePool"): definition},
@@ -42,7 +42,7 @@ fn openapi(spec: &Value) -> Value {
     })
 }
 
-/// Part of a schema that leads to lists with keys.
+/// Returns the part of a schema that leads to lists with keys.
 fn merging(schema: &Value) -> Option<Value> {
     if let Some(items) = schema.get("items") {
         let keys = schema.get("x-kubernetes-list-map-keys")?.as_array()?;
@@ -73,7 +73,7 @@ fn references(spec: &Value) -> Value {
     json!({"nameReference": [of_kind("ConfigMap"), of_kind("Secret")]})
 }
 
-/// Kind and path of all references to objects in the operator's namespace.
+/// Collects the kind and path of all references to objects in the operator's namespace.
 fn collect(schema: &Value, path: &str, places: &mut Vec<(&'static str, String)>) {
     let schema = schema.get("items").unwrap_or(schema);
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {

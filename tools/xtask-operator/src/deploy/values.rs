@@ -1,20 +1,20 @@
-//! The values of the chart, as their comments in `values.yaml` say.
+//! Values of the chart, from `values.yaml` and its comments.
 
 use serde_json::Value;
 
 const FILE: &str = include_str!("../../../../deploy/chart/windows-node-pools/values.yaml");
 
-/// A value that a user may set.
+/// Value that a user may set.
 pub(super) struct Setting {
-    /// Keys, as in `.Values`.
+    /// Path of the value below `.Values`.
     pub(super) path: String,
     /// Comment of the value.
     pub(super) about: String,
-    /// Default of the value. Null: as the comment says.
+    /// Default of the value. Null if the comment describes the default.
     pub(super) default: Value,
 }
 
-/// Settings of all keys with a comment, in the order of the file. A key without a comment holds others.
+/// Returns the settings of all keys with a comment, in the order of the file. A key without a comment contains other keys.
 pub(super) fn all() -> Vec<Setting> {
     let defaults: Value = serde_yaml::from_str(FILE).unwrap_or_default();
     let (mut keys, mut about, mut settings) = (Vec::new(), String::new(), Vec::new());
@@ -36,7 +36,7 @@ pub(super) fn all() -> Vec<Setting> {
     settings
 }
 
-/// The table of all values, in Markdown.
+/// Returns the table of all values, in Markdown.
 pub(crate) fn table() -> String {
     let row = |Setting { path, about, default }: Setting| {
         let default = if default.is_null() { String::new() } else { format!("`{default}`") };

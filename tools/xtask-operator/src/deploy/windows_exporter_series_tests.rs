@@ -1,4 +1,4 @@
-//! The series that the windows_exporter of the payload has, as its source names them: recorded in `windows_exporter_series.txt`, with its version. Set
+//! Series of the payload's windows_exporter, as its source names them: recorded in `windows_exporter_series.txt`, with the version. Set
 //! `UPDATE_GOLDENS=1` to record those of another version.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path, process::Command};
@@ -15,7 +15,7 @@ pub(super) fn recorded() -> BTreeSet<&'static str> {
     RECORD.lines().filter(|line| !line.starts_with('#')).collect()
 }
 
-/// Collectors with which hosts run windows_exporter.
+/// Returns the collectors with which hosts run windows_exporter.
 fn collectors() -> Vec<String> {
     let golden = fs::read_to_string(workspace_root().join("controller/core/goldens/none.yaml")).unwrap();
     let (_, rest) = golden.split_once("--collectors.enabled").unwrap();
@@ -26,7 +26,7 @@ fn head(version: &str) -> String {
     format!("# windows_exporter {version} with the collectors {}", collectors().join(","))
 }
 
-/// Names of series in a source of a collector, as `prometheus.BuildFQName(types.Namespace, Name, "info")`.
+/// Returns the names of series in the source of a collector, from calls such as `prometheus.BuildFQName(types.Namespace, Name, "info")`.
 fn named(collector: &str, source: &str) -> BTreeSet<String> {
     let calls = source.split("BuildFQName(types.Namespace, ").skip(1);
     let arguments = calls.filter_map(|call| call.split_once(')').map(|(arguments, _)| arguments));
@@ -49,7 +49,7 @@ fn in_source(module: &Path) -> BTreeSet<String> {
     series.collect()
 }
 
-/// Version and folder of the module, which is fetched if need be.
+/// Returns the version and folder of the module, which is downloaded if necessary.
 fn module() -> Option<(String, String)> {
     let go = |args: &[&str]| {
         let folder = workspace_root().join("tools/xtask/payload/windows_exporter");

@@ -1,4 +1,4 @@
-//! Tests of the recorded series by promtool: from the windows_exporter of this operator's payload, and from those that WMCO has installed.
+//! Tests of the recording rules with promtool, for the windows_exporter of this operator's payload and for the one that WMCO installs.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -7,7 +7,7 @@ use testbed::binaries;
 
 use super::windows_exporter_series_tests;
 
-/// Series of the windows_exporter of the payload that the rules need.
+/// Series of the payload's windows_exporter that the rules need.
 const OURS: &[&str] = &[
     "windows_container_cpu_usage_seconds_total",
     "windows_container_memory_usage_private_working_set_bytes",
@@ -25,7 +25,7 @@ const OURS: &[&str] = &[
 /// Name of `windows_os_visible_memory_bytes` in the windows_exporter of WMCO.
 const MEMORY_OF_WMCO: &str = "windows_memory_physical_total_bytes";
 
-/// Labels that a series has on a host, besides `instance`. Newer exporters, as those of WMCO, say of which pod a container is.
+/// Returns the labels of a series on a host, besides `instance`. Newer exporters, such as those of WMCO, name the pod of a container.
 fn labels(series: &str, host: &str) -> &'static [&'static str] {
     match series {
         "windows_cpu_time_total" => &[r#"core="0,0",mode="idle""#, r#"core="0,0",mode="user""#],
@@ -45,14 +45,14 @@ fn rule_file() -> Value {
     objects.iter().find(is_its).unwrap().value["spec"].clone()
 }
 
-/// Record and expression of each rule.
+/// Returns the record and the expression of each rule.
 fn recordings() -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let rules = rule_file()["groups"][0]["rules"].as_array().unwrap().clone();
     rules.iter().map(|rule| (text(&rule["record"]), text(&rule["expr"]))).collect()
 }
 
-/// Names of windows_exporter in an expression.
+/// Returns the series of windows_exporter in an expression.
 fn series_in(expr: &str) -> BTreeSet<String> {
     let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("windows_")).map(str::to_owned).collect()
@@ -89,7 +89,7 @@ fn every_series_is_recorded_of_hosts_of_both_operators() {
             }
         }
     }
-    // After five minutes in which a second of two was idle and the other spent in user mode.
+    // After five minutes with a quarter of the CPU time idle and half of it in user mode.
     let hosts = |of: &str| -> Vec<(String, f64)> {
         let value = match of {
             "instance:node_cpu_utilisation:rate1m" => 0.75,

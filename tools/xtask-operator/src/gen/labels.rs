@@ -1,4 +1,4 @@
-//! The page of labels and annotations, finalizers and other names, from their doc comments.
+//! Reference page of labels and annotations, finalizers and other names, from their doc comments.
 
 use api::names::{self, key};
 
@@ -11,7 +11,7 @@ use super::{
 const OBJECTS: &[(&str, &str)] =
     &[("Nodes", "Node"), ("Pools", "Pool"), ("Instances", "Instance"), ("Other objects", "")];
 
-/// A key, and what its doc comment says.
+/// Key with the parts of its doc comment.
 struct Key {
     name: &'static str,
     /// Place of the key, such as `Node annotation`.
@@ -22,7 +22,7 @@ struct Key {
 }
 
 impl Key {
-    /// Reads a doc comment: it begins with the objects and the kind of the key, and says by whom it is written.
+    /// Parses a doc comment: it begins with the objects and the kind of the key, and names the writer.
     fn of((name, meaning): &(&'static str, &'static str)) -> Option<Self> {
         let meaning = meaning.trim();
         let ends = |word: &str| ["with", "that", "while", "on"].contains(&word) || word.starts_with('`');
@@ -33,7 +33,7 @@ impl Key {
         let ends = [" before ", " on ", " when "];
         let writer = ends.iter().fold(said, |said, end| said.split(end).next().unwrap_or(said)).to_owned();
         let place = place.join(" ");
-        // Both have columns of their own.
+        // Place and writer have columns of their own.
         let rest = meaning.strip_prefix(&place)?.replace(&format!(", written by {said}"), "");
         let rest = rest.replace(&format!(" Written by {said}."), "");
         let meaning = capital(rest.trim_start_matches([':', '.', ' ']));

@@ -1,16 +1,16 @@
-//! The reference page of a kind, from its CRD: one section with a narrow table for each object in it.
+//! Reference page of a kind, from its CRD: one section with a narrow table for each object in it.
 
 use std::{fmt::Write as _, iter};
 
 use serde_json::Value;
 
-/// A field by which an object is known that Kubernetes documents: it gets a link and no section.
+/// Fields that identify objects which are documented elsewhere: these get a link instead of a section.
 const KNOWN: [(&str, &str); 2] =
     [("matchExpressions", "[label selector]"), ("lastTransitionTime", "[condition](conditions.md)")];
 const LINKS: &str =
     "[label selector]: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors";
 
-/// Markdown about the first version of a CRD.
+/// Returns the Markdown page of the first version of a CRD.
 pub(super) fn page(crd: &Value) -> String {
     let (names, version) = (&crd["spec"]["names"], &crd["spec"]["versions"][0]);
     let schema = &version["schema"]["openAPIV3Schema"];
@@ -44,7 +44,7 @@ pub(super) fn page(crd: &Value) -> String {
     page.trim_end().to_owned() + "\n"
 }
 
-/// The fields of an object, then sections for the objects in it.
+/// Writes the fields of an object, then sections for the objects in it.
 fn section(page: &mut String, path: &str, object: &Value) {
     let Some(fields) = object["properties"].as_object() else { return };
     let _ =
@@ -71,7 +71,7 @@ fn section(page: &mut String, path: &str, object: &Value) {
     }
 }
 
-/// Rules that the API server insists on besides the limits of single fields.
+/// Writes the rules that the API server enforces besides the limits of single fields.
 fn rules(page: &mut String, object: &Value) {
     let messages: Vec<_> =
         list(&object["x-kubernetes-validations"]).iter().map(|rule| text(&rule["message"])).collect();
@@ -98,7 +98,7 @@ fn type_of(field: &Value) -> String {
     if field["type"] == "array" { format!("list of {one}") } else { one }
 }
 
-/// The items of a list, or the field itself.
+/// Returns the items of a list, or the field itself.
 fn inner(field: &Value) -> &Value {
     if field["type"] == "array" { &field["items"] } else { field }
 }
@@ -124,7 +124,7 @@ fn meaning(field: &Value) -> String {
     parts.join(" ")
 }
 
-/// Limits in words.
+/// Returns the limits of a field in words.
 fn limits(field: &Value) -> Option<String> {
     let of = |key: &str| field[key].as_f64();
     let range = |min: Option<f64>, max: Option<f64>, what: &str| match (min, max) {
@@ -157,7 +157,7 @@ fn sentence(text: &str) -> String {
     capital(text) + "."
 }
 
-/// Text for a cell of a table: one line, and no bar that would end the cell.
+/// Returns a text for a cell of a table: one line, with escaped bars.
 pub(super) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', r"\|")
 }

@@ -1,4 +1,4 @@
-//! The page of rights: each rule of each role, with the reason.
+//! Reference page of rights (RBAC): each rule of each role, with the reason.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -39,7 +39,7 @@ fn rows(role: &Object) -> Vec<Vec<String>> {
     rules.iter().zip(role.whys()).map(row).collect()
 }
 
-/// Objects of a rule, as `nodes` or `pods.metrics.k8s.io`.
+/// Returns the objects of a rule, such as `nodes` or `pods.metrics.k8s.io`.
 fn objects(rule: &Value) -> String {
     let groups = rule["apiGroups"].as_array().map_or(&[][..], Vec::as_slice);
     let of_groups = groups.iter().map(|group| words(&rule["resources"], text_of(group)));

@@ -1,4 +1,4 @@
-//! The crates of a program in the program itself, in the section and the format of `cargo auditable`: scanners find them where the image has no SBOM beside it.
+//! Embedded list of a program's crates, in the section and the format of `cargo auditable`, for scanners of images without an SBOM.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use super::sbom::Part;
 /// Section in which scanners look for the crates.
 const SECTION: &str = ".dep-v0";
 
-/// Writes a copy of the program, with the crates, to a folder of its own in `out`, and returns its path.
+/// Writes a copy of the program with its list of crates to a folder of its own in `out`, and returns the path.
 pub(super) fn with_crates(
     objcopy: &str,
     program: &Path,
@@ -34,7 +34,7 @@ pub(super) fn with_crates(
     fs::write(&list, encoder.finish()?).with_context(|| format!("write {}", list.display()))?;
     let mut objcopy = Command::new(objcopy);
     objcopy.args(["--add-section", &format!("{SECTION}={}", list.display())]);
-    // It is not a part of what is loaded.
+    // The section is not loaded into memory.
     objcopy.args(["--set-section-flags", &format!("{SECTION}=noload,readonly")]);
     execute(objcopy.arg(program).arg(&copy))?;
     fs::remove_file(list)?;

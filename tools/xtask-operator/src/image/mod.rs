@@ -1,4 +1,4 @@
-//! `cargo xtask image`: the operator's images, and the list of what is in them.
+//! `cargo xtask image`: builds the operator's images and their SBOM.
 
 mod audit;
 mod sbom;
@@ -17,12 +17,12 @@ use wnp_core::rollout::release_file::ReleaseFile;
 
 use crate::{deploy::VERSION, sign::Signer};
 
-/// Builds the operator's images, without a container engine and without a base image, and a list of what is in them (SBOM).
+/// Builds the operator's images and their SBOM, without a container engine and without a base image.
 ///
-/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. The command says what else --arch arm64 needs.
+/// Needs buildah and musl-gcc, which `cargo xtask setup` installs, and Go for the payload. For --arch arm64, the command lists further requirements.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Payload for hosts, as `cargo xtask payload` makes it.
+    /// Payload for hosts, from `cargo xtask payload`.
     #[arg(long, value_name = "DIR")]
     payload: PathBuf,
     /// Processor of the nodes on which the operator runs: amd64 or arm64. The payload and wicd.exe are for hosts with amd64 in both.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Folder for the images, each in the layout of the Open Container Initiative, and for the SBOM.
     #[arg(long, default_value = "target/image")]
     out: PathBuf,
-    /// Compile the operator as for tests: in minutes, and slow when it runs.
+    /// Compile the operator as for tests: the build takes minutes, and the program is slow.
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -83,8 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the operator takes a payload, that all its files are there, and that services of hosts can be rendered for each version of
-/// Kubernetes in it. A fault is found here and not in the cluster.
+/// Checks that the operator accepts a payload, that all its files are intact, and that services of hosts can be rendered for each of its
+/// versions of Kubernetes. Finds a fault before it is in the cluster.
 fn is_usable(payload: &Path) -> Result<()> {
     let opened = Payload::open(payload).with_context(|| format!("open {}", payload.display()))?;
     opened.verify_all().with_context(|| format!("verify {}", payload.display()))?;
@@ -128,7 +128,7 @@ fn digests(images: &Images) -> Vec<&str> {
     all(images).map(|built| built.digest.as_str()).collect()
 }
 
-/// Current commit, if all is in it.
+/// Returns the current commit, if there are no uncommitted changes.
 fn revision() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(workspace_root()).args(args).output().ok()?;
@@ -138,7 +138,7 @@ fn revision() -> Option<String> {
     git(&["rev-parse", "HEAD"]).filter(|_| changes.is_empty())
 }
 
-/// The begin of a commit's name, as long in each clone.
+/// Returns the first 12 characters of a commit hash, a length that does not depend on the clone.
 fn short(revision: &str) -> &str {
     revision.get(..12).unwrap_or(revision)
 }

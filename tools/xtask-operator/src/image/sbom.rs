@@ -1,8 +1,8 @@
-//! Contents of the images, as one document of CycloneDX: the operator and `wicd.exe` with their crates, the payload's programs with their Go
-//! modules, and what comes from packages of Debian.
+//! SBOM of the images, as one CycloneDX document: the operator and `wicd.exe` with their crates, the payload's programs with their Go modules,
+//! and files from Debian packages.
 //!
-//! The crates are those that cargo resolves for the program's target. Go writes the modules of a program into it. Of a payload's program that
-//! Go did not build, and of its other files, the document has the hash alone.
+//! The crates are those that cargo resolves for the program's target. Go embeds the list of modules in a program. For the payload's other
+//! programs and files, the document contains only the hash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use testbed::image::{self, BUNDLE, Files, authorities, manifests, must_gather};
 
-/// A file of the images, and what was compiled into it.
+/// File of the images, with the parts that were compiled into it.
 struct Program {
     name: String,
     version: Option<String>,
@@ -26,10 +26,10 @@ struct Program {
     parts: BTreeSet<Part>,
 }
 
-/// A crate, a Go module or a package of Debian.
+/// Crate, Go module or Debian package.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
-    /// `cargo`, `golang` or `deb/debian`, as in the URL of a package.
+    /// Type in the URL of a package: `cargo`, `golang` or `deb/debian`.
     kind: &'static str,
     pub name: String,
     pub version: String,
@@ -45,7 +45,7 @@ impl Part {
     }
 }
 
-/// Document about the files of the images.
+/// Returns the SBOM of the images, for their files.
 pub(super) fn of(files: &Files) -> Result<String> {
     let of_controller = |name: &str, file: &Path| -> Result<Program> {
         Ok(Program {
@@ -124,7 +124,7 @@ fn document(programs: &[Program]) -> Value {
     dependencies.extend(programs.iter().map(
         |program| json!({"ref": program.name, "dependsOn": program.parts.iter().map(Part::url).collect::<Vec<_>>()}),
     ));
-    // Without a time and without a number of its own: the same images have the same document.
+    // No timestamp and no serial number: the same images have the same document.
     json!({
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -147,7 +147,7 @@ fn hex_of(content: &[u8]) -> String {
     Sha256::digest(content).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
-/// The crates that are compiled into a package, without those that only run at build time.
+/// Returns the crates that are compiled into a package, without those that only run at build time.
 pub(super) fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
@@ -158,19 +158,19 @@ pub(super) fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
     Ok(String::from_utf8(output.stdout)?.lines().filter_map(of_cargo).collect())
 }
 
-/// A crate of a line of `cargo tree`, as `serde v1.0.228|MIT OR Apache-2.0 (*)`.
+/// Parses a line of `cargo tree`, such as `serde v1.0.228|MIT OR Apache-2.0 (*)`.
 fn of_cargo(line: &str) -> Option<Part> {
     let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
     let mut words = package.split_whitespace();
     let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
-    // A member has its folder.
+    // The line of a workspace member contains its folder.
     let is_ours = words.any(|word| word.starts_with("(/"));
-    // Some name alternatives as it was usual before SPDX.
+    // Some crates separate alternatives by `/`, as was usual before SPDX.
     let licence = Some(licence.replace(" / ", " OR ").replace('/', " OR ")).filter(|licence| !licence.is_empty());
     Some(Part { kind: "cargo", name: name.into(), version: version.into(), licence, is_ours })
 }
 
-/// An installed package.
+/// Returns an installed Debian package.
 fn debian(package: &str) -> Result<Part> {
     let mut query = Command::new("dpkg-query");
     let output = query.args(["--show", "--showformat", "${Version}", package]).output().context("start dpkg-query")?;
@@ -183,18 +183,18 @@ fn is_program(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("exe"))
 }
 
-/// The modules of a compressed program.
+/// Returns the Go modules of a compressed program.
 fn modules(blob: &Path) -> Result<BTreeSet<Part>> {
     let mut program = tempfile::NamedTempFile::new()?;
     let compressed = File::open(blob).with_context(|| format!("open {}", blob.display()))?;
     zstd::stream::copy_decode(compressed, &mut program).with_context(|| format!("read {}", blob.display()))?;
     program.flush()?;
-    // It fails for a program that Go did not build.
+    // The command fails for a program that Go did not build.
     let output = Command::new("go").args(["version", "-m"]).arg(program.path()).output().context("start go")?;
     Ok(of_go(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The modules of a record that `go version -m` prints, and Go's own library.
+/// Returns the modules in the output of `go version -m`, and Go's standard library.
 fn of_go(record: &str) -> BTreeSet<Part> {
     let mut parts: Vec<Part> = Vec::new();
     let part = |name: &str, version: &str| Part {
@@ -215,7 +215,7 @@ fn of_go(record: &str) -> BTreeSet<Part> {
                 parts.push(part(name, version));
             }
             ["", "dep", name, version, ..] => parts.push(part(name, version)),
-            // In the place of the one before.
+            // A replacement takes the place of the previous module.
             ["", "=>", name, version, ..] => {
                 parts.pop();
                 parts.push(part(name, version));
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(document["components"][2]["type"], "file");
     }
 
-    /// Checks the crates of this very workspace.
+    /// Checks the crates of this workspace.
     #[test]
     fn the_operator_has_its_crates_and_none_of_the_build() {
         let crates = crates("controller", devenv::STATIC_TARGET).unwrap();

@@ -1,5 +1,5 @@
-//! Tests that each benchmark runs, with hardly any hosts and as a debug build, and reports the fields that its page lists. How fast anything is,
-//! no test can say.
+//! Tests that each benchmark runs, with few hosts and as a debug build, and reports the fields that its page lists. Speed is not
+//! tested.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 const PAGE: &str = include_str!("../../../../docs/reference/limits.md");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_xtask-operator");
 
-/// Runs a benchmark, and returns what it reports: one object a line.
+/// Runs a benchmark, and returns its report: one object per line.
 fn reports(benchmark: &str, args: &[&str]) -> Result<Vec<Map<String, Value>>> {
     let operator = Path::new(PROGRAM).with_file_name("windows-node-pools");
     ensure!(operator.exists(), "{} is not built: run the tests with --workspace", operator.display());
@@ -21,7 +21,7 @@ fn reports(benchmark: &str, args: &[&str]) -> Result<Vec<Map<String, Value>>> {
     out.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{benchmark}: {line}"))).collect()
 }
 
-/// The fields that the page lists for a benchmark: in a table, or in a sentence that begins with `Fields:`.
+/// Returns the fields that the page lists for a benchmark: in a table, or in a sentence that begins with `Fields:`.
 fn listed(page: &str, benchmark: &str) -> BTreeSet<String> {
     let section = page.split("\n### ").find(|section| section.lines().next() == Some(benchmark)).unwrap_or_default();
     let table = section.split("| field | meaning |").nth(1).unwrap_or_default();
@@ -60,7 +60,7 @@ fn idle_reports_what_its_page_lists() -> Result<()> {
     reports_what_the_page_lists("idle", &["--hosts", "1", "--seconds", "1", "--settle", "0"], 1)
 }
 
-/// Checks what `bench upload` reports at both round trips.
+/// Checks the report of `bench upload` for both round-trip times.
 #[test]
 fn upload_reports_what_its_page_lists() -> Result<()> {
     reports_what_the_page_lists("upload", &["--mib", "1", "--times", "1"], 2)

@@ -1,4 +1,4 @@
-//! Test that programs are taken out of an image as most registries serve them: over TLS, for a token that a log-in buys.
+//! Test of `payload take` with a registry like most others: over TLS, with a token for a login.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_xtask-operator");
 const LOGIN: &str = "user:password";
 const TOKEN: &str = "a-token";
 
-/// Content of a registry by its path, with its media type.
+/// Content of a registry, by path, with its media type.
 type Content = BTreeMap<String, (&'static str, Vec<u8>)>;
 
 fn digest(content: &[u8]) -> String {
@@ -28,7 +28,7 @@ fn digest(content: &[u8]) -> String {
 /// Returns an image with one program, and the digests of its manifest and its layer.
 fn image() -> Result<(Content, String, String)> {
     let mut archive = tar::Builder::new(Vec::new());
-    // The headers of a program for amd64.
+    // Headers of a program for amd64.
     let mut program = vec![0; 0x40];
     program[..2].copy_from_slice(b"MZ");
     program[0x3c] = 0x40;
@@ -63,7 +63,7 @@ fn image() -> Result<(Content, String, String)> {
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// Answers as a registry that refers to a server of tokens, and for blobs to a storage at another port.
+/// Answers as a registry that refers to a token server, and for blobs to a storage at another port.
 fn answer(content: &Content, asked: &Asked, storage: u16) -> Reply {
     let authorization = asked.header("authorization").unwrap_or_default();
     if asked.path == "/token" {
@@ -87,7 +87,7 @@ fn answer(content: &Content, asked: &Asked, storage: u16) -> Reply {
     }
 }
 
-/// Answers as a storage of blobs, which must not be told the token.
+/// Answers as a blob storage, which must not receive the token.
 fn stored(content: &Content, asked: &Asked) -> Reply {
     let blob = content.get(&asked.path).filter(|_| asked.header("authorization").is_none());
     blob.map_or_else(
@@ -121,7 +121,7 @@ fn programs_come_over_tls_for_a_login_and_are_those_of_the_digest() -> Result<()
     let changed = |path: &str| {
         let mut content = honest.clone();
         let (_, bytes) = content.get_mut(path).unwrap();
-        // What is still a manifest or an archive, and another one.
+        // The result is still a manifest or an archive, but a different one.
         let at = bytes.windows(4).position(|w| w == b"MZ\0\0" || w == b"imag").unwrap();
         bytes[at + 2] ^= 1;
         content

@@ -1,4 +1,4 @@
-//! The site: mdBook over the pages as they are. What lies outside of `docs/` comes along in a folder of its own.
+//! Site of the documentation, built by mdBook. Files outside of `docs/` are copied to a folder of their own.
 
 use std::{fs, path::Path, process::Command};
 
@@ -26,7 +26,7 @@ pub(super) fn build(root: &Path) -> Result<()> {
         }
     }
     execute(Command::new(&mermaid).arg("install").arg(&stage))?;
-    // mdBook starts the other program by its name.
+    // mdBook starts mdbook-mermaid by its name.
     let folder = mermaid.parent().context("a program has a folder")?.to_owned();
     let others = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&others)))?;
@@ -36,7 +36,7 @@ pub(super) fn build(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The place of a file in what mdBook reads.
+/// Returns the path of a file in mdBook's input folder.
 fn staged(path: &str) -> String {
     match path.strip_prefix("docs/") {
         Some(setting @ ("book.toml" | "site.css" | "site.js")) => setting.to_owned(),
@@ -45,7 +45,7 @@ fn staged(path: &str) -> String {
     }
 }
 
-/// The page, with links from `docs/` to the rest of the repository and back as they are in the site. mdBook makes the first page of a folder of its
+/// Returns the page, with its links between `docs/` and the rest of the repository adapted to the site. mdBook makes `index.md` of a folder's
 /// `README.md`, but needs the true name in the table of contents.
 fn with_links(path: &str, text: &str) -> String {
     let folders = path.matches('/').count();

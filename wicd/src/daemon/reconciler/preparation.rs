@@ -1,23 +1,23 @@
-//! Preparation of what a service needs on the host before it starts.
+//! Preparation of a service's prerequisites on the host before it starts.
 
 use api::host::{Desired, ServiceState, path};
 use api::services::{Prepare, Service, ServiceAccountToken};
 use serde_json::Value;
 use tracing::info;
 
-use super::{Prepared, Reconciler, Wanted};
+use super::{DesiredService, Prepared, Reconciler};
 use crate::files;
 use crate::host::{HostError, ServiceInfo};
 use crate::network::{self, Progress};
 
-/// Name of the service that stores the certificate of services that act in the Node's name.
+/// Name of the service that stores the Node's client certificate, which other services use as well.
 const KUBELET: &str = "kubelet";
 
 impl Reconciler {
-    /// Makes what a service needs on the host, as far as that can be done at once.
+    /// Creates the prerequisites of a service on the host, as far as possible at once.
     pub(super) fn prepare(
         &mut self,
-        wanted: &Wanted,
+        wanted: &DesiredService,
         all: &[ServiceInfo],
         desired: &Desired,
         node: Option<&Value>,
@@ -28,7 +28,7 @@ impl Reconciler {
         let runs = |name: &str| state(name) == Some(ServiceState::Running);
         let running = matches!(state(&service.name), Some(ServiceState::Running | ServiceState::Pending));
         let ours = |name: &str| services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
-        // One that runs has found its certificate.
+        // A running service has found its certificate.
         if acts_as_node(service) && !running {
             let is_there = self.has_certificate();
             let found = self.is_done(service, "certificate", is_there);
@@ -41,18 +41,19 @@ impl Reconciler {
         let config = match &service.prepare {
             None => return Prepared::Ready,
             Some(Prepare::ServiceAccountToken(token)) => {
-                // It reads the file again and again, and ends only if there is none at its start.
+                // A running service reads the file again by itself. It ends only if the file is missing at its start.
                 let is_there = if running { Ok(Progress::Ready) } else { self.has_token(token) };
                 let is_done = self.is_done(service, "token", is_there);
                 return if is_done { Prepared::Ready } else { Prepared::NotYet };
             }
             Some(Prepare::OvnHybridNetwork(config)) => config,
         };
-        // A service that it depends on makes the network. That it does not run is said already.
+        // A dependency creates the network. The wait for the dependency is logged elsewhere.
         if service.dependencies.iter().any(|d| ours(d) && !runs(d)) {
             return Prepared::NotYet;
         }
-        let wish = network::Wish { config, node_name: &desired.node_name, node_subnet: network::node_subnet(node) };
+        let wish =
+            network::DesiredNetwork { config, node_name: &desired.node_name, node_subnet: network::node_subnet(node) };
         let progress = network::prepare(&*self.host, wish, running);
         if matches!(progress, Ok(Progress::Stale)) {
             return Prepared::Stale;
@@ -74,7 +75,7 @@ impl Reconciler {
         Ok(if is_there { Progress::Ready } else { missing() })
     }
 
-    /// Reports once what is still missing, and returns whether all is there.
+    /// Logs a missing prerequisite once, and returns whether it exists.
     fn is_done(&mut self, service: &Service, part: &str, progress: Result<Progress, HostError>) -> bool {
         let about = format!("{part} of {}", service.name);
         match progress {
@@ -95,7 +96,7 @@ impl Reconciler {
     }
 }
 
-/// Reports whether a service goes to the API server in the Node's name, with kubelet's certificate.
+/// Reports whether a service authenticates to the API server as the Node, with kubelet's certificate.
 fn acts_as_node(service: &Service) -> bool {
     let is_of_network = match &service.prepare {
         Some(Prepare::OvnHybridNetwork(network)) => network.kubeconfig == path::NODE_KUBECONFIG,

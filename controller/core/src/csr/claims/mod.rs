@@ -1,9 +1,9 @@
-//! Claims of hosts: what is proven of each, for the verdict on its certificate requests.
+//! Claims of hosts: the proven facts about each host, for the verdict on its certificate requests.
 //!
-//! Proven is the address at which the host was reached last, with its pinned key and its machine id; what the status of its Machine
-//! lists; the name of its Node; and the host name that it reports, if that is the Node's name or the first part of it. Of these nothing
-//! counts that belongs to the cluster ([`Reserved`]) or to another ([`Neighbours`]). Other values of the Node are not
-//! proven, but no other host is known to own them: these are neither approved nor denied.
+//! The proven values of a host are the address at which it was last reached with its pinned host key and machine id, the addresses in the status
+//! of its Machine, the name of its Node, and the host name that it reports, if that is the Node's name or its first label. Values that belong to
+//! the cluster ([`Reserved`]) or to another host ([`Neighbours`]) are excluded. Other values that the Node reports are not proven: requests for
+//! these are neither approved nor denied.
 
 pub mod neighbours;
 pub mod reserved;
@@ -22,24 +22,24 @@ use reserved::Reserved;
 /// The service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
 
-/// Facts of a claim besides the instance.
-pub struct Beside<'a> {
-    /// IP addresses that are proven.
+/// Inputs of [`claim`] besides the instance.
+pub struct ClaimInputs<'a> {
+    /// Proven IP addresses of the host.
     pub proven: Vec<IpAddr>,
     /// Addresses of the host's Machine: names and IP addresses.
     pub machine: Vec<String>,
-    /// Addresses and names of the cluster.
+    /// Addresses and names that belong to the cluster.
     pub reserved: &'a Reserved,
-    /// Addresses and names of others, as far as they have been found out.
+    /// Known addresses and names of other hosts.
     pub neighbours: &'a Neighbours,
     /// Node of the host.
     pub node: Option<&'a Node>,
-    /// Namespace of the legacy operator and of this one.
+    /// Namespace of this operator and of the legacy one.
     pub namespace: &'a str,
 }
 
-/// Returns the claim for the host of an instance: what is proven of it.
-pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Beside<'_>) -> Claim {
+/// Returns the claim for the host of an instance.
+pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &ClaimInputs<'_>) -> Claim {
     let name = instance.name_any();
     let facts = status.facts.as_ref();
     let is_free = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !beside.neighbours.has_address(*ip, &name);
@@ -48,7 +48,7 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     let reported = facts.map(|f| f.hostname.to_ascii_lowercase());
     let reported = reported.filter(|reported| name.split('.').next() == Some(reported));
     let of_machine = beside.machine.iter().filter(|a| a.parse::<IpAddr>().is_err()).map(|a| a.to_ascii_lowercase());
-    // Of a host that was never reached, its Machine says nothing either.
+    // The names of a Machine count only after its host has been reached.
     let of_machine = of_machine.filter(|_| !beside.proven.is_empty());
     let mut dns_names: Vec<String> =
         [name.clone()].into_iter().chain(reported).chain(of_machine).filter(is_unused).collect();
@@ -68,7 +68,7 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     let said = beside.node.and_then(|n| n.status.as_ref()?.addresses.clone()).unwrap_or_default();
     let (ips, names): (Vec<String>, Vec<String>) =
         said.into_iter().map(|a| a.address).partition(|a| a.parse::<IpAddr>().is_ok());
-    // An address that two hosts claim belongs to neither, and may still be the right one.
+    // An address that two hosts claim is proven for neither but may be correct, so neighbours are not excluded here.
     let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
     let reported_addresses = ips.iter().filter_map(|a| a.parse().ok()).filter(unproven).collect();
     let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
@@ -87,13 +87,13 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     }
 }
 
-/// User of the legacy operator's daemon.
+/// Returns the user name of the legacy operator's daemon.
 fn legacy_daemon(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{LEGACY_DAEMON}")
 }
 
-/// Returns the names and addresses that a Node of an operator may renew while its host is not proven, as if it had no instance. A Node's report
-/// is only a claim: an address that another Node reports, too, does not count.
+/// Returns the claim for a Node that an operator created and whose host is not proven: the names and addresses for which it may renew
+/// certificates. A Node's report is only a claim, so an address that another Node reports, too, does not count.
 pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Claim {
     let name = node.name_any();
     let said = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
@@ -116,7 +116,7 @@ pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Cla
     }
 }
 
-/// Reports whether the claim that follows from an instance may differ from that which followed from `before`.
+/// Reports whether the claim may differ between two states of an instance.
 pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
     let proof = |instance: &WindowsInstance| {
         let status = instance.status.as_ref()?;
@@ -126,7 +126,7 @@ pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
     proof(before) != proof(after)
 }
 
-/// Reports whether the host is a node that was taken over and still runs what the legacy operator has put on it, its daemon included.
+/// Reports whether the host is an adopted node that still runs the legacy operator's software, including its daemon.
 fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
     let follows = node.and_then(|n| n.annotations().get(key::VERSION));
     let is_changed = status.operation.as_ref().is_some_and(|o| o.applied);
@@ -185,12 +185,18 @@ mod tests {
         let proven = reached.chain(machine.iter().copied()).filter_map(|a| a.parse().ok()).collect();
         let machine = machine.iter().map(|a| (*a).to_owned()).collect();
         let reserved = reserved();
-        let beside =
-            Beside { proven, machine, reserved: &reserved, neighbours: others, node: Some(&node), namespace: "ns" };
+        let beside = ClaimInputs {
+            proven,
+            machine,
+            reserved: &reserved,
+            neighbours: others,
+            node: Some(&node),
+            namespace: "ns",
+        };
         claim(&instance, status, &beside)
     }
 
-    /// Names that would be in a certificate, and names that would be left for a user to judge.
+    /// Returns the names that a certificate may have, and the names that are left for a user to judge.
     fn names(claim: &Claim) -> (String, String) {
         let text = |ips: &[IpAddr], names: &[String]| {
             ips.iter().map(ToString::to_string).chain(names.iter().cloned()).collect::<Vec<_>>().join(" ")
@@ -312,7 +318,7 @@ mod tests {
             let instance = WindowsInstance::new("win-1", WindowsInstanceSpec::default());
             let (node, reserved) = (node("win-1", os, annotation, address), reserved());
             let proven = status.proven_address.iter().filter_map(|a| a.parse().ok()).collect();
-            let beside = Beside {
+            let beside = ClaimInputs {
                 proven,
                 machine: vec![],
                 reserved: &reserved,
@@ -336,7 +342,7 @@ mod tests {
             ("taken over as it is", adopted.clone(), true),
             ("not taken over yet", status(), false),
             ("it runs our daemon", WindowsInstanceStatus { wicd: Some("x".into()), ..adopted.clone() }, false),
-            // It is no more than waited for.
+            // The request of an unproven host only waits.
             ("it was never reached", WindowsInstanceStatus::default(), true),
             ("it is being changed", WindowsInstanceStatus { operation: Some(applied), ..adopted.clone() }, false),
             ("it follows another", WindowsInstanceStatus { current_version: Some("ours".into()), ..adopted }, false),

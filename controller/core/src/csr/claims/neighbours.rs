@@ -1,4 +1,4 @@
-//! Addresses and names of others, for which no second host is certified.
+//! Addresses and names of other hosts, which a host must not have in its certificates.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use crate::node::owner::addresses;
 
-/// Owners of addresses, and names in use.
+/// Known owners of addresses, and names in use.
 #[derive(Debug, Default)]
 pub struct Neighbours {
     addresses: HashMap<IpAddr, BTreeSet<String>>,
@@ -22,9 +22,9 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Gathers the addresses and names. Of a host of a pool only the address counts at which it was reached: what its Node reports is only a claim,
-    /// with which it could take another's address from it. So could any other node, so only control plane nodes count: no kubelet can give its Node
-    /// their label.
+    /// Collects the addresses and names of all hosts and Nodes. For a host of a pool, only the address at which it was reached counts: its Node
+    /// could report another host's address to take it away from that host. So could any other Node, so of these only control plane nodes count:
+    /// no kubelet can set their label on its own Node.
     pub fn gather<'a>(instances: &[Arc<WindowsInstance>], nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut found = Self::default();
         for instance in instances {

@@ -1,6 +1,6 @@
-//! Addresses and names that no host may have in a certificate, even with a proof. Pure.
+//! Addresses and names that no host may have in a certificate, even if they are proven. Pure.
 //!
-//! Where one CA signs for the whole cluster, a serving certificate with one of these would be mistaken for that of the API server.
+//! If one CA signs for the whole cluster, clients would accept a serving certificate with one of these as that of the API server.
 
 use std::net::IpAddr;
 
@@ -11,15 +11,16 @@ use crate::render::Cluster;
 pub struct Reserved {
     services: Vec<(IpAddr, u8)>,
     addresses: Vec<IpAddr>,
-    /// Host name of the API server, and other names of its own; `*.domain` stands for all names of a domain.
+    /// Host name of the API server and other names of the cluster; `*.domain` covers all names of a domain.
     names: Vec<String>,
     domain: String,
-    /// True if hosts may be at loopback addresses: the API server is at one, in a cluster on one machine for tests, or the caller allows it.
-    on_one_machine: bool,
+    /// True if hosts may have loopback addresses: the API server has one (a test cluster on one machine), or the caller allows it.
+    allows_loopback: bool,
 }
 
 impl Reserved {
-    /// Returns the reserved names and addresses of a cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
+    /// Returns the reserved names and addresses of a cluster. `loopback_hosts` allows hosts at loopback addresses even if the API server has
+    /// none.
     pub fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
         let url = cluster.api_server.split_once("://").map_or(cluster.api_server.as_str(), |(_, rest)| rest);
         let authority = url.split('/').next().unwrap_or_default();
@@ -36,11 +37,11 @@ impl Reserved {
             addresses: dns.chain(api_server).chain(own).map(|ip| ip.to_canonical()).collect(),
             names: names.chain([host]).map(str::to_ascii_lowercase).collect(),
             domain: cluster.cluster_domain.to_ascii_lowercase(),
-            on_one_machine: loopback_hosts || api_server.is_some_and(|ip| ip.is_loopback()),
+            allows_loopback: loopback_hosts || api_server.is_some_and(|ip| ip.is_loopback()),
         }
     }
 
-    /// Reports whether an address can be that of a host.
+    /// Reports whether a host may have this address.
     pub fn allows_address(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         let is_local = match ip {
@@ -48,11 +49,11 @@ impl Reserved {
             IpAddr::V6(v6) => v6.is_unicast_link_local(),
         };
         let is_special =
-            ip.is_unspecified() || ip.is_multicast() || is_local || (ip.is_loopback() && !self.on_one_machine);
+            ip.is_unspecified() || ip.is_multicast() || is_local || (ip.is_loopback() && !self.allows_loopback);
         !is_special && !self.addresses.contains(&ip) && !self.services.iter().any(|network| contains(*network, ip))
     }
 
-    /// Reports whether a DNS name can be that of a host.
+    /// Reports whether a host may have this DNS name.
     pub fn allows_name(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let labels: Vec<&str> = name.split('.').collect();
@@ -78,7 +79,7 @@ fn is_of(name: &str, own: &str) -> bool {
     }
 }
 
-/// Reports whether an address belongs to a Service. `service_cidr` is the network of Services: one range, or several with commas in between.
+/// Reports whether an address belongs to a Service. `service_cidr` holds one address range, or several separated by commas.
 pub fn is_of_service(service_cidr: &str, ip: IpAddr) -> bool {
     networks(service_cidr).any(|network| contains(network, ip.to_canonical()))
 }
@@ -183,7 +184,7 @@ mod tests {
             ("openshift.default", false),
             ("api-int.shop.example.com", false),
             ("API-INT.shop.example.com.", false),
-            // Of the API server's certificate, and of the ingress.
+            // Names of the API server's certificate, and of the ingress.
             ("api.shop.example.com", false),
             ("apps.shop.example.com", false),
             ("console.apps.shop.example.com", false),

@@ -1,4 +1,4 @@
-//! Causes for which nodes wait for their change until a user acts, though nothing is wrong with them. Pure.
+//! Causes for which healthy nodes wait for their change until a user acts. Pure.
 
 use api::{
     GrantType,
@@ -16,7 +16,7 @@ use crate::{
     wait::{Cause, Wait},
 };
 
-/// Nodes of the legacy operator that stay as they are, because their change would lose settings.
+/// Wait of nodes of the legacy operator whose change would lose settings.
 pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
     let is_withheld =
         |m: &Member| m.candidate.withheld && !m.candidate.leaving && !m.candidate.held && m.candidate.change.is_some();
@@ -30,7 +30,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
     (!names.is_empty()).then(|| Wait::new(Cause::LostSettings, message))
 }
 
-/// Nodes that users hold as they are.
+/// Wait of nodes that users hold with an annotation.
 pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
     let message = format!(
@@ -49,10 +49,10 @@ pub(super) fn held(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.held && !m.candidate.leaving)
 }
 
-/// Nodes that users have cordoned, and that use up what may be unavailable, so that others wait.
+/// Wait because nodes that users have cordoned use up `rollout.maxUnavailable`.
 pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait> {
     let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);
-    // A cordoned node that is to be changed goes first, and costs nothing.
+    // A cordoned node that must be changed goes first, and does not use up the budget.
     let stays = |m: &Member| m.candidate.change.is_none() || m.candidate.withheld || m.candidate.failed;
     let blocks = |m: &Member| {
         m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving && stays(m)
@@ -72,7 +72,7 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait>
     Some(Wait::new(Cause::Cordon, message))
 }
 
-/// Wait of nodes that are to be changed and do not get their turn, because something uses up their places.
+/// Wait because nodes that do not work, or other pools, use up the budget.
 pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     let n = decision.waiting.len();
     let wait = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
@@ -91,10 +91,10 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
             let holder = share.holder.as_deref().unwrap_or_default();
             let message = match share.max_disruptions {
                 Some(limit) => format!(
-                    "{wait}: the limit over all pools (--max-disruptions {limit}) is used up by the pool {holder}; see what keeps that one"
+                    "{wait}: the limit over all pools (--max-disruptions {limit}) is used up by the pool {holder}; check why the changes of that pool do not finish"
                 ),
                 None => format!(
-                    "{wait}: nodes that came from WMCO change one at a time over all pools, and the pool {holder} has the turn; see what keeps that one, or set \
+                    "{wait}: nodes that came from WMCO change one at a time over all pools, and the pool {holder} has the turn; check why the changes of that pool do not finish, or set \
                      rollout.maxUnavailable"
                 ),
             };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use api::{
-    Pause, Reason, Step, Time, Verdict, WindowsNodePool,
+    Pause, Reason, SignatureCheck, Step, Time, WindowsNodePool,
     act::{Act, HOST},
     conditions::{self, Status, kind},
     names::key,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     enumeration::{counted, first_names},
-    rollout::{image_pull, key_rotation::Standing, member::Member, progress::BlockedBy},
+    rollout::{image_pull, key_rotation::KeyRotationStatus, member::Member, progress::BlockedBy},
     wait::{Cause, Wait},
 };
 
@@ -36,16 +36,16 @@ fn set(status: Status, reason: Reason, message: impl Into<String>) -> Next {
     Next::Set(status, reason, message.into())
 }
 
-/// All data that conditions are made of.
+/// Inputs of all conditions.
 pub(super) struct View<'a> {
     pub pool: &'a WindowsNodePool,
     pub seen: &'a ObservedPool<'a>,
     pub groups: &'a Groups,
-    /// Wait of nodes that are to be changed, other than for their turn.
+    /// Cause, other than their turn, for which nodes that must be changed wait.
     pub held: Option<Held>,
-    /// Trouble of the pool, the worst first.
+    /// Worst trouble of the pool.
     pub trouble: Option<Trouble>,
-    /// Current activity in words; empty if there is none.
+    /// Current activity as text; empty if there is none.
     pub act: String,
     pub pause: Option<Pause>,
 }
@@ -63,7 +63,7 @@ impl<'a> View<'a> {
         Self { pool, seen, groups, trouble: worst(pool, pause, seen, groups, now), held, act, pause }
     }
 
-    /// Returns [`kind::INVENTORY_SYNCED`]: True if each entry of the list is used, and the list is what it must be.
+    /// Returns [`kind::INVENTORY_SYNCED`]: True if each entry of the list is used, and the source has no fault.
     pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
@@ -85,8 +85,8 @@ impl<'a> View<'a> {
         }
         let Some(status) = self.seen.list.status.as_ref() else { return Next::Keep };
         let (is_so, why) = match status.verdict {
-            Verdict::Verified => (Status::True, Reason::Succeeded),
-            Verdict::NotAsked => (Status::False, Reason::VerificationError),
+            SignatureCheck::Verified => (Status::True, Reason::Succeeded),
+            SignatureCheck::NotAsked => (Status::False, Reason::VerificationError),
         };
         let signer = status.signer.as_deref().unwrap_or("an unknown key");
         let revision = status.revision.as_deref().unwrap_or_default();
@@ -151,8 +151,8 @@ impl<'a> View<'a> {
         set(Status::True, why, &self.act)
     }
 
-    /// Returns [`kind::READY`], which sums up the others for those who read one condition only. It is Unknown, not False, as long as the operator
-    /// makes progress.
+    /// Returns [`kind::READY`], which sums up the others for clients that read only one condition. It is Unknown, not False, as long as the
+    /// operator makes progress.
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
@@ -164,7 +164,7 @@ impl<'a> View<'a> {
             _ => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), groups.updated),
         };
         let with = |message: &str| {
-            // A Secret that is missing fails hosts, and keeps keys as they are.
+            // A missing Secret fails hosts and also blocks the change of keys: its message appears once.
             let asides = self.asides().filter(|aside| !message.contains(aside));
             let parts = [nodes.as_str(), message].into_iter().map(str::to_owned).chain(asides);
             parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
@@ -177,7 +177,7 @@ impl<'a> View<'a> {
                 let parts = [held.message()].into_iter().chain(trouble);
                 set(Status::False, held.reason(), with(&parts.collect::<Vec<_>>().join("; ")))
             }
-            (None, Some(held), true) if held.is_on_its_way() => {
+            (None, Some(held), true) if held.counts_as_progress() => {
                 set(Status::Unknown, held.reason(), with(held.message()))
             }
             (None, None, true) => match self.pause {
@@ -185,13 +185,13 @@ impl<'a> View<'a> {
                 None if !groups.maintained.is_empty() => set(Status::True, Reason::InMaintenance, with("")),
                 None => set(Status::True, Reason::Succeeded, with("")),
             },
-            // What a pause keeps from its end is not in place.
+            // A pool that is paused before all nodes are updated is not in its desired state.
             (None, Some(held), true) if held.reason() == Reason::Paused => {
                 set(Status::Unknown, held.reason(), with(held.message()))
             }
             (None, Some(held), true) => set(Status::True, held.reason(), with(held.message())),
             (Some(Trouble { reason, message }), held, _) if !hopeful || act.is_empty() || has_problem => {
-                // One fault must not hide what else is to be known.
+                // One fault must not hide other information.
                 let held = held.as_ref().map(Held::message).filter(|held| !message.contains(held));
                 let parts = [message.as_str()].into_iter().chain(held);
                 set(Status::False, *reason, with(&parts.collect::<Vec<_>>().join("; ")))
@@ -224,7 +224,7 @@ impl<'a> View<'a> {
     }
 
     /// Facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes without
-    /// reports of wicd, and keys and accounts that cannot be used. The nodes work all the same.
+    /// reports of wicd, and keys and accounts that cannot be used. The nodes work nevertheless.
     fn asides(&self) -> impl Iterator<Item = String> {
         let is_said = self.held.as_ref().is_some_and(|h| h.reason() == Reason::OnHold);
         let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
@@ -306,11 +306,11 @@ impl<'a> View<'a> {
         if matches!(self.stalled(), Next::Set(..)) {
             return Next::Remove;
         }
-        // The source is asked again, paused or not.
+        // The source is read again even if the pool is paused.
         let list = self.seen.list;
         let asked_again =
-            list.problems.first().filter(|p| p.host.is_empty() && list.mends_itself).map(|p| p.message.as_str());
-        let waits_for = self.held.as_ref().filter(|h| h.is_on_its_way()).map(Held::message);
+            list.problems.first().filter(|p| p.host.is_empty() && list.is_transient).map(|p| p.message.as_str());
+        let waits_for = self.held.as_ref().filter(|h| h.counts_as_progress()).map(Held::message);
         let act = (!self.act.is_empty()).then_some(self.act.as_str()).or(waits_for).filter(|_| self.pause.is_none());
         let Some(message) = asked_again.or(act) else { return Next::Remove };
         let is_first = self.groups.failed.is_empty() && asked_again.is_none();
@@ -326,7 +326,7 @@ impl<'a> View<'a> {
         set(status, why, message)
     }
 
-    /// Returns [`kind::IMAGES_PULLED`]: True if every host has the images that it pulls ahead.
+    /// Returns [`kind::IMAGES_PULLED`]: True if every host has the images that are pulled in advance.
     pub(super) fn images_pulled(&self) -> Next {
         let Some(images) = image_pull::standing(self.pool.spec.pre_pull_images(), self.seen.members) else {
             return Next::Remove;
@@ -346,7 +346,7 @@ fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
 }
 
-/// Nodes that are to be changed, unless they are held for longer.
+/// Nodes that must be updated, unless a longer wait holds them.
 fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     match held {
         Some(held) if !held.passes() => Vec::new(),
@@ -354,7 +354,7 @@ fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     }
 }
 
-/// Current activity of the operator in words; empty if there is none.
+/// Current activity of the operator as text; empty if there is none.
 fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String {
     let first = groups.updating.first().or(groups.repairing.first()).and_then(|first| step_of(seen.members, first));
     let mut doing: Vec<String> = first.into_iter().collect();
@@ -383,7 +383,7 @@ fn failure_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
     if failure.is_empty() { first_names(names) } else { failure }
 }
 
-/// Report on Nodes that no list names: the legacy operator would deconfigure them.
+/// Note about Nodes that no list names, and that the legacy operator would deconfigure.
 fn strays_in_words(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
@@ -395,7 +395,7 @@ fn strays_in_words(strays: &[String]) -> String {
     }
 }
 
-/// Status, reason and message of [`kind::PAUSED`]: whether the operator begins nothing, and until when.
+/// Status, reason and message of [`kind::PAUSED`]: True while the operator begins no operation.
 pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     match pause {
         Some(pause) => (Status::True, Reason::Paused, pause.to_string()),
@@ -405,7 +405,7 @@ pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
 
 /// Status, reason and message of [`kind::KEYS_CURRENT`]: hosts that still accept an old key, and the cause. They are independent of the other
 /// conditions: the nodes work with either key.
-fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
+fn keys_in_words(keys: &KeyRotationStatus, paused: bool) -> (Status, Reason, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, Reason::CredentialsUnavailable, problem.clone()),
@@ -424,7 +424,7 @@ fn keys_in_words(keys: &Standing, paused: bool) -> (Status, Reason, String) {
     }
 }
 
-/// Cause, other than their turn, for which nodes that are to be changed do not change now.
+/// Cause, other than their turn, for which nodes that must be changed are not changed now.
 pub(super) enum Held {
     /// Wait of the nodes.
     Waits(Wait),
@@ -432,7 +432,7 @@ pub(super) enum Held {
     Stalled {
         reason: Reason,
         message: String,
-        /// True if the nodes still come to a version: the previous one.
+        /// True if the nodes are still changed: back to the previous version.
         passes: bool,
     },
 }
@@ -456,7 +456,7 @@ impl Held {
         matches!(self, Self::Stalled { .. })
     }
 
-    /// Reports whether the nodes are on their way all the same.
+    /// Reports whether the nodes count as about to change nevertheless.
     fn passes(&self) -> bool {
         match self {
             Self::Waits(wait) => wait.cause == Cause::Soak,
@@ -464,9 +464,9 @@ impl Held {
         }
     }
 
-    /// Reports whether the pool is on its way, by time or by a decision that is still to be made.
-    fn is_on_its_way(&self) -> bool {
-        matches!(self, Self::Waits(wait) if wait.cause.is_on_its_way())
+    /// Reports whether the wait ends with time, or with a decision that is still to be made.
+    fn counts_as_progress(&self) -> bool {
+        matches!(self, Self::Waits(wait) if wait.cause.counts_as_progress())
     }
 }
 
@@ -516,7 +516,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
         _ => {
             let by_cordon = blocked::by_cordon(seen.members, seen.decision);
             let wait = by_cordon.or_else(|| blocked::used_up(seen.decision))?;
-            // It may pass by itself, and must not be waited for without an end.
+            // The cause may pass by itself, but must not be waited for indefinitely.
             if standstill(pool, seen.decision).is_some_and(|at| at <= now) {
                 return stalled(Reason::ProgressDeadlineExceeded, wait.message, false);
             }
@@ -538,11 +538,11 @@ fn stalled(
     if let Some(Trouble { reason, message }) = too_many_unhealthy(pool, seen, groups) {
         return Some((reason, message));
     }
-    let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
+    let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.is_transient));
     first.map(|first| (first.reason, first.message.clone()))
 }
 
-/// Current step of a node's operation, in words.
+/// Current step of a node's operation, as text.
 fn step_of(members: &[Member], name: &str) -> Option<String> {
     let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;

@@ -1,4 +1,4 @@
-//! Events of a pool that follow from one status to the next. Pure.
+//! Events of a pool, from the difference between two statuses. Pure.
 
 use api::{
     Reason, WindowsNodePoolStatus,
@@ -8,7 +8,7 @@ use api::{
 
 use crate::enumeration::counted;
 
-/// Reasons for which changes of a pool wait: for a user or for a time.
+/// Reasons for which changes of a pool wait for a user or for a time.
 const WAITS: [Reason; 6] = [
     Reason::InvalidWindow,
     Reason::FailureLimitReached,
@@ -18,7 +18,7 @@ const WAITS: [Reason; 6] = [
     Reason::BlockedByCordon,
 ];
 
-/// Events with which a pool goes from one status to the next, each with its note.
+/// Returns the events of a pool between one status and the next, each with its note.
 pub fn events(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Vec<(EventReason, String)> {
     let began_to_wait = WAITS.into_iter().filter_map(|why| {
         let message = wait(next, why).filter(|_| wait(before, why).is_none())?;
@@ -27,19 +27,19 @@ pub fn events(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> V
     rollout(before, next).into_iter().chain(began_to_wait).collect()
 }
 
-/// Message of the conditions that have this reason: the longest one says most.
+/// Returns the longest message of the conditions that have this reason.
 fn wait(status: &WindowsNodePoolStatus, why: Reason) -> Option<String> {
     let conditions = [kind::PAUSED, kind::UPDATED, kind::UPDATING, kind::STALLED].iter();
     let with_reason = conditions.filter_map(|type_| find(&status.conditions, type_).filter(|c| c.reason == why));
     with_reason.map(|c| c.message.clone()).max_by_key(String::len)
 }
 
-/// Beginning, taking back and end of a change to another version.
+/// Returns the event for the start, the rollback or the end of a rollout.
 fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Option<(EventReason, String)> {
     let (was, now) = (before.rollout.as_ref(), next.rollout.as_ref()?);
     let to = &now.to_version;
     let Some(was) = was.filter(|was| was.to_version == *to) else {
-        // A change that is taken back continues from what nodes follow, and not from what the rollout before began with.
+        // A rollout that is reverted starts from the versions that the nodes follow, not from the version that the previous rollout started from.
         let others: Vec<_> = next.versions.iter().filter(|v| v.version != *to).collect();
         let nodes = |n: i32| counted(usize::try_from(n).unwrap_or_default(), "node");
         let change = match others.as_slice() {

@@ -15,7 +15,7 @@ use crate::{
 
 /// Names of the hosts of each group, sorted. A host may be in several.
 pub(super) struct Groups {
-    /// Hosts that are no nodes yet, and failed.
+    /// Hosts that failed before they became nodes.
     pub failing: Vec<String>,
     /// Hosts whose removal failed.
     pub stuck: Vec<String>,
@@ -41,11 +41,11 @@ pub(super) struct Groups {
     pub repairing: Vec<String>,
     /// Nodes that are to be restarted, because Windows or a user requests it, and that wait for their turn.
     pub to_restart: Vec<String>,
-    /// Nodes that are drained for maintenance, or are about to be. Nothing is expected of them.
+    /// Nodes that are drained for maintenance, or are about to be. They are not expected to work.
     pub maintained: Vec<String>,
-    /// Nodes that are being sent what their change needs.
+    /// Nodes that receive the files for their change in advance.
     pub staging: Vec<String>,
-    /// Hosts that have been on their way for longer than the pool allows.
+    /// Hosts that have exceeded the progress deadline of the pool.
     pub overdue: Vec<String>,
     /// Nodes that do not follow the desired version.
     pub outdated: Vec<String>,
@@ -60,9 +60,9 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Sorts the hosts of a pool.
+    /// Groups the hosts of a pool.
     pub(super) fn of(pool: &WindowsNodePool, seen: &ObservedPool<'_>, now: Timestamp) -> Self {
-        // What goes over to another pool is that pool's.
+        // Hosts that move to another pool count in that pool.
         let own = |m: &&Member| !seen.list.moves.contains_key(&m.candidate.name);
         let names = |f: &dyn Fn(&&Member) -> bool| -> Vec<String> {
             let own = seen.members.iter().filter(own).filter(f);
@@ -73,20 +73,20 @@ impl Groups {
         let phase = |m: &Member| m.instance.status.as_ref().and_then(|s| s.phase);
         let stays = |m: &Member| !m.candidate.leaving;
         let joins = |m: &Member| !m.candidate.joined && stays(m);
-        // What was granted in this reconcile counts already: otherwise a pool would be Ready from a change of its template until its first
-        // node is seen to have its grant.
+        // Grants of this reconcile already count: otherwise a pool would stay Ready after a change of its template until its first node is seen
+        // to have its grant.
         let granted = |m: &Member| match seen.decision.changes.get(&m.candidate.name) {
             Some(change) => change.as_ref().map(|g| g.type_),
             None => m.candidate.grant,
         };
         let rollout = seen.course.status.as_ref();
         let tried = rollout.map(|r| r.to_version.as_str());
-        // Also during a rollback of all nodes: a user must know that the version was tried and failed.
+        // Failures also count during a rollback of all nodes: a user must know that the version was tried and failed.
         let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
         let failing = names(&|m| joins(m) && fails(m));
         let stuck = names(&|m| m.candidate.leaving && fails(m));
         let taken_back = names(&|m| tried.is_some() && gave_up(m) && stays(m));
-        // Between two attempts, too: the numbers must not dance.
+        // Failures also count between two attempts, so that the numbers do not change with every retry.
         let is_to_do = |m: &Member| m.candidate.begun || !m.candidate.ready || is_kept_waiting(m);
         let update_fails = names(&|m| m.candidate.joined && !m.candidate.held && fails(m) && stays(m) && is_to_do(m));
         let mut failed: Vec<String> =
@@ -110,7 +110,7 @@ impl Groups {
             updating: names(&|m| {
                 let is_update =
                     |g: GrantType| g.is_change() && !matches!(g, GrantType::Maintenance | GrantType::Repair);
-                // An attempt with a host that is off, and was tried in vain before, is no progress.
+                // A retry on a host that is off, and on which an earlier attempt failed, is no progress.
                 granted(m).is_some_and(is_update) && stays(m) && (m.candidate.ready || !fails(m))
             }),
             repairing: names(&|m| granted(m) == Some(GrantType::Repair) && stays(m)),
@@ -136,7 +136,7 @@ impl Groups {
     }
 }
 
-/// The version that a host follows.
+/// Returns the version that a host follows.
 pub(super) fn current(member: &Member) -> Option<String> {
     member.instance.status.as_ref().and_then(|s| s.current_version.clone())
 }
@@ -146,14 +146,14 @@ fn failures(member: &Member) -> Option<&Failures> {
     member.instance.status.as_ref()?.failures.as_ref()
 }
 
-/// Reports whether a host has failed since its last success. A host counts as failed until an attempt succeeds: the numbers must not dance with every
-/// retry.
+/// Reports whether a host has failed since its last success. It counts as failed until an attempt succeeds, so that the numbers do not change
+/// with every retry.
 fn fails(member: &Member) -> bool {
     failures(member).is_some()
 }
 
-/// Reports whether a node has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or is not fit for
-/// it. Nothing is being done with it for most of the time.
+/// Reports whether a node has failures and still must be changed or restarted: its host cannot be reached, lacks files, or is not fit for the
+/// change. Most of the time, no operation is in progress on it.
 fn is_kept_waiting(member: &Member) -> bool {
     let candidate = &member.candidate;
     fails(member)
@@ -163,18 +163,19 @@ fn is_kept_waiting(member: &Member) -> bool {
         && (candidate.change.is_some() || candidate.wants_reboot)
 }
 
-/// Reports whether a user keeps the host in maintenance, for as long as they like. Maintenance that a host keeps on requesting is reported.
+/// Reports whether a user has requested the maintenance, which may last for any time. A maintenance that the host itself requests is reported as
+/// overdue.
 fn is_in_maintenance(operation: &Operation, member: &Member) -> bool {
     operation.type_ == GrantType::Maintenance && member.candidate.maintenance == Some(By::Person)
 }
 
-/// Reports whether a host has been on its way for as long as the pool allows.
+/// Reports whether a host has exceeded the progress deadline of the pool.
 fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
     deadline(member, pool, rollout).is_some_and(|at| at <= now)
 }
 
-/// Time when the next of these hosts, or the change of all, will have been on its way for as long as the pool allows, or will have failed for so long
-/// that it counts as failed. No other event may come with that time: a host that hangs reports nothing.
+/// Returns the next time when one of these hosts, or the rollout, exceeds the progress deadline, or when a host's failures begin to count as
+/// lasting. No other event may trigger a reconcile then: a host that hangs reports nothing.
 pub fn next_deadline(
     members: &[Member],
     pool: &WindowsNodePool,
@@ -187,7 +188,7 @@ pub fn next_deadline(
     times.flatten().chain(standstill(pool, decision)).filter(|at| *at > now).min()
 }
 
-/// Time when a host will have been on its way for as long as the pool allows; `None` if it is not on its way.
+/// Returns the time when a host exceeds the progress deadline of the pool; `None` if no deadline applies to it.
 fn deadline(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>) -> Option<Timestamp> {
     on_its_way_since(member, rollout)?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }
@@ -198,24 +199,24 @@ fn on_its_way_since(member: &Member, rollout: Option<&RolloutStatus>) -> Option<
     let operation = status
         .and_then(|s| s.operation.as_ref())
         .filter(|o| member.candidate.leaving || (o.type_.is_change() && !is_in_maintenance(o, member)));
-    // A node that is handed back has had all the time of its maintenance before.
+    // The deadline of a node that returns from maintenance counts from its current step.
     let is_handed_back = |o: &Operation| o.type_ == GrantType::Maintenance && member.candidate.maintenance.is_none();
     let began = |o: &Operation| if is_handed_back(o) { o.step_start_time } else { o.start_time };
     let under_way = operation.and_then(|o| began(o).known());
     let failing = if is_kept_waiting(member) {
-        // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
+        // Operations that fail before a disruption are short, so the deadline counts from the first failure in this rollout.
         let first = failures.and_then(|f| f.first_time?.known());
         first.max(rollout.and_then(|r| r.start_time.known()))
     } else if member.candidate.joined || member.candidate.leaving {
         None
     } else {
-        // The same for a host that joins, which has been on its way since it was first wanted.
+        // The deadline of a host that joins counts from the creation of its instance.
         failures.and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
     };
     [under_way, failing].into_iter().flatten().min()
 }
 
-/// Time when a change counts as stuck that no node makes progress with.
+/// Returns the time when a rollout counts as stuck because no node makes progress.
 pub(super) fn standstill(pool: &WindowsNodePool, decision: &Decision) -> Option<Timestamp> {
     decision.used_up.as_ref()?.since()?.checked_add(pool.spec.rollout().progress_deadline()).ok()
 }

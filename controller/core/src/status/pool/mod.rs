@@ -24,7 +24,7 @@ use crate::{
     inventory::{EntryError, list::List, wmco_nodes::how_to_begin},
     rollout::{
         grants::Decision,
-        key_rotation::Standing,
+        key_rotation::KeyRotationStatus,
         maintenance_window::{WindowError, Windows},
         member::Member,
         preview,
@@ -43,7 +43,7 @@ const MOST_TEXT: usize = 500;
 
 /// Observed state of a pool.
 pub struct ObservedPool<'a> {
-    /// Nodes that the legacy operator has put on its list, and that no list names.
+    /// Names of Nodes that the legacy operator has listed and no list names now.
     pub strays: &'a [String],
     /// Desired hosts of the pool.
     pub list: &'a List,
@@ -57,17 +57,17 @@ pub struct ObservedPool<'a> {
     pub window: Result<&'a Windows, &'a WindowError>,
     /// True if the pool is being deleted.
     pub deleting: bool,
-    /// True if all hosts that leave the pool stay as they are.
+    /// True if all hosts that leave the pool are released unchanged.
     pub orphan: bool,
     /// State of the hosts' SSH keys, if it must be reported.
-    pub keys: Option<Standing>,
+    pub keys: Option<KeyRotationStatus>,
 }
 
 fn count(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// Failure of a host in words, for the pool.
+/// Failure of a host as text for the status of the pool.
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
@@ -78,7 +78,7 @@ fn failure(member: &Member) -> Option<String> {
     Some(format!("{}: {}{}", member.candidate.name, failures.summary(), since.unwrap_or_default()))
 }
 
-/// Status of a pool that follows from what was observed.
+/// Returns the status of a pool for the observed state.
 pub fn next(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,
@@ -150,7 +150,7 @@ pub fn next(
     status
 }
 
-/// Sets the warning of a pool in mode Plan, or takes it out.
+/// Sets or removes the warning of a pool in mode Plan.
 pub fn warn(status: &mut WindowsNodePoolStatus, warning: Option<&(Reason, String)>, now: Timestamp) {
     let generation = status.observed_generation;
     match warning {
@@ -185,7 +185,7 @@ fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
 }
 
-/// Status of a pool in mode Plan. `refused_node` is the first node of another operator that cannot be adopted, with the reason.
+/// Returns the status of a pool in mode Plan. `refused_node` is the first node of another operator that cannot be adopted, with the reason.
 pub fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],
@@ -230,10 +230,10 @@ pub fn planned(
         }
     }
     put(kind::UPDATING, Status::False, Reason::Planned, &message);
-    // The end of a pause is no change of the pool, so this must not wait for one.
+    // The end of a pause does not change the pool, so the condition must not wait for a change.
     let (paused, why, until) = conditions::pause_in_words(pool.spec.rollout().pause(now));
     put(kind::PAUSED, paused, why, &until);
-    // Whether nodes follow a version that nothing brings to them is for the plan to say.
+    // In mode Plan, no operation updates nodes, and the plan shows which of them are outdated.
     for type_ in [kind::RECONCILING, kind::STALLED, kind::UPDATED] {
         remove(&mut status.conditions, type_);
     }
@@ -241,8 +241,8 @@ pub fn planned(
     status
 }
 
-/// Status of a pool that cannot be worked on at all. `ready_nodes` is the number of its Ready nodes, where it is known: one fault must not hide
-/// others.
+/// Returns the status of a pool that the operator cannot work on. `ready_nodes` is the number of Ready nodes, if it is known: one fault must not
+/// hide others.
 pub fn refuse(
     pool: &WindowsNodePool,
     why: Reason,

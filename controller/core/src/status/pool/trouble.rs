@@ -12,7 +12,7 @@ const SHOWN: usize = 3;
 /// One kind of trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
-    /// Reason of conditions.
+    /// Reason for conditions.
     pub reason: Reason,
     /// Message with the fault, its object and the remedy.
     pub message: String,
@@ -39,7 +39,7 @@ pub(super) fn worst(
         failed(seen, groups),
         lost(seen),
         not_ready(pool, pause, seen, groups, now),
-        misled(seen),
+        wrong_entry(seen),
         drain_blocked(seen),
         refused(seen),
     ]
@@ -50,7 +50,7 @@ pub(super) fn worst(
     all.first().map(|worst| Trouble::new(worst.reason, messages.join("; ")))
 }
 
-/// Trouble with the source, without which it is unknown what the pool must have.
+/// Trouble with the source, without which the desired hosts are unknown.
 fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let problem = seen.list.problems.iter().find(|p| p.host.is_empty())?;
     Some(Trouble::new(problem.reason, &problem.message))
@@ -75,7 +75,7 @@ pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>
 }
 
 fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
-    // Hosts that leave are none of those that the pool counts.
+    // The number of the pool's hosts does not include leaving hosts.
     let (leaving, staying): (Vec<String>, Vec<String>) =
         groups.failed.iter().cloned().partition(|name| groups.leaving.contains(name));
     let of = |names: &[String], what: &str| {
@@ -93,7 +93,7 @@ fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
     (!lost.is_empty()).then(|| Trouble::new(Reason::NodesLost, message()))
 }
 
-/// Nodes that are not Ready, with when the first of them is repaired, as far as that is known.
+/// Trouble with nodes that are not Ready, with the time when the first of them is repaired, if it is known.
 fn not_ready(
     pool: &WindowsNodePool,
     pause: Option<Pause>,
@@ -114,7 +114,7 @@ fn not_ready(
     ))
 }
 
-/// Words on when the operator repairs a node that has not been Ready since `since`, if no MachineHealthCheck replaces its Machine.
+/// Text about the repair of a node that has not been Ready since `since`: when, why not, or which MachineHealthCheck replaces its Machine.
 fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: Timestamp, now: Timestamp) -> String {
     let candidate = &member.candidate;
     if let Some(by) = candidate.health_check.as_deref() {
@@ -141,8 +141,8 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: 
     }
 }
 
-/// Nodes whose entries now lead elsewhere: to no host, to another machine, or to one with another host key than they declare.
-fn misled(seen: &ObservedPool<'_>) -> Option<Trouble> {
+/// Trouble with nodes whose entries now lead to no host, to another machine, or to a host key that they do not declare.
+fn wrong_entry(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let refused =
         |m: &'_ Member| Some((m.candidate.name.clone(), m.instance.status.as_ref()?.address_failures.clone()?));
     let refused: Vec<_> = seen.members.iter().filter_map(refused).collect();
@@ -151,7 +151,7 @@ fn misled(seen: &ObservedPool<'_>) -> Option<Trouble> {
     Some(Trouble::new(failure.reason(), message))
 }
 
-/// The first drain that pods block.
+/// Trouble with the first drain that pods block.
 fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
     seen.members.iter().find_map(|m| {
         let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
@@ -161,7 +161,7 @@ fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
     })
 }
 
-/// Entries of the list that are not used.
+/// Trouble with entries of the list that are not used.
 fn refused(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let first = super::refused(&seen.list.problems).next()?;
     let number = super::refused(&seen.list.problems).count();
@@ -176,7 +176,7 @@ fn member<'a>(seen: &ObservedPool<'a>, name: &str) -> Option<&'a Member> {
     seen.members.iter().find(|m| m.candidate.name == name)
 }
 
-/// Failure of the first of these hosts, in words; empty if there is none.
+/// Failure of the first of these hosts as text; empty if there is none.
 pub(super) fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
     names.first().and_then(|name| member(seen, name)).and_then(failure).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use crate::operation::windows_versions;
 /// Maximum number of builds in a status.
 const MOST: usize = 32;
 
-/// Hosts for each build, the newest last. What hosts report is only counted.
+/// Returns the number of hosts with each build, the newest last. Malformed builds are left out.
 pub(super) fn builds<'a>(hosts: impl Iterator<Item = &'a HostFacts>) -> Vec<WindowsBuild> {
     let mut found: BTreeMap<Vec<u32>, WindowsBuild> = BTreeMap::new();
     for facts in hosts {
@@ -21,7 +21,7 @@ pub(super) fn builds<'a>(hosts: impl Iterator<Item = &'a HostFacts>) -> Vec<Wind
     found.into_values().collect()
 }
 
-/// Builds that fit into a status: those of the most hosts.
+/// Returns the builds that fit into a status: those with the most hosts.
 pub(super) fn shown(mut builds: Vec<WindowsBuild>) -> Vec<WindowsBuild> {
     if builds.len() > MOST {
         builds.sort_by_key(|b| std::cmp::Reverse(b.hosts));
@@ -31,7 +31,7 @@ pub(super) fn shown(mut builds: Vec<WindowsBuild>) -> Vec<WindowsBuild> {
     builds
 }
 
-/// Number of hosts that another host with the same version of Windows is ahead of.
+/// Returns the number of hosts with an older build than another host of the same Windows version.
 pub(super) fn behind(builds: &[WindowsBuild]) -> i32 {
     let version = |b: &WindowsBuild| numbers(&b.build).and_then(|n| n.get(2).copied());
     let is_behind = |b: &&WindowsBuild| {
@@ -40,7 +40,7 @@ pub(super) fn behind(builds: &[WindowsBuild]) -> i32 {
     builds.iter().filter(is_behind).map(|b| b.hosts).sum()
 }
 
-/// Numbers of a build, for example 10, 0, 20348, 2527: `10.0.20348.99` is older than `10.0.20348.2527`.
+/// Returns the numbers of a build, for example 10, 0, 20348, 2527: `10.0.20348.99` is older than `10.0.20348.2527`.
 fn numbers(build: &str) -> Option<Vec<u32>> {
     let numbers: Vec<u32> = build.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
     (numbers.len() == 4).then_some(numbers)

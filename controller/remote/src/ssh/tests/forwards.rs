@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Response of a test host to a request to connect to another host.
+/// Response of a test host to a request for a forwarded connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forwards {
     /// Refuses, because forwarding is not allowed.
@@ -29,7 +29,7 @@ pub(crate) enum Forwards {
     Breaks(u64),
 }
 
-/// Answers a request to connect. `wire` is the connection of the client.
+/// Answers a request for a forwarded connection. `wire` is the connection of the client.
 pub(super) async fn forward(
     forwards: Forwards,
     asked: SocketAddr,

@@ -1,4 +1,4 @@
-//! Host for tests: an SSH server with faults, and with the SFTP of simulated hosts.
+//! Test host: an SSH server with faults, and with the SFTP of simulated hosts.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ pub(crate) fn identity(key: &PrivateKey) -> Arc<Identity> {
     Arc::new(Identity::from_pem("a key", pem(key).as_bytes()).unwrap())
 }
 
-/// Behaviour of the host.
+/// Behaviour of a test host.
 pub(crate) struct Host {
     pub(crate) own_keys: Vec<PrivateKey>,
     pub(crate) preferred: russh::Preferred,
@@ -48,11 +48,11 @@ pub(crate) struct Host {
     /// True if OpenSSH's posix-rename, limits and statvfs are offered.
     pub(crate) extensions: bool,
     pub(crate) sftp: bool,
-    /// Bytes that can be written before the connection is cut.
+    /// Number of bytes that can be written before the connection is cut.
     pub(crate) cut_after: i64,
-    /// Bytes that fit on the disk.
+    /// Free space on the disk in bytes.
     pub(crate) disk: i64,
-    /// Renames that fail because another program holds the file.
+    /// Number of renames that fail because another program has the file open.
     pub(crate) held: i64,
     /// Behaviour as a jump host.
     pub(crate) forwards: Forwards,
@@ -79,11 +79,11 @@ impl Default for Host {
 pub(crate) struct Running {
     pub(crate) root: tempfile::TempDir,
     pub(crate) address: SocketAddr,
-    /// Number of all connections so far.
+    /// Total number of connections.
     pub(crate) connections: Arc<AtomicUsize>,
     /// Number of open connections.
     pub(crate) open: watch::Receiver<usize>,
-    /// Requests of clients: methods of log-in with users and keys, and places to connect to.
+    /// Requests of clients: log-in methods with users and keys, and addresses to connect to.
     pub(crate) asked: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -200,7 +200,7 @@ impl server::Handler for Login {
 
     async fn auth_publickey(&mut self, _user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
         let known = self.shared.host.authorized.iter().any(|k| k.key_data() == key.public_key.key_data());
-        // As of OpenSSH 8.8.
+        // OpenSSH refuses SHA-1 signatures since version 8.8.
         let sha1 = *key.algorithm == Algorithm::Rsa { hash: None };
         Ok(if known && !sha1 { Auth::Accept } else { Auth::reject() })
     }
@@ -244,9 +244,9 @@ impl server::Handler for Login {
         Ok(())
     }
 
-    /// Acts as the command's first word says.
+    /// Performs the action that the first word of the command names.
     async fn exec_request(&mut self, id: ChannelId, data: &[u8], session: &mut Session) -> Result<(), Self::Error> {
-        // Its output is not read: what a client writes to standard input would fill it.
+        // The channel is dropped because its unread standard input would fill up.
         self.channels.remove(&id);
         let command = String::from_utf8_lossy(data).into_owned();
         let (handle, wire, root) = (session.handle(), Arc::clone(&self.wire), self.shared.root.clone());
@@ -264,7 +264,7 @@ impl server::Handler for Login {
                     let _ = handle.exit_status_request(id, words[1].parse().unwrap()).await;
                     let _ = handle.close(id).await;
                 }
-                // The service that the command started holds its output.
+                // A service that the command started keeps its output open.
                 "hold" => drop(handle.exit_status_request(id, 0).await),
                 "vanish" => drop(handle.close(id).await),
                 "reboot" => wire.shutdown(Shutdown::Both).unwrap(),
@@ -275,7 +275,7 @@ impl server::Handler for Login {
                     let _ = handle.exit_status_request(id, 0).await;
                     let _ = handle.close(id).await;
                 }
-                // Windows' OpenSSH runs its default shell in the same way, and that may be bash.
+                // OpenSSH on Windows runs its default shell in the same way, and that may be bash.
                 shell @ ("bash" | "sh") => {
                     let programs =
                         [root.as_os_str(), std::env::var_os("PATH").unwrap_or_default().as_os_str()].join(":".as_ref());
@@ -292,7 +292,7 @@ impl server::Handler for Login {
     }
 }
 
-/// Disk of the host, seen from one connection.
+/// Disk of the host for one connection.
 struct Files {
     shared: Arc<Shared>,
     wire: Arc<std::net::TcpStream>,
@@ -325,7 +325,7 @@ impl Disk for Files {
         if self.shared.disk.fetch_sub(bytes, Ordering::Relaxed) < bytes { Err(StatusCode::Failure) } else { Ok(()) }
     }
 
-    /// Refuses a rename while another program holds the file, as Windows does.
+    /// Refuses a rename while another program has the file open, as Windows does.
     fn release(&self, _: &Path) -> Result<(), StatusCode> {
         let is_held = self.shared.held.fetch_sub(1, Ordering::Relaxed) > 0;
         if is_held { Err(StatusCode::PermissionDenied) } else { Ok(()) }

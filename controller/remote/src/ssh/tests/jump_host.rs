@@ -1,4 +1,4 @@
-//! Hosts that are reached through a jump host.
+//! Tests of hosts that are reached through a jump host.
 
 use std::{
     sync::atomic::Ordering,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::ssh::{Connection, HostKeyCheck, JumpHost, SshError, Target};
 
-/// Seed of the jump host's key. `JUMP_KEY` is the seed of the key that it lets in.
+/// Seed of the jump host's key. `JUMP_KEY` is the seed of the log-in key that it accepts.
 const JUMP: u8 = 11;
 const JUMP_KEY: u8 = 12;
 
@@ -32,7 +32,7 @@ fn through(host: &Running, jump: &Running) -> Target {
     Target { jump_host: Some(jump_host(jump, JUMP_KEY, JUMP)), ..host.target() }
 }
 
-/// Returns a declared jump host: its address, the key to log in with, and the key that it must show.
+/// Returns a jump host with its address, its log-in key, and its expected host key.
 fn jump_host(jump: &Running, key: u8, own: u8) -> JumpHost {
     let (ip, port) = (jump.address.ip().to_string(), jump.address.port());
     JumpHost::new(&ip, port, "relay", identity(&ed25519(key)), &public(&ed25519(own)).fingerprint()).unwrap()
@@ -74,7 +74,7 @@ async fn both_connections_end_when_one_is_closed_or_dropped() {
     }
 }
 
-/// Both connections must continue to read while they have to write.
+/// Both connections must keep reading while they write.
 #[tokio::test]
 async fn uploads_and_output_without_end_do_not_hold_up_each_other() {
     let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);
@@ -152,7 +152,7 @@ async fn the_time_limit_holds_for_the_jump_host_and_the_host_together() {
     let fingerprint = public(&ed25519(JUMP)).fingerprint();
     let mute = JumpHost::new("127.0.0.1", address.port(), "relay", identity(&ed25519(JUMP_KEY)), &fingerprint).unwrap();
     let hangs = jump(Forwards::Hangs).start().await;
-    // Leads to a host that accepts, as the kernel does for it, and never speaks.
+    // Forwards to a port on which the kernel accepts connections, but nothing answers.
     let to_silence = jump(Forwards::Always(address)).start().await;
     let limit = Duration::from_secs(2);
     for (jump_host, reason) in [
@@ -185,7 +185,7 @@ async fn a_jump_host_that_cannot_be_reached_is_named_with_the_cause() {
 #[tokio::test]
 async fn a_jump_host_that_breaks_the_connection_is_at_fault_and_not_the_host() {
     let host = Host::default().start().await;
-    // In the middle of the key exchange, and in the middle of the work.
+    // The connection breaks during the key exchange, and then during a transfer.
     let early = jump(Forwards::Breaks(100)).start().await;
     let error = refusal(&through(&host, &early)).await;
     assert_eq!(error.reason(), "JumpHostUnreachable", "{error}");
@@ -197,7 +197,7 @@ async fn a_jump_host_that_breaks_the_connection_is_at_fault_and_not_the_host() {
     let error = error.unwrap_err();
     assert_eq!(error.reason(), "JumpHostUnreachable", "{error}");
 
-    // The host itself ends the connection, and the jump host is well.
+    // The host ends the connection, while the jump host works.
     let jump = jump(Forwards::Asked).start().await;
     let connection = Connection::connect(&through(&host, &jump)).await.unwrap();
     let waits = connection.while_open(std::future::pending::<Result<(), SshError>>());

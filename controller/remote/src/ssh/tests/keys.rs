@@ -1,4 +1,4 @@
-//! Private keys and host keys. The keys were made by ssh-keygen for these tests and are used nowhere.
+//! Tests of private keys and host keys. The keys were made with ssh-keygen for these tests and are used nowhere else.
 
 use proptest::prelude::*;
 

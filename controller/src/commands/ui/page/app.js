@@ -152,7 +152,7 @@ function card(pool, all, listed, wanted) {
   }
   put($(".counts", element), words);
   const message = withAges(pool.message);
-  put($(".message", element), pool.observed ? message : `The operator has not read the pool as it is now. Before: ${message}`);
+  put($(".message", element), pool.observed ? message : `The operator has not observed the latest change. Previous status: ${message}`);
   keep($(".refused", element), pool.refused.map((entry) => {
     const item = document.createElement("li");
     put(item, `${entry.host} refused, ${entry.reason}: ${entry.message}`);

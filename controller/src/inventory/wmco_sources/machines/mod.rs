@@ -1,4 +1,4 @@
-//! Machines: those of OpenShift's Machine API and of Cluster API, where their CRDs are there.
+//! Source of Machines, from OpenShift's Machine API and from Cluster API, where their CRDs are installed.
 
 mod replacing;
 mod watching;
@@ -22,16 +22,16 @@ use crate::{
 use wnp_core::{
     inventory::{HostList, SourceError, SourceOutcome},
     machines::{
-        list::{Beside, departures, list},
+        list::{ListInputs, departures, list},
         provider_id::ProviderIds,
         read::{Machine, Source},
     },
 };
 
-/// Time after which the list is asked for again when the API server fails.
+/// Pause before the list is requested again after an error of the API server.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.
+/// Returns the hosts of a pool that names Machines. Without a watch cache, as at the start and in the command `plan`, Machines are listed.
 pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
     let source = Source::of(reference);
     let machines = if cx.caches.machines.of(source.group).is_some() {
@@ -51,7 +51,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
                 );
             }
             Err(error) => {
-                let message = format!("{source} could not be read: {}", crate::runtime::errors::said(&error));
+                let message = format!("{source} could not be read: {}", crate::runtime::errors::api_message(&error));
                 let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
                 return SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok());
             }
@@ -65,7 +65,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
         i.spec.pool_ref.name == pool.name_any() && origin.is_some_and(|o| o.source == source.to_string())
     };
     let here: Vec<(String, String)> = mine.clone().filter(from_here).filter_map(|i| of_machine(i)).collect();
-    let beside = Beside {
+    let beside = ListInputs {
         platform: cx.hosts.release.get().cluster.platform,
         pool_has_user: pool.spec.ssh().username.is_some(),
         instances: mine.filter_map(|i| of_machine(i)).collect(),
@@ -75,7 +75,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
     SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
 }
 
-/// Reports Machines whose Nodes are not found, because their provider ID cannot be given to a Node.
+/// Reports Machines with a provider ID that cannot be given to a Node, so that their Nodes are not found.
 fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Machine], cx: &Context) {
     let ids = ProviderIds::of(machines);
     for machine in machines.iter().filter(|m| m.windows && !m.ignored && m.source.as_ref() == Some(source)) {

@@ -1,4 +1,4 @@
-//! Replaces Machines whose hosts refuse every key.
+//! Replacement of Machines whose hosts refuse every key.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use crate::{
 use wnp_core::{
     machines::{
         read::{Machine, MachineSet, Source, reference},
-        replace::{Member, Refuses, Verdict, stays, verdicts},
+        replace::{Member, Refuses, ReplaceDecision, stays, verdicts},
     },
     node,
     operation::key_refusal::{self, Meaning, meaning},
@@ -33,10 +33,10 @@ use wnp_core::{
 /// Instances by their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
 
-/// Time after which the reason why a Machine is not deleted is reported again.
+/// Pause before the reason why a Machine is not deleted is reported again.
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// Reasons why Machines are not deleted, by their unique ids, as last reported. Checks are much more frequent than changes.
+/// Last reported reasons why Machines are not deleted, by UID. Checks are much more frequent than changes.
 #[derive(Default)]
 pub(super) struct Restrictions(HashMap<String, (Instant, String)>);
 
@@ -69,8 +69,8 @@ pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
                 let Some(instance) = of_machine.get(machine.key().as_str()) else { continue };
                 let Some(found) = Found::of(cx, group, machine, instance) else { continue };
                 let why = match verdict {
-                    Verdict::Restricted(why) => Some(why),
-                    Verdict::Delete => found.replace(cx, source, set, &of_machine).await,
+                    ReplaceDecision::Restricted(why) => Some(why),
+                    ReplaceDecision::Delete => found.replace(cx, source, set, &of_machine).await,
                 };
                 if let Some(why) = why.filter(|why| restrictions.is_new(machine, why)) {
                     found.report(cx, EventReason::MachineDeletionRestricted, &format!("it is not deleted: {why}"));
@@ -81,7 +81,7 @@ pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
     restrictions.0.retain(|uid, _| seen.contains(uid));
 }
 
-/// Windows Machines of a MachineSet, and how they do.
+/// Returns the Windows Machines of a MachineSet with their states.
 async fn members<'a>(
     cx: &Context,
     source: &Source,
@@ -102,7 +102,7 @@ async fn members<'a>(
     members
 }
 
-/// Reports whether a Node works: it is Ready, an operator has said that it is complete, and we do nothing to it that it might not work after.
+/// Reports whether a Node works: it is Ready, an operator has marked it as complete, and no operation changes it.
 fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>) -> bool {
     let complete = machine.ignored || node.annotations().get(key::VERSION).is_some_and(|v| !v.is_empty());
     let changes = instance.is_some_and(|i| {
@@ -114,19 +114,19 @@ fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>
 
 async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) -> Option<Refuses> {
     let status = instance.status.as_ref()?;
-    // Secrets are read only for hosts that matter.
+    // Secrets are read only for hosts that refuse keys.
     let refusal = status.key_refusal.as_ref()?;
     let pool = cx.pool_of(instance)?;
-    // A list that was just changed may not have come to the instance yet: the listed keys have not been tried yet.
+    // A changed list of keys may not have reached the instance yet, so that its keys have not been tried.
     let keys = Some(&instance.spec.host.private_keys).filter(|keys| **keys == pool.spec.ssh().private_keys())?;
     let listed = cx.hosts.secrets.hashes(keys).await.ok();
     let node = cx.node(machine.node.as_deref().unwrap_or(&instance.name_any()));
     let on_node = |key: &str| node.as_ref().and_then(|n| n.annotations().get(key));
     let is_node = status.current_version.is_some() || node.is_some();
-    let seen = key_refusal::Seen {
+    let seen = key_refusal::RefusalFacts {
         refusal: Some(refusal),
         listed: listed.as_deref(),
-        // Of a host that was never ours, an operator before us may have written it down.
+        // For a host that this operator has never joined, an earlier operator may have recorded the hash.
         taken: status.public_key_hash.as_ref().or_else(|| on_node(key::PUB_KEY_HASH)).map(String::as_str),
         is_node,
     };
@@ -141,14 +141,14 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     Some(Refuses { is_node, stays })
 }
 
-/// Reason to leave a Machine to its MachineHealthCheck, which replaces Machines whose Node is not Ready.
+/// Returns the reason to leave a Machine to its MachineHealthCheck, which replaces Machines whose Node is not Ready.
 fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
     let is_down = node.is_none_or(|n| !node::ready(n).0);
     let check = cx.caches.machines.health_check(&machine.key(), node).filter(|_| is_down)?;
     Some(format!("its Node is not Ready, and {check} replaces such Machines"))
 }
 
-/// A Machine whose host refuses every key, and what is needed to do something about it.
+/// Machine whose host refuses every key, with the objects that its replacement needs.
 struct Found<'a> {
     machine: &'a Machine,
     object: Arc<DynamicObject>,
@@ -169,7 +169,7 @@ impl<'a> Found<'a> {
         cx.events.say(&*self.pool, reason, "ReplaceMachine", &note);
     }
 
-    /// Deletes the Machine if the observed state is unchanged, or returns the obstacle.
+    /// Deletes the Machine if the observed state is unchanged, or returns the objection.
     async fn replace(
         &self,
         cx: &Context,
@@ -179,7 +179,7 @@ impl<'a> Found<'a> {
     ) -> Option<String> {
         match self.objection(cx, source, set, instances).await {
             Ok(Objection::None) => self.delete(cx).await,
-            // The watch is about to bring us here again.
+            // The watch is about to trigger another check.
             Ok(Objection::Outdated) => {}
             Ok(Objection::Of(why)) => return Some(why),
             Err(error) => self.failed(cx, &error),
@@ -209,12 +209,12 @@ impl<'a> Found<'a> {
     }
 
     fn failed(&self, cx: &Context, error: &kube::Error) {
-        let what = format!("it could not be deleted: {}", crate::runtime::errors::said(error));
+        let what = format!("it could not be deleted: {}", crate::runtime::errors::api_message(error));
         self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
-    /// Returns the objection to deleting the Machine, by the state in the API server: with an older
-    /// state from a watch, two Machines would be deleted instead of one.
+    /// Returns the objection to deleting the Machine, by the state at the API server: with an older state from a watch cache, two Machines could be
+    /// deleted instead of one.
     async fn objection(
         &self,
         cx: &Context,
@@ -227,7 +227,7 @@ impl<'a> Found<'a> {
         let Some(machines) = listed(&cx.cluster.client, source).await? else { return Ok(Objection::Outdated) };
         let members = members(cx, source, &machines, instances).await;
         let is_this = |m: &Machine| m.uid == self.machine.uid;
-        let same = verdicts(&members, set).into_iter().any(|(m, v)| is_this(m) && v == Verdict::Delete);
+        let same = verdicts(&members, set).into_iter().any(|(m, v)| is_this(m) && v == ReplaceDecision::Delete);
         let refuses = members.iter().find(|m| is_this(m.machine)).and_then(|m| m.refuses.as_ref());
         let Some(refuses) = refuses.filter(|_| same) else { return Ok(Objection::Outdated) };
         if !refuses.is_node {
@@ -251,7 +251,7 @@ impl<'a> Found<'a> {
 /// Objection to deleting a Machine.
 enum Objection {
     None,
-    /// The Machine is seen otherwise now.
+    /// The state of the Machine has changed.
     Outdated,
     Of(String),
 }

@@ -1,5 +1,5 @@
-//! Watches Machines and MachineSets, keeps a pool for each MachineSet with Windows Machines, and has Machines replaced whose hosts
-//! refuse every key.
+//! Watch of Machines and MachineSets. It reconciles a pool for each MachineSet with Windows Machines, and replaces Machines whose hosts refuse every
+//! key.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ use wnp_core::{
 /// Delay that combines several changes into one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Watches Machines until it is stopped from outside; what it has started ends with it.
+/// Watches Machines until the future is dropped, which also ends the watches that it started.
 pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
     let mut watches: BTreeMap<MachineGroup, (Served, Watch)> = BTreeMap::new();
     let mut restrictions = Restrictions::default();
@@ -61,26 +61,26 @@ pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
             }
         }
         if !watches.is_empty() && cx.other_operator.is_gone() && user_data::keep(cx).await {
-            // The key has changed, which pools would see only later: they do not watch Secrets.
+            // The key has changed. Pools would notice it only later, because they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.process.args.machine_discovery_interval);
         tokio::pin!(next);
         loop {
-            // Both operators keep the same Secret and Machines.
+            // The other operator manages the same Secret and Machines.
             if cx.other_operator.is_gone() {
                 keep_pools(cx).await;
                 replace(cx, &mut restrictions).await;
             }
             tokio::select! {
                 () = &mut next => break,
-                () = cx.caches.machines.stirred.notified() => tokio::time::sleep(DEBOUNCE).await,
+                () = cx.caches.machines.changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             }
         }
     }
 }
 
-/// Running watch, which ends when it is dropped.
+/// Running watch, which is aborted when it is dropped.
 struct Watch(AbortHandle);
 
 impl Drop for Watch {
@@ -109,17 +109,17 @@ impl Watch {
             let filled = async {
                 let caches = [Some(&machines), Some(&sets), health_checks.as_ref()];
                 if future::try_join_all(caches.into_iter().flatten().map(Store::wait_until_ready)).await.is_ok() {
-                    // From now on, what is not in the caches is not there.
+                    // From now on, an object that is not in the caches does not exist.
                     cx.caches.machines.set(group, Some(Watched { kind, machines, sets, health_checks }));
                     wake_pools(&cx, |s| s.group == group);
-                    cx.caches.machines.stir();
+                    cx.caches.machines.notify_change();
                 }
                 future::pending::<()>().await;
             };
             let watching = async { tokio::join!(follow_machines, follow_sets, follow_health_checks, filled) };
             if let Err(fault) = catch(Box::pin(watching)).await {
-                // What is in the caches is no longer true.
-                tracing::error!(?group, %fault, "the watch of Machines is begun again");
+                // The caches are no longer up to date.
+                tracing::error!(?group, %fault, "the watch of Machines failed; it restarts");
                 cx.caches.machines.set(group, None);
                 wake_pools(&cx, |s| s.group == group);
             }
@@ -128,7 +128,7 @@ impl Watch {
     }
 }
 
-/// Fills a cache, and wakes the pools whose Machines have changed.
+/// Fills a watch cache, and triggers the pools whose Machines have changed.
 fn follow(
     cx: Arc<Context>,
     resource: &ApiResource,
@@ -137,7 +137,7 @@ fn follow(
     let api: Api<DynamicObject> = Api::all_with(cx.cluster.client.clone(), resource);
     let kind = resource.plural.clone();
     let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
-    // The objects of a list come without their type.
+    // Objects in a list have no type.
     let (store, events) = watch::cache(api, resource.clone(), move |object: &mut DynamicObject| {
         object.types.get_or_insert_with(|| types.clone());
     });
@@ -146,14 +146,14 @@ fn follow(
             Event::Apply(object) | Event::Delete(object) if kind == "machines" => {
                 let machine = Machine::read(&object, group);
                 wake_pools(&cx, |s| machine.source.as_ref() == Some(s));
-                cx.caches.machines.stir();
+                cx.caches.machines.notify_change();
             }
-            // Which hosts are left to it, only its pools can say.
+            // Only the pools know which hosts they leave to the MachineHealthCheck.
             Event::Apply(_) | Event::Delete(_) if kind == HEALTH_CHECKS => wake_pools(&cx, |s| s.group == group),
-            Event::Apply(_) | Event::Delete(_) => cx.caches.machines.stir(),
+            Event::Apply(_) | Event::Delete(_) => cx.caches.machines.notify_change(),
             Event::InitDone => {
                 wake_pools(&cx, |s| s.group == group);
-                cx.caches.machines.stir();
+                cx.caches.machines.notify_change();
             }
             Event::Init | Event::InitApply(_) => {}
         }

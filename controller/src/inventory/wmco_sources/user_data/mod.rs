@@ -1,7 +1,7 @@
-//! User data of new Machines, which runs at their first start: it opens SSH and lets the operator's key in. MachineSets name the Secret with it.
+//! User data of new Machines, a script that enables SSH and authorizes the operator's key at their first start. MachineSets name its Secret.
 //!
-//! The Secret is compared by the public key that it carries. Text with the key in force is left unchanged, whatever its
-//! author: a rewrite would not change running Machines, and tools that compare bytes would replace them all.
+//! The Secret is compared by its public key. User data with the key in force is not changed, whoever wrote it: a change
+//! would not affect running Machines, and tools that compare bytes would replace them all.
 
 use std::borrow::Cow;
 
@@ -24,20 +24,20 @@ const KEY: &str = "userData";
 const HOST: &str = include_str!("host.ps1");
 const AWS: &str = include_str!("aws.ps1");
 
-/// The user data for a platform. `public_key` is one line as in an `authorized_keys` file.
+/// Returns the user data for a platform. `public_key` is one line as in an `authorized_keys` file.
 pub(crate) fn render(platform: Platform, public_key: &str) -> String {
     let mut script = HOST.replace("@PUBLIC_KEY@", public_key);
     if platform == Platform::Aws {
         script += AWS;
     }
     match platform {
-        // What starts it there takes a bare script.
+        // On GCP, user data is a bare script.
         Platform::Gcp => script,
         _ => format!("<powershell>\n{script}</powershell>\n<persist>true</persist>\n"),
     }
 }
 
-/// Reports whether user data lets this key in. `public_key` is one line as in an `authorized_keys` file; comments may follow it.
+/// Reports whether user data authorizes a key. `public_key` is one line as in an `authorized_keys` file; in the user data, a comment may follow it.
 pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-');
     !public_key.is_empty()
@@ -47,13 +47,13 @@ pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
         })
 }
 
-/// Reports whether Machines with this user data still take passwords over SSH: older releases of the legacy operator leave sshd's default.
+/// Reports whether Machines with this user data accept passwords over SSH. Older releases of WMCO leave sshd's default.
 fn lets_passwords_in(user_data: &str) -> bool {
     let words: String = user_data.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
     !words.contains("passwordauthentication no")
 }
 
-/// Reports whether new Machines of a namespace let one of these keys in. Asks the API server: a Machine is about to go for it.
+/// Reports whether new Machines of a namespace accept one of these keys. Reads from the API server, because a Machine may be deleted as a result.
 pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]) -> kube::Result<bool> {
     let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
     let secret = api.get_opt(USER_DATA_SECRET).await?;
@@ -66,13 +66,13 @@ fn text(secret: &Secret) -> Option<Cow<'_, str>> {
     api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
-/// Maintains the Secret in the namespaces that exist. Without the key it makes no change: the current content may be right. Reports whether it has
-/// changed.
+/// Reconciles the Secret in the namespaces that exist. Without the key, it makes no change, because the current content may be right. Reports whether
+/// a Secret has changed.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.hosts.secrets.key(&default).await {
         Ok(key) => key.identity.authorized_key(),
-        // Who has no such key has pools with keys of their own.
+        // Without a default key, pools have their own keys.
         Err(SecretError::Missing { .. }) => return false,
         Err(error) => {
             tracing::warn!(%error, "the user data of Machines is left unchanged");
@@ -84,7 +84,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
         match keep_in(cx, namespace, &public_key).await {
             Ok(written) => changed |= written,
             Err(error) => {
-                let error = crate::runtime::errors::said(&error);
+                let error = crate::runtime::errors::api_message(&error);
                 tracing::warn!(error, namespace, "failed to reconcile the user data of Machines");
             }
         }
@@ -95,7 +95,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
 async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<bool> {
     let namespaces: Api<Namespace> = Api::all(cx.cluster.client.clone());
     if namespaces.get_metadata_opt(namespace).await?.is_none() {
-        // There are no Machines that would read it, and the operator has no right in it.
+        // No Machines would read the Secret, and the operator has no rights in the namespace.
         return Ok(false);
     }
     let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
@@ -116,7 +116,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         "metadata": {"name": USER_DATA_SECRET, "namespace": namespace},
         "data": {KEY: k8s_openapi::ByteString(text.into_bytes())},
     });
-    // By force: another operator's key, or an old one, admits no operator.
+    // Forced, because user data with another key does not let the operator log in.
     let params = PatchParams::apply(MANAGER_ADAPTER).force();
     match api.patch(USER_DATA_SECRET, &params, &Patch::Apply(secret)).await {
         Ok(written) => {
@@ -128,7 +128,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
             );
             Ok(true)
         }
-        // The namespace went meanwhile.
+        // The namespace was deleted in the meantime.
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// A key rotation asks for the record: see `instance/rotate.rs`.
+    /// Key rotation reads the record: see `instance/rotate.rs`.
     #[test]
     fn the_script_leaves_a_record_beside_the_keys() {
         assert!(HOST.contains("Join-Path $ssh 'windows-node-pools-machine.txt'"));

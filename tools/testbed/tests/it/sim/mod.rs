@@ -1,4 +1,4 @@
-//! Tests of simulated hosts, seen as the operator sees them: over SSH, and as Nodes.
+//! Tests of simulated hosts from the operator's point of view: over SSH, and as Nodes.
 
 mod faults;
 mod node;

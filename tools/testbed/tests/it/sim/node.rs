@@ -28,10 +28,10 @@ use testbed::{
 
 use super::operator::{CLUSTER, Connection, eventually, options};
 
-/// Version that the host of these tests follows.
+/// Version of the host in these tests.
 const VERSION: &str = "1.2.3";
 
-/// Rights of wicd on its Node; the product brings its own, stricter rules.
+/// Permissions of wicd on its Node; the product has its own, stricter rules.
 const RIGHTS: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -73,7 +73,7 @@ impl World {
         .await
     }
 
-    /// Posts a certificate request, approves it, and returns the certificate.
+    /// Creates a certificate request, approves it, and returns the certificate.
     async fn issue(&self, kind: CertificateKind, pem: String) -> Result<String> {
         let requests: Api<CertificateSigningRequest> = Api::all(self.client.clone());
         let signer = match kind {
@@ -98,7 +98,7 @@ impl World {
         Ok(String::from_utf8(issued.await?.0)?)
     }
 
-    /// Takes a host through `apply` and `start`.
+    /// Runs `apply` and `start` on a host.
     async fn join(&self, host: &SimHost) -> Result<()> {
         let connection = Connection::open(host).await?;
         let exe = connection.upload_exe().await?;

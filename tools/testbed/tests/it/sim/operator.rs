@@ -1,4 +1,4 @@
-//! A hand-made operator: just enough SSH, SFTP and protocol to try a simulated host.
+//! Minimal operator for tests: just enough SSH, SFTP and protocol for a simulated host.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -17,22 +17,22 @@ use sha2::{Digest as _, Sha256};
 use testbed::sim::{HostOptions, Sim, SimHost, SimOptions};
 use tokio::io::AsyncWriteExt as _;
 
-/// Stand-in for `wicd.exe`: a simulated host cares only for its name.
+/// Stand-in for `wicd.exe`: a simulated host checks only that its hash matches its name.
 pub(super) const EXE: &[u8] = b"MZ not really a program";
 
-/// ID of the cluster of this operator.
+/// Id of this operator's cluster.
 pub(super) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
 pub(super) fn key(seed: u8) -> PrivateKey {
     PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32]))
 }
 
-/// Options of a world that admits `key(1)`.
+/// Returns options of a simulation that accepts `key(1)`.
 pub(super) fn options() -> SimOptions {
     SimOptions { authorized_keys: vec![key(1).public_key().clone()], ..SimOptions::default() }
 }
 
-/// Makes a host without a cluster. Its world ends when the returned [`Sim`] is dropped.
+/// Creates a host without a cluster. Its simulation ends when the returned [`Sim`] is dropped.
 pub(super) async fn lonely_host(options: SimOptions) -> Result<(Sim, SimHost)> {
     let sim = Sim::without_cluster(options)?;
     let host = sim.host(HostOptions::named("win-1")).await?;
@@ -46,7 +46,7 @@ pub(super) struct Connection {
     pub host_key: PublicKey,
 }
 
-/// Client that takes any host key and remembers it.
+/// Client that accepts any host key and records it.
 pub(super) struct Seen(Arc<std::sync::Mutex<Option<PublicKey>>>);
 
 impl client::Handler for Seen {
@@ -66,7 +66,7 @@ impl Connection {
     }
 
     pub(super) async fn open_as(host: &SimHost, user: &str, key: PrivateKey) -> Result<Self> {
-        // As the operator prefers it; the default is slower by half.
+        // The operator's preferred cipher; the default is slower by half.
         let preferred = Preferred { cipher: Cow::Borrowed(&[cipher::AES_256_GCM]), ..Preferred::DEFAULT };
         let config = client::Config { nodelay: true, preferred, ..client::Config::default() };
         let seen = Arc::default();
@@ -82,7 +82,7 @@ impl Connection {
     pub(super) async fn sftp(&self) -> Result<SftpSession> {
         let channel = self.ssh.channel_open_session().await?;
         channel.request_subsystem(true, "sftp").await?;
-        // 4 MiB under way: as many as the window of the host lets through, and more.
+        // 4 MiB in flight, at least as much as the host's window admits.
         let config = russh_sftp::client::Config { max_concurrent_writes: 128, ..Default::default() };
         Ok(SftpSession::new_with_config(channel.into_stream(), config).await?)
     }
@@ -116,7 +116,7 @@ impl Connection {
         Ok(sha256)
     }
 
-    /// Runs one verb, from request to answer.
+    /// Runs one verb, from the request to the answer.
     pub(super) async fn verb(&self, exe: &str, id: &str, body: Body) -> Result<Answer> {
         let verb = body.verb();
         let sftp = self.sftp().await?;
@@ -163,7 +163,7 @@ pub(super) async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
     tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| format!("never: {what}"))?
 }
 
-/// Request for facts, without any files to look for.
+/// Returns a request for facts, without files to look for.
 pub(super) fn facts() -> Body {
     Body::Facts(api::host::Facts::default())
 }

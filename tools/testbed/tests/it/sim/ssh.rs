@@ -164,7 +164,7 @@ async fn services_run_after_start_and_are_gone_after_cleanup() -> Result<()> {
     Ok(())
 }
 
-/// Latency counts for each question, not for each packet: what is sent without waiting is not slowed down.
+/// Latency counts per round trip, not per packet: what is sent without waiting is not slowed down.
 #[tokio::test]
 async fn latency_is_added_once_for_what_is_under_way_together() -> Result<()> {
     let rtt = Duration::from_millis(100);
@@ -174,7 +174,7 @@ async fn latency_is_added_once_for_what_is_under_way_together() -> Result<()> {
     let sftp = connection.sftp().await?;
     let asked = Instant::now();
     sftp.metadata("/C:/windows").await?;
-    // A lower bound holds on the busiest machine.
+    // A lower bound holds even on a busy machine.
     assert!(asked.elapsed() >= rtt);
     let packets = 200;
     let asked = Instant::now();

@@ -1,4 +1,4 @@
-//! State of a cluster when nothing happens, and what of it must not be: pure, but for [`Rest::of`].
+//! State of an idle cluster, and checks that nothing was left behind. Only [`Rest::of`] does I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,19 +20,19 @@ use wnp_core::csr::is_decided;
 
 use super::super::{process::Usage, world::World};
 
-/// Memory that a process may have more at the end than at half-time. Allocators keep what they may need again.
+/// Allowed growth of memory between half-time and end. Allocators keep memory for later use.
 const MEMORY_MIB: f64 = 32.0;
-/// Files that a process may have open more at the end: one connection to the API server more or less.
+/// Allowed growth of open files: the number of connections to the API server varies.
 const FILES: usize = 4;
-/// Versions in use once all hosts have followed two changes after the last one that joined: the hosts' version, and the previous one.
+/// Number of versions in use after two changes of all hosts: the hosts' version, and the previous one.
 pub(super) const VERSIONS: usize = 2;
-/// Names of objects in an error, at most.
+/// Maximum number of objects' names in an error.
 const NAMED: usize = 10;
 
-/// Certificates of a host that joins: wicd's, and those that kubelet has as a client and as a server. A change needs none, and a renewal is
-/// due after days.
+/// Number of certificate requests of a host that joins: one of wicd, and two of kubelet, as a client and as a server. A change needs none, and a
+/// renewal is due after days.
 const REQUESTS_OF_JOIN: u32 = 3;
-/// Events of the operator and of Kubernetes about a host that joins, leaves or changes, or whose operation is interrupted.
+/// Number of Kubernetes events about a host that joins. The next constants are for a removal, a change and an interrupted operation.
 const EVENTS_OF_JOIN: u32 = 4;
 const EVENTS_OF_REMOVAL: u32 = 6;
 const EVENTS_OF_CHANGE: u32 = 4;
@@ -40,7 +40,7 @@ const EVENTS_OF_INTERRUPTION: u32 = 8;
 
 const OPEN_CONNECTIONS: &str = "windows_node_pool_ssh_connections_open";
 
-/// Causes so far: hosts, each as often as the event happened to it.
+/// Causes of certificate requests and events so far, as numbers of affected hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Causes {
     pub(super) joins: u32,
@@ -65,7 +65,7 @@ impl Causes {
     }
 }
 
-/// State of a cluster when nothing happens.
+/// State of an idle cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rest {
     pub(super) rss_mib: f64,
@@ -115,7 +115,7 @@ impl Rest {
         })
     }
 
-    /// Lists what is not over yet, or never will be.
+    /// Lists what is still pending.
     pub(super) fn pending(&self) -> Vec<String> {
         let mut pending = Vec::new();
         if self.open_connections > 0.0 {
@@ -131,7 +131,7 @@ impl Rest {
         pending
     }
 
-    /// Lists what is there that was not there after the hosts had joined, and what is more than `causes` explain.
+    /// Lists objects that did not exist after the hosts had joined, and numbers that `causes` do not explain.
     pub(super) fn left_behind(&self, joined: &Self, causes: Causes) -> Vec<String> {
         let mut left = self.pending();
         let none = BTreeSet::new();
@@ -151,7 +151,7 @@ impl Rest {
         left
     }
 
-    /// Lists what the same process has more of than in `then`.
+    /// Lists the resources of which the same process uses more than in `then`.
     pub(super) fn grown(&self, then: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         if self.rss_mib > then.rss_mib + MEMORY_MIB {
@@ -170,7 +170,7 @@ fn list(names: &BTreeSet<String>) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Kind of objects, and the names of all that there are, with their namespaces.
+/// Returns the kind, and the names of all its objects, with their namespaces.
 async fn names<K>(client: &Client) -> Result<(String, BTreeSet<String>)>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -205,7 +205,7 @@ mod tests {
         for (now, expected) in [
             (joined.clone(), vec![]),
             (objects(&["a/two"]), vec![]),
-            // As many as before, and yet another one.
+            // The number of objects is the same, but one is new.
             (objects(&["a/two", "b/one"]), vec!["1 of kind ConfigMap: b/one"]),
             (objects(&eleven), vec!["11 of kind ConfigMap: 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, …"]),
             (Rest { requests: 3, events: 4, ..joined.clone() }, vec![]),
@@ -223,7 +223,7 @@ mod tests {
                 vec!["undecided certificate requests: csr-1"],
             ),
             (Rest { open_connections: 1.0, ..joined.clone() }, vec!["1 open SSH connections"]),
-            // Only the same process can be compared with itself.
+            // Memory and files of different processes cannot be compared.
             (Rest { rss_mib: 1000.0, files: 1000, ..joined.clone() }, vec![]),
         ] {
             assert_eq!(now.left_behind(&joined, causes), expected, "{now:?}");

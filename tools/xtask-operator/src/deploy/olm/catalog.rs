@@ -1,4 +1,4 @@
-//! A file-based catalog with one bundle.
+//! File-based catalog with one bundle.
 
 use anyhow::{Context as _, Result};
 use api::names::GROUP;
@@ -23,7 +23,7 @@ const OF_SPEC: [&str; 9] = [
     "provider",
 ];
 
-/// Documents of the catalog: the package, its channel, its bundle.
+/// Returns the documents of the catalog: the package, its channel and its bundle.
 pub(super) fn documents(release: &Release<'_>, csv: &Value, bundle_image: &str) -> Result<String> {
     let package =
         json!({"schema": "olm.package", "name": PACKAGE, "defaultChannel": CHANNEL, "description": csv::DESCRIPTION});

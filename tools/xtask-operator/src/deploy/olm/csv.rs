@@ -1,4 +1,4 @@
-//! The ClusterServiceVersion.
+//! ClusterServiceVersion of the bundle.
 
 use anyhow::{Context as _, Result};
 use api::names::{DEFAULT_KEY_SECRET, DEFAULT_KEY_SECRET_KEY, DEFAULT_NAMESPACE};
@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::{NAME, Release, Sorted, VERSION, csv_name, openshift_version};
 
-/// The property of the newest OpenShift.
+/// Name of the property with the newest OpenShift version.
 pub(super) const MAX_OPENSHIFT: &str = "olm.maxOpenShiftVersion";
 /// Short description: one sentence.
 pub(super) const DESCRIPTION: &str = "Turns Windows hosts into nodes of the cluster, over SSH, and removes them again.";
 
-/// The long description, in Markdown.
+/// Long description, in Markdown.
 const LONG: &str = "\
 You write a WindowsNodePool with a list of hosts. The operator joins them in parallel, rolls changes out with cordon and drain inside a
 disruption budget, approves the certificates of proven hosts alone, and deconfigures a host that leaves the list.
@@ -34,15 +34,15 @@ rights, and begins nothing on a host.
 
 Not proven on real Windows: the tests run under Wine and on simulated hosts.";
 
-/// Features that certification asks for, each as it is today.
+/// Features that certification asks for, with their current support.
 const FEATURES: [(&str, bool); 10] = [
     // Every image is named by its digest, and hosts follow the cluster's mirrors.
     ("disconnected", true),
-    // The TLS library is no validated module.
+    // The TLS library is not a validated module.
     ("fips-compliant", false),
-    // The cluster's Proxy is that of hosts, and, by the variables that OLM sets, that of Git repositories.
+    // Hosts use the cluster's Proxy. Connections to Git repositories use it by the variables that OLM sets.
     ("proxy-aware", true),
-    // The operator's own ports do not follow the profile of the APIServer.
+    // The operator's own ports do not follow the TLS profile of the APIServer.
     ("tls-profiles", false),
     ("token-auth-aws", false),
     ("token-auth-azure", false),
@@ -52,17 +52,17 @@ const FEATURES: [(&str, bool); 10] = [
     ("csi", false),
 ];
 
-/// The newest OpenShift that the payload works with.
+/// Returns the newest OpenShift version that the payload works with.
 pub(super) fn newest_openshift(release: &Release<'_>) -> Option<String> {
     openshift_version::newest_openshift(release.kubernetes)
 }
 
-/// The versions that this one replaces without a step between.
+/// Returns the range of versions that this version replaces directly.
 pub(super) fn skip_range() -> String {
     format!("<{VERSION}")
 }
 
-/// The whole ClusterServiceVersion.
+/// Returns the whole ClusterServiceVersion.
 pub(super) fn csv(release: &Release<'_>, sorted: &Sorted) -> Result<Value> {
     let minimum = openshift_version::oldest_kubernetes(release.kubernetes).context("a payload has no kubelet")?;
     Ok(json!({
@@ -99,7 +99,7 @@ fn related_images(release: &Release<'_>) -> Vec<Value> {
     images.into_iter().filter_map(|(name, image)| Some(json!({"name": name, "image": image?}))).collect()
 }
 
-/// Install modes. The operator's kinds have no namespace, and the operator's own namespace is that of its Pod: it is the same in both modes.
+/// Returns the install modes. The operator's kinds are cluster-scoped, and its own namespace is that of its Pod, in both supported modes.
 fn install_modes() -> Value {
     let mode = |(mode, supported)| json!({"type": mode, "supported": supported});
     let modes =
@@ -112,7 +112,7 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
         api::examples().into_iter().find(|example| example.name == "minimal").context("no minimal example")?;
     let minimal = without_null(json!(minimal.pool));
     let mut annotations = json!({
-        // One of each kind: consoles know them by kind and name.
+        // One object of each kind: consoles identify them by kind and name.
         "alm-examples": serde_json::to_string_pretty(&[&minimal, &instance()])?,
         "capabilities": "Full Lifecycle",
         "categories": "Cloud Provider, OpenShift Optional",
@@ -129,7 +129,7 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
         annotations["olm.properties"] = json!([{"type": MAX_OPENSHIFT, "value": newest}]).to_string().into();
     }
     if let Some(image) = release.must_gather {
-        // By this, `oc adm must-gather --all-images` finds it.
+        // `oc adm must-gather --all-images` finds the image by this annotation.
         annotations["operators.openshift.io/must-gather-image"] = image.into();
     }
     for (feature, supported) in FEATURES {
@@ -138,7 +138,7 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
     Ok(annotations)
 }
 
-/// Example of a WindowsInstance: one of each kind is asked for, also of the one that the operator alone creates.
+/// Returns an example of a WindowsInstance. Each kind needs an example, even one that only the operator creates.
 fn instance() -> Value {
     let key = json!({"name": DEFAULT_KEY_SECRET, "key": DEFAULT_KEY_SECRET_KEY});
     json!({
@@ -158,7 +158,7 @@ fn instance_crd() -> Result<String> {
     crd.metadata.name.clone().context("a CRD has a name")
 }
 
-/// The kinds, described from their schemas.
+/// Returns the owned kinds, with descriptions from their schemas.
 fn owned() -> Result<Vec<Value>> {
     api::crds()
         .iter()
@@ -182,7 +182,7 @@ fn owned() -> Result<Vec<Value>> {
         .collect()
 }
 
-/// Descriptors that consoles show beside the fields of an object.
+/// Returns the descriptors that consoles show beside the fields of an object.
 fn descriptors(properties: &Value) -> Vec<Value> {
     let descriptor = |(path, schema): (&String, &Value)| {
         let mut descriptor = json!({"path": path, "displayName": words(path), "description": schema["description"]});
@@ -194,7 +194,7 @@ fn descriptors(properties: &Value) -> Vec<Value> {
     properties.as_object().into_iter().flatten().map(descriptor).collect()
 }
 
-/// A name in camel case as words: `deletionPolicy` is `Deletion Policy`.
+/// Returns a name in camel case as words: `deletionPolicy` becomes `Deletion Policy`.
 fn words(name: &str) -> String {
     let mut words = String::new();
     for (at, c) in name.char_indices() {

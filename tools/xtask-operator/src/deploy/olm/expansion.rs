@@ -1,11 +1,11 @@
-//! The objects that OLM makes of a bundle, as far as they are known from its sources.
+//! Objects that OLM creates from a bundle, as far as its source code shows.
 
 use std::collections::BTreeMap;
 
 use api::names::DEFAULT_NAMESPACE;
 use serde_json::{Value, json};
 
-/// Expands a bundle to its objects, in no order. Those that OLM names itself have the name of the ServiceAccount that they are for.
+/// Expands a bundle to its objects, in no order. Objects whose names OLM generates get the name of their ServiceAccount.
 pub(super) fn expand(files: &BTreeMap<String, String>) -> Vec<Value> {
     let manifests = files.iter().filter(|(path, _)| path.starts_with("manifests/"));
     let (csvs, mut objects): (Vec<Value>, Vec<Value>) = manifests
@@ -13,7 +13,7 @@ pub(super) fn expand(files: &BTreeMap<String, String>) -> Vec<Value> {
         .partition(|object| object["kind"] == "ClusterServiceVersion");
     for csv in csvs {
         let install = &csv["spec"]["install"]["spec"];
-        // Where all namespaces are watched, `permissions` become rules for the whole cluster.
+        // If the operator watches all namespaces, OLM turns `permissions` into rules for the whole cluster.
         assert!(install["permissions"].is_null(), "rights in one namespace");
         for permission in install["clusterPermissions"].as_array().into_iter().flatten() {
             objects.extend(of_permission(permission));

@@ -10,7 +10,7 @@ use super::{
 /// Prefix of the labels of a bundle's image.
 const BUNDLE: &str = "operators.operatorframework.io.bundle";
 const TEST: &str = "operators.operatorframework.io.test";
-/// The image whose tests `operator-sdk scorecard` runs as Pods.
+/// Image whose tests `operator-sdk scorecard` runs as Pods.
 const SCORECARD: &str = "quay.io/operator-framework/scorecard-test:v1.42.2";
 
 fn labels() -> [(String, &'static str); 8] {
@@ -26,20 +26,20 @@ fn labels() -> [(String, &'static str); 8] {
     ]
 }
 
-/// Content of `metadata/annotations.yaml`.
+/// Returns the content of `metadata/annotations.yaml`.
 pub(super) fn annotations() -> Value {
     let annotations: serde_json::Map<_, _> = labels().into_iter().map(|(key, value)| (key, json!(value))).collect();
     json!({"annotations": annotations})
 }
 
-/// Containerfile of the bundle, which sets the labels of `metadata/annotations.yaml` on the image.
+/// Returns the Containerfile of the bundle, which sets the labels of `metadata/annotations.yaml` on the image.
 pub(super) fn containerfile() -> String {
     let labels: Vec<String> = labels().iter().map(|(key, value)| format!("LABEL {key}={value}\n")).collect();
     let copies = "COPY manifests /manifests/\nCOPY metadata /metadata/\nCOPY tests/scorecard /tests/scorecard/\n";
     format!("{HEADER}FROM scratch\n{}{copies}", labels.concat())
 }
 
-/// Content of `tests/scorecard/config.yaml`.
+/// Returns the content of `tests/scorecard/config.yaml`.
 pub(super) fn scorecard() -> Value {
     let test = |(suite, name): (&str, &str)| {
         json!({

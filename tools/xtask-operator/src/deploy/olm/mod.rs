@@ -1,4 +1,4 @@
-//! The bundle for the Operator Lifecycle Manager (format registry+v1) and its file-based catalog, from what Helm renders for OpenShift.
+//! Bundle for the Operator Lifecycle Manager (format registry+v1) and its file-based catalog, from the chart as rendered for OpenShift.
 
 mod catalog;
 mod csv;
@@ -21,28 +21,28 @@ use super::{
     platform::Platform,
 };
 
-/// Keeper of the objects, by their labels.
+/// Value of the label `app.kubernetes.io/managed-by`.
 const MANAGED_BY: &str = "olm";
 
 /// Name of the package in catalogs.
 const PACKAGE: &str = NAME;
-/// Channel of the bundle. One that promises more comes with an API that is no alpha version.
+/// Channel of the bundle. A more stable channel follows when the API is no longer an alpha version.
 const CHANNEL: &str = "candidate";
 
 /// Release that a bundle is made for.
 #[derive(Clone, Debug)]
 pub(crate) struct Release<'a> {
-    /// The operator's image; by digest, except in the form that is in the repository.
+    /// Image of the operator, by digest, except in the files of the repository.
     pub image: &'a str,
-    /// The image for `oc adm must-gather`, by digest.
+    /// Image for `oc adm must-gather`, by digest.
     pub must_gather: Option<&'a str>,
-    /// The image of the payload, by digest, where the operator's image has none.
+    /// Image of the payload, by digest, if the operator's image has no payload.
     pub payload: Option<&'a str>,
     /// Minor versions of Kubernetes whose programs are in the image, for example 36.
     pub kubernetes: &'a [u32],
 }
 
-/// Name of the ClusterServiceVersion.
+/// Returns the name of the ClusterServiceVersion.
 fn csv_name() -> String {
     format!("{PACKAGE}.v{VERSION}")
 }
@@ -56,12 +56,12 @@ enum Place {
     Deployment,
     /// Rules for the whole cluster in the ClusterServiceVersion.
     ClusterPermissions,
-    /// No place: OLM makes the object from the ClusterServiceVersion, or it is not OLM's.
+    /// No place: OLM creates the object from the ClusterServiceVersion, or a bundle cannot contain it.
     Left,
 }
 
-/// Place of an object. The rights in the operator's own namespace are a file. In the ClusterServiceVersion they would be `permissions`, which
-/// OLM grants for the whole cluster where the operator watches all namespaces: it could read every Secret.
+/// Returns the place of an object. Permissions in the operator's own namespace are a file: as `permissions` in the ClusterServiceVersion, OLM
+/// would grant them for the whole cluster if the operator watches all namespaces, and the operator could read every Secret.
 fn place(object: &Object) -> Place {
     let metadata = &object.value["metadata"];
     let is_operators = metadata["name"] == NAME;
@@ -72,14 +72,14 @@ fn place(object: &Object) -> Place {
         "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => Place::Left,
         "ServiceAccount" | "ClusterRoleBinding" if is_operators => Place::Left,
         "ClusterRole" if is_operators => Place::ClusterPermissions,
-        // OLM puts what a bundle holds into one namespace.
+        // OLM installs all objects of a bundle into one namespace.
         "Role" if is_operators && !is_here => Place::ClusterPermissions,
         "RoleBinding" if is_operators && !is_here => Place::Left,
         _ => Place::Manifest,
     }
 }
 
-/// A cluster's objects, sorted by their treatment.
+/// Objects of the installation, sorted by their place in the bundle.
 struct Sorted {
     manifests: Vec<Object>,
     deployment: Value,
@@ -90,7 +90,7 @@ fn sorted(release: &Release<'_>) -> Result<Sorted> {
     let mut values = chart::values(Platform::OpenShift.name());
     values["image"] = chart::image(release.image);
     if let Some(image) = release.payload {
-        // Not as a volume: OLM installs on clusters whose nodes cannot mount an image.
+        // Not as a volume: OLM also installs on clusters whose nodes cannot mount an image.
         values["payload"] = json!({"image": image, "by": "initContainers"});
     }
     let objects = chart::render(MANAGED_BY, values)?;
@@ -104,7 +104,7 @@ fn sorted(release: &Release<'_>) -> Result<Sorted> {
     })
 }
 
-/// Files of a bundle without the CRDs, which are in `crds/`: path below the bundle's folder, and text.
+/// Returns the files of a bundle without the CRDs, which are in `crds/`, by path below the bundle's folder.
 fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     let sorted = sorted(release)?;
     let csv = csv::csv(release, &sorted)?;
@@ -119,7 +119,7 @@ fn without_crds(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// Files of a bundle: path below its folder, and text.
+/// Returns the files of a bundle, by path below its folder.
 pub(crate) fn bundle(release: &Release<'_>) -> Result<BTreeMap<String, String>> {
     let mut files = without_crds(release)?;
     files.insert("bundle.Containerfile".into(), metadata::containerfile());
@@ -129,13 +129,13 @@ pub(crate) fn bundle(release: &Release<'_>) -> Result<BTreeMap<String, String>> 
     Ok(files)
 }
 
-/// A catalog with this one bundle, whose image is in a registry.
+/// Returns a catalog with this bundle, whose image is in a registry.
 pub(crate) fn catalog(release: &Release<'_>, bundle_image: &str) -> Result<String> {
     let csv = csv::csv(release, &sorted(release)?)?;
     Ok(HEADER.to_owned() + &catalog::documents(release, &csv, bundle_image)?)
 }
 
-/// CatalogSource by which OLM v0 offers the catalog in this image.
+/// Returns the CatalogSource with which OLM v0 offers the catalog in this image.
 pub(crate) fn catalog_source(catalog_image: &str) -> Result<String> {
     plain(&json!({
         "apiVersion": "operators.coreos.com/v1alpha1",
@@ -145,7 +145,7 @@ pub(crate) fn catalog_source(catalog_image: &str) -> Result<String> {
     }))
 }
 
-/// Files that reviewers read and tests install: path from the root of the repository, and text. The image has a tag, and the CRDs are in `crds/`.
+/// Returns the files for reviews and tests, by path from the root of the repository. The image has a tag, and the CRDs are in `crds/`.
 pub(super) fn files(kubernetes: &[u32]) -> Result<BTreeMap<String, String>> {
     let image = format!("{NAME}:{VERSION}");
     let release = Release { image: &image, must_gather: None, payload: None, kubernetes };

@@ -1,23 +1,23 @@
-//! The newest OpenShift that the kubelets of a payload work with.
+//! Versions of OpenShift that work with the kubelets of a payload.
 
 use wnp_core::render::api_servers_of_kubelet;
 
-use crate::payload::{BEHIND, OF_OPENSHIFT_5};
+use crate::payload::{OPENSHIFT_4_MINOR_OFFSET, OPENSHIFT_5_FIRST_MINOR};
 
-/// Version of OpenShift that has a minor version of Kubernetes.
+/// Returns the version of OpenShift with a minor version of Kubernetes.
 pub(crate) fn openshift(kubernetes: u32) -> String {
-    match kubernetes.checked_sub(OF_OPENSHIFT_5) {
+    match kubernetes.checked_sub(OPENSHIFT_5_FIRST_MINOR) {
         Some(minor) => format!("5.{minor}"),
-        None => format!("4.{}", kubernetes.saturating_sub(BEHIND)),
+        None => format!("4.{}", kubernetes.saturating_sub(OPENSHIFT_4_MINOR_OFFSET)),
     }
 }
 
-/// The property `olm.maxOpenShiftVersion`: OLM lets the cluster upgrade to it and not beyond. `None` without a kubelet.
+/// Returns the property `olm.maxOpenShiftVersion`, beyond which OLM does not let the cluster upgrade. `None` without a kubelet.
 pub(super) fn newest_openshift(kubelets: &[u32]) -> Option<String> {
     kubelets.iter().max().map(|newest| openshift(*api_servers_of_kubelet(*newest).end()))
 }
 
-/// The oldest Kubernetes, for `minKubeVersion`: with an older one every kubelet is too new. `None` without a kubelet.
+/// Returns the oldest Kubernetes, for `minKubeVersion`: for an older one, every kubelet is too new. `None` without a kubelet.
 pub(super) fn oldest_kubernetes(kubelets: &[u32]) -> Option<String> {
     kubelets.iter().min().map(|oldest| format!("1.{}.0", api_servers_of_kubelet(*oldest).start()))
 }

@@ -1,4 +1,4 @@
-//! Tests of what OLM asks of a bundle, and that a bundle holds the objects of the other forms. OLM itself does not run here.
+//! Tests that a bundle meets the requirements of OLM, and contains the objects of the other forms. OLM itself does not run here.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ const PAYLOAD: &str = "registry.example.com/p@sha256:ffeeddccbbaa998877665544332
 /// Release whose operator's image has no payload.
 const WITH_PAYLOAD: Release<'_> = Release { payload: Some(PAYLOAD), ..RELEASE };
 
-/// The kinds that a bundle of format registry+v1 may hold, and whether they are in a namespace: `supportedResources` of operator-registry,
-/// by which OLM v1 goes, too.
+/// Kinds that a bundle of format registry+v1 may contain, and whether they are in a namespace: `supportedResources` of operator-registry, which
+/// OLM v1 uses, too.
 const SUPPORTED: [(&str, bool); 22] = [
     ("ClusterServiceVersion", true),
     ("CustomResourceDefinition", false),
@@ -77,7 +77,7 @@ fn olm_takes_every_kind_of_the_bundle_and_puts_it_where_it_belongs() {
         let supported = SUPPORTED.iter().find(|(name, _)| *name == kind);
         let (_, namespaced) = supported.unwrap_or_else(|| panic!("{path}: OLM does not take a {kind}"));
         if *namespaced && kind != "ClusterServiceVersion" {
-            // It puts all of them there, whatever they say.
+            // OLM installs all of them there, whatever their namespace is.
             assert_eq!(object["metadata"]["namespace"], api::names::DEFAULT_NAMESPACE, "{path}");
         }
     }
@@ -108,7 +108,7 @@ const DIFFERENCES: &[Difference] = &[
             .flatten()
             .cloned()
             .collect();
-        // Each is for objects that it names.
+        // Each rule is only for objects that it names.
         assert!(rules.len() == 4 && rules.iter().all(|rule| rule["resourceNames"].is_array()), "{rules:?}");
         objects.retain(|key, _| !is_elsewhere(key));
         cluster_rules(objects).extend(rules);
@@ -138,7 +138,7 @@ fn a_bundle_has_the_objects_of_openshift_but_for_what_is_named() {
     let mut expected = expected(Platform::OpenShift, &[], DIFFERENCES);
     expected.retain(|(kind, ..), _| kind != "Namespace");
     let mut found = by_name(expansion::expand(&bundle(&RELEASE).unwrap()).into_iter());
-    // Rules have no order.
+    // The order of rules does not matter.
     for object in found.values_mut().chain(expected.values_mut()) {
         if let Some(rules) = object.get_mut("rules").and_then(Value::as_array_mut) {
             rules.sort_by_key(Value::to_string);
@@ -166,7 +166,7 @@ fn every_image_of_a_release_has_a_digest_and_is_listed() {
     }
 }
 
-/// Checks that a bundle copies the payload, on each cluster: many nodes cannot mount an image.
+/// Checks that a bundle copies the payload on all clusters, because many nodes cannot mount an image.
 #[test]
 fn a_bundle_copies_the_payload_from_an_image_of_its_own() {
     let csv = csv_of(&WITH_PAYLOAD);
@@ -237,7 +237,7 @@ fn the_version_says_where_it_installs_and_claims_nothing_that_is_not_so() {
         modes.into_iter().filter(|(_, supported)| *supported).map(|(mode, _)| mode).collect::<Vec<_>>(),
         ["AllNamespaces", "OwnNamespace"]
     );
-    // Names of objects that OLM makes from it end with more, and have 63 characters at most.
+    // OLM creates objects whose names begin with this one, and have at most 63 characters.
     assert!(csv["metadata"]["name"].as_str().unwrap().len() <= 40);
 }
 

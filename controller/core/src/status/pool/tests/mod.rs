@@ -1,4 +1,4 @@
-//! Situations of a pool, and what users, kstatus and Argo CD read of them.
+//! Tests for the status of a pool, as users, kstatus and Argo CD read it.
 
 mod rollout;
 mod trouble;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use api::{
     Disruption, Failures, GrantType, Host, Inventory, Kstatus, Operation, Phase, Reason, Rollout, RolloutStatus,
-    Verdict, WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
+    SignatureCheck, WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -197,7 +197,7 @@ fn a_pool_whose_instances_are_not_made_yet_is_not_ready() {
     assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "True");
 }
 
-/// Checks that a host belongs to another pool from the moment in which that pool lists it.
+/// Checks that a host belongs to another pool as soon as that pool lists it.
 #[test]
 fn a_host_that_goes_over_to_another_pool_does_not_count() {
     let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
@@ -294,7 +294,7 @@ fn a_host_that_fails_for_long_fails_its_pool_while_it_is_tried_again() {
         let stalled = find(&s.conditions, kind::STALLED).map(|c| c.reason.as_str());
         assert_eq!(stalled, (expected == "Failed").then_some("NodesFailed"), "{about}");
     }
-    // No event comes with the tenth minute.
+    // No event triggers a reconcile when ten minutes are over.
     let wakes = next_deadline(&[failed(1, 500)], &pool(1), None, &Decision::default(), now());
     assert_eq!(wakes, Some(now() + jiff::SignedDuration::from_secs(100)));
 }
@@ -307,7 +307,7 @@ fn a_pause_names_its_end_and_is_over_then() {
         pool
     };
     let said = "paused until 1970-01-12T13:46:41Z";
-    // The present is 1970-01-12T13:46:40Z.
+    // The current time is 1970-01-12T13:46:40Z.
     for (about, end, phase, ready, paused) in [
         (
             "to come",
@@ -362,7 +362,7 @@ fn what_takes_too_long_is_stalled_but_goes_on() {
         m
     };
     assert!(find(&described(&pool, &[failed(59)], &[]).conditions, kind::STALLED).is_none());
-    // No event comes at that time: the pool must wake by itself, and find it.
+    // No event comes at that time: a timer must trigger the reconcile.
     let next = |age: i64| next_deadline(&[failed(59 - 40), failed(age)], &pool, None, &Decision::default(), now());
     assert_eq!(next(59), Some(Timestamp::from_second(1_000_001).unwrap()));
     assert_eq!(next(60), Some(Timestamp::from_second(1_000_041).unwrap()), "what is past is no time to wake at");
@@ -391,7 +391,7 @@ fn a_removal_that_takes_too_long_is_stalled() {
     let s = described(&pool, std::slice::from_ref(&m), &[]);
     assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "ProgressDeadlineExceeded");
 
-    // Who has paused it is not waited for: Flux would take a pool for failed that Argo CD shows as suspended.
+    // A paused pool does not stall: Flux would show a pool as failed that Argo CD shows as suspended.
     pool.spec.rollout.as_mut().unwrap().paused = Some(true);
     let s = described(&pool, &[m], &[]);
     assert_eq!(find(&s.conditions, kind::READY).unwrap().reason, "Paused");
@@ -405,19 +405,19 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     let members = [member("h0", Phase::Ready)];
     let (decision, course) = (Decision::default(), course(BlockedBy::None));
     let problem = |reason| EntryError { host: String::new(), reason, message: "no answer".into() };
-    for (about, problems, mends_itself, ready, of_kstatus) in [
+    for (about, problems, is_transient, ready, of_kstatus) in [
         ("all is well", vec![], false, "True", "Current"),
         ("it is asked again", vec![problem(Reason::GitOperationFailed)], true, "False", "InProgress"),
         ("only a user can correct it", vec![problem(Reason::VerificationError)], false, "False", "Failed"),
     ] {
-        let list = List { mends_itself, ..listed(1, &problems) };
+        let list = List { is_transient, ..listed(1, &problems) };
         let seen = observed(&list, &members, &decision, &course);
         let status = next(&pool, &seen, None, now());
         assert_eq!(find(&status.conditions, kind::READY).unwrap().status, ready, "{about}");
         assert_eq!(kstatus(&pool, &status), of_kstatus, "{about}");
         assert_eq!(status.ready_nodes, 1, "nodes go on working: {about}");
         let retried = find(&status.conditions, kind::RECONCILING).map(|c| c.message.as_str());
-        assert_eq!(retried, (mends_itself).then_some("no answer"), "{about}");
+        assert_eq!(retried, (is_transient).then_some("no answer"), "{about}");
     }
 }
 
@@ -427,9 +427,9 @@ fn the_status_says_who_has_signed_the_list() {
     let (decision, course) = (Decision::default(), course(BlockedBy::None));
     let verify = api::GitVerify { secret_ref: api::SecretRef { name: "keys".into() }, ..api::GitVerify::default() };
     for (asks, verdict, expected) in [
-        (true, Verdict::Verified, Some("True")),
-        (true, Verdict::NotAsked, Some("False")),
-        (false, Verdict::NotAsked, None),
+        (true, SignatureCheck::Verified, Some("True")),
+        (true, SignatureCheck::NotAsked, Some("False")),
+        (false, SignatureCheck::NotAsked, None),
     ] {
         let git = api::GitSource { verify: asks.then(|| verify.clone()), ..api::GitSource::default() };
         pool.spec.inventory = Inventory { git: Some(git), ..Inventory::default() };
@@ -463,9 +463,9 @@ fn old_keys_are_reported_beside_everything_else() {
     let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
     let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(2, &[]));
     let mut pool = pool(2);
-    let old = Standing { total: 2, old: vec!["h0".into(), "h1".into()], ..Standing::default() };
-    let failed = Standing { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };
-    let unknown = Standing { problem: Some("there is no Secret x".into()), ..Standing::default() };
+    let old = KeyRotationStatus { total: 2, old: vec!["h0".into(), "h1".into()], ..KeyRotationStatus::default() };
+    let failed = KeyRotationStatus { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };
+    let unknown = KeyRotationStatus { problem: Some("there is no Secret x".into()), ..KeyRotationStatus::default() };
     let takes = "2 of 2 hosts accept an old key: h0, h1";
     let failing = format!("{takes}; h1: AddKey: read-only");
     for (paused, keys, expected) in [
@@ -475,7 +475,7 @@ fn old_keys_are_reported_beside_everything_else() {
         (false, Some(unknown), Some(("Unknown", "CredentialsUnavailable", "there is no Secret x"))),
         (
             false,
-            Some(Standing { total: 2, ..Standing::default() }),
+            Some(KeyRotationStatus { total: 2, ..KeyRotationStatus::default() }),
             Some(("True", "AsExpected", "2 hosts accept the first key of the list")),
         ),
         (false, None, None),
@@ -487,7 +487,7 @@ fn old_keys_are_reported_beside_everything_else() {
         assert_eq!(shown.map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str())), expected);
         assert_eq!(kstatus(&pool, &status), "Current", "{expected:?}");
         assert!(api::conditions::is_true(&status.conditions, kind::READY), "{expected:?}");
-        // The next look begins with these.
+        // The next case begins with this status.
         pool.status = Some(status);
     }
 }

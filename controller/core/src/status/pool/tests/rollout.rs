@@ -1,11 +1,11 @@
-//! A pool whose nodes are being changed.
+//! Tests for a pool during a rollout.
 
 use api::IntOrPercent;
 
 use super::*;
 use crate::rollout::grants::{Limits, decide};
 
-/// Two nodes of three are to be changed; `h1` is being changed if `moves`.
+/// Returns three nodes, of which two must be updated; `h1` is being updated if `moves`.
 fn half_way(moves: bool) -> (Vec<Member>, Decision) {
     let mut members = vec![member("h0", Phase::Ready), member("h1", Phase::Ready), member("h2", Phase::Ready)];
     for m in &mut members[1..] {
@@ -41,7 +41,7 @@ fn what_a_rollout_waits_for() {
     .unwrap_err();
     let limit = |rolled_back| BlockedBy::FailureLimit { failed: 1, rolled_back };
     let approval = BlockedBy::Approval { version: VERSION.into() };
-    // Name, being changed, what holds, window; then Ready and its reason, Updated's reason, kstatus.
+    // Columns: name, update in progress, hold, window, and expected: Ready with its reason, Updated's reason, kstatus.
     for (name, moves, hold, window, expected) in [
         ("on its way", true, Free, Ok(&OPEN), "Unknown Progressing, Progressing, InProgress"),
         ("the next one has its turn", false, Free, Ok(&OPEN), "Unknown Progressing, Progressing, InProgress"),

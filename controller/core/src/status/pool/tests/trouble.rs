@@ -75,7 +75,7 @@ fn to_restart(name: &str) -> Member {
     member
 }
 
-/// A node whose wicd is silent.
+/// A node whose wicd does not report.
 fn silent(name: &str) -> Member {
     let mut member = ready(name);
     let conditions = &mut status_of(&mut member).conditions;
@@ -83,8 +83,8 @@ fn silent(name: &str) -> Member {
     member
 }
 
-/// A node whose entry leads to another machine by now.
-fn misled(name: &str) -> Member {
+/// A node whose entry now leads to another machine.
+fn wrong_entry(name: &str) -> Member {
     let mut member = ready(name);
     status_of(&mut member).address_failures = Some(Failures {
         last_reason: "NotThisMachine".into(),
@@ -94,20 +94,25 @@ fn misled(name: &str) -> Member {
     member
 }
 
-/// A host that leaves, and could not be cleaned.
+/// A leaving host that could not be deconfigured.
 fn stuck(name: &str) -> Member {
     let mut member = failed(name);
     member.candidate.leaving = true;
     member
 }
 
-/// A pause until this second.
+/// A pause until this second of Unix time.
 fn until(second: i64) -> Rollout {
     Rollout { paused_until: Some(Timestamp::from_second(second).unwrap().into()), ..Rollout::default() }
 }
 
-/// Reads the columns READY, DEGRADED and STATUS.
-fn columns(pool: &WindowsNodePool, members: &[Member], problems: &[EntryError], keys: Option<Standing>) -> String {
+/// Returns the columns READY, DEGRADED and STATUS.
+fn columns(
+    pool: &WindowsNodePool,
+    members: &[Member],
+    problems: &[EntryError],
+    keys: Option<KeyRotationStatus>,
+) -> String {
     let deleting = pool.metadata.deletion_timestamp.is_some();
     let hosts = if deleting { 0 } else { pool.spec.hosts().len() };
     let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(hosts, problems));
@@ -120,13 +125,14 @@ fn columns(pool: &WindowsNodePool, members: &[Member], problems: &[EntryError], 
 
 #[test]
 fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
-    let refuses = Standing {
+    let refuses = KeyRotationStatus {
         total: 2,
         old: vec!["h0".into()],
         failed: vec![("h0".into(), "Connect: Administrator cannot log in".into())],
         problem: None,
     };
-    let unread = Standing { problem: Some("the Secret x does not exist".into()), ..Standing::default() };
+    let unread =
+        KeyRotationStatus { problem: Some("the Secret x does not exist".into()), ..KeyRotationStatus::default() };
     let source = EntryError { host: String::new(), reason: Reason::GitOperationFailed, message: "no answer".into() };
     let of = |members: &[Member]| columns(&pool(2), members, &[], None);
     for (columns, expected) in [
@@ -167,7 +173,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
             "True False: 2 of 2 nodes Ready; 1 without reports of wicd (WicdSilent): h0",
         ),
         (
-            of(&[misled("h0"), ready("h1")]),
+            of(&[wrong_entry("h0"), ready("h1")]),
             "False True: 2 of 2 nodes Ready; the entry of h0 is refused: the machine at 10.0.0.9 is not h0",
         ),
         (
@@ -292,7 +298,7 @@ fn too_many_nodes_that_are_not_ready_stall_a_pool_whatever_else_is_wrong() {
     let source = EntryError { host: String::new(), reason: Reason::GitOperationFailed, message: "no answer".into() };
     let decision = Decision { too_many_unhealthy: true, ..Decision::default() };
     for problems in [vec![], vec![source], vec![conflict()]] {
-        let list = List { mends_itself: true, ..listed(1, &problems) };
+        let list = List { is_transient: true, ..listed(1, &problems) };
         let (members, course) = ([not_ready("h0")], course(BlockedBy::None));
         let status = next(&pool(1), &observed(&list, &members, &decision, &course), None, now());
         let stalled = find(&status.conditions, kind::STALLED).unwrap();
@@ -337,7 +343,7 @@ fn a_node_in_maintenance_is_no_trouble_unless_its_host_never_ends_it() {
             grant: Some(GrantType::Maintenance),
             maintenance: by,
             begun: true,
-            past_return: true,
+            irrevocable: true,
             joined: true,
             ready: false,
             available: false,

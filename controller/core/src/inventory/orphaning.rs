@@ -1,23 +1,23 @@
-//! Hosts that are released as they are, although their pool or their instances are deleted: not everything that deletes them wants the hosts to be
-//! deconfigured.
+//! Hosts that are released unchanged although their pool or instances are deleted: not every deletion means that the hosts must be deconfigured.
 
 use std::sync::Arc;
 
 use api::{DeletionPolicy, WindowsInstance, WindowsNodePool, names::ORPHAN_DEPENDENTS};
 use kube::{Resource as _, ResourceExt};
 
-/// Kinds that are being deleted, and with them all their objects.
+/// Custom resource kinds that are being deleted, and all their objects with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Going {
-    /// True if the kind of pools is being deleted.
+pub struct DeletedKinds {
+    /// True if the kind `WindowsNodePool` is being deleted.
     pub pools: bool,
-    /// True if the kind of instances is being deleted.
+    /// True if the kind `WindowsInstance` is being deleted.
     pub instances: bool,
 }
 
-/// Reports whether a pool lets all hosts that leave it go as they are. With `--cascade=orphan`, the garbage collector takes the pool's name off its
-/// instances, and then its own finalizer off the pool: either is a sign. The first sign that is seen is recorded in the pool's status.
-pub fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going: Going) -> bool {
+/// Reports whether a pool releases all leaving hosts unchanged. A deletion with `--cascade=orphan` shows in the finalizer of the garbage
+/// collector or, once that is removed, in instances without an owner reference to the pool. The first sign that is seen is recorded in the pool's
+/// status.
+pub fn orphans_all_hosts(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going: DeletedKinds) -> bool {
     let is_orphaning = || pool.finalizers().iter().any(|f| f == ORPHAN_DEPENDENTS);
     let is_deserted = || mine.iter().any(|i| !i.is_deleting() && !is_owned_by(i, pool));
     let is_deleted = pool.metadata.deletion_timestamp.is_some();
@@ -26,13 +26,13 @@ pub fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going:
         || (is_deleted && (going.pools || is_recorded() || is_orphaning() || is_deserted()))
 }
 
-/// Reports whether an instance was deleted as a side effect, without a deletion by a user: with its kind, or by the garbage collector with an earlier
-/// pool of that name.
-pub fn is_let_go(pool: &WindowsNodePool, instance: &WindowsInstance, going: Going) -> bool {
+/// Reports whether an instance was deleted only as a side effect: with its kind, or by the garbage collector with an earlier pool of the same
+/// name.
+pub fn is_let_go(pool: &WindowsNodePool, instance: &WindowsInstance, going: DeletedKinds) -> bool {
     instance.is_deleting() && (going.instances || !is_owned_by(instance, pool))
 }
 
-/// Reports whether the pool owns the instance, and not only has the name of the one that does.
+/// Reports whether the pool owns the instance, and not another pool with the same name.
 pub(crate) fn is_owned_by(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
     let uid = pool.meta().uid.as_deref();
     uid.is_none_or(|uid| instance.owner_references().iter().any(|o| o.uid == uid))
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_deleted_for_another_reason_lets_its_hosts_go() {
-        let (orphan, none) = (Some(DeletionPolicy::Orphan), Going::default());
-        let kind = Going { pools: true, instances: false };
+        let (orphan, none) = (Some(DeletionPolicy::Orphan), DeletedKinds::default());
+        let kind = DeletedKinds { pools: true, instances: false };
         let (owned, deserted) = (Some("1"), None);
         for (about, pool, owner, going, expected) in vec![
             ("its hosts are taken out", pool(None, false, &[]), owned, none, false),
@@ -79,7 +79,7 @@ mod tests {
             ("it is there, and an instance was not owned yet", pool(None, false, &["x"]), deserted, none, false),
         ] {
             let mine = [Arc::new(instance(owner, false))];
-            assert_eq!(lets_all_go(&pool, &mine, going), expected, "{about}");
+            assert_eq!(orphans_all_hosts(&pool, &mine, going), expected, "{about}");
         }
     }
 
@@ -89,17 +89,17 @@ mod tests {
         let mine = [Arc::new(instance(Some("1"), false))];
         for hosts_stay in [false, true] {
             pool.status = Some(api::WindowsNodePoolStatus { hosts_stay, ..api::WindowsNodePoolStatus::default() });
-            assert_eq!(lets_all_go(&pool, &mine, Going::default()), hosts_stay);
+            assert_eq!(orphans_all_hosts(&pool, &mine, DeletedKinds::default()), hosts_stay);
         }
     }
 
     #[test]
     fn an_instance_that_was_deleted_by_the_way_is_let_go() {
-        let kind = Going { pools: false, instances: true };
+        let kind = DeletedKinds { pools: false, instances: true };
         for (about, owner, deleted, going, expected) in [
-            ("it is there", Some("1"), false, Going::default(), false),
-            ("a user deletes it", Some("1"), true, Going::default(), false),
-            ("the garbage collector does, after its pool", Some("0"), true, Going::default(), true),
+            ("it is there", Some("1"), false, DeletedKinds::default(), false),
+            ("a user deletes it", Some("1"), true, DeletedKinds::default(), false),
+            ("the garbage collector does, after its pool", Some("0"), true, DeletedKinds::default(), true),
             ("it goes with its kind", Some("1"), true, kind, true),
             ("its kind goes, and it is not deleted yet", Some("1"), false, kind, false),
         ] {

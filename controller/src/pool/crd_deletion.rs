@@ -1,4 +1,4 @@
-//! Finds out whether the kinds of the operator are being deleted, and with them all their objects.
+//! Finds out whether the CRDs of the operator are being deleted, and with them all objects of their kinds.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use kube::Api;
 
 use super::{PoolError, failed};
 use crate::context::Context;
-use wnp_core::{inventory::letting_go::Going, operation::remove::is_past_return};
+use wnp_core::{inventory::orphaning::DeletedKinds, operation::remove::is_irrevocable};
 
-/// Finds out which kinds are being deleted. They are asked for only while something is being deleted that can still be let go.
+/// Returns which kinds are being deleted. Queries the CRDs only while an object is being deleted that can still be released.
 pub(super) async fn going(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
     cx: &Context,
-) -> Result<Going, PoolError> {
+) -> Result<DeletedKinds, PoolError> {
     let is_pool_deleted = pool.metadata.deletion_timestamp.is_some();
-    let begins = |i: &Arc<WindowsInstance>| i.is_deleting() && !is_past_return(i);
+    let begins = |i: &Arc<WindowsInstance>| i.is_deleting() && !is_irrevocable(i);
     let pools = is_pool_deleted && is_going("windowsnodepools", cx).await?;
     let instances = mine.iter().any(begins) && is_going("windowsinstances", cx).await?;
-    Ok(Going { pools, instances })
+    Ok(DeletedKinds { pools, instances })
 }
 
 async fn is_going(plural: &str, cx: &Context) -> Result<bool, PoolError> {
