@@ -68,7 +68,10 @@ async fn a_change_and_a_removal_survive_a_restart_of_the_host_at_each_step() -> 
     let hosts = world.hosts("at", CHANGE.len()).await?;
     let pool = |downloads: i32| {
         let containerd = json!({"containerd": {"maxConcurrentDownloads": downloads}});
-        spec_with(&hosts, json!({"rollout": {"maxUnavailable": "100%"}, "template": {"spec": containerd}}))
+        spec_with(
+            &hosts,
+            json!({"rollout": {"maxUnavailable": "100%", "minReadySeconds": 3}, "template": {"spec": containerd}}),
+        )
     };
     world.join("factory", &pool(3)).await?;
     for host in &hosts {
