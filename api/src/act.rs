@@ -3,7 +3,10 @@
 
 use std::fmt;
 
-use crate::names::{PLUGIN, key};
+use crate::{
+    names::{PLUGIN, key},
+    services_version::short,
+};
 
 /// Placeholder in a command for a host name that the message does not have.
 pub const HOST: &str = "HOST";
@@ -39,7 +42,7 @@ impl Act<'_> {
             Self::Abandon(host) => format!("abandon {host}"),
             Self::TrustHostKey(host, fingerprint) => format!("trust-host-key {host} {fingerprint}"),
             Self::ApproveRemovals(pool, number) => format!("approve {pool} --removals {number}"),
-            Self::ApproveVersion(pool, version) => format!("approve {pool} --version {version}"),
+            Self::ApproveVersion(pool, version) => format!("approve {pool} --version {}", short(version)),
         }
     }
 

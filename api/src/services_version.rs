@@ -41,6 +41,17 @@ pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
     digits
 }
 
+/// Number of digest digits in a short version, as in short commit hashes of git.
+const SHORT: usize = 8;
+
+/// Returns the short form of a version, for people: the release and the first digits of the digest.
+pub fn short(version: &str) -> String {
+    match version.rsplit_once('-') {
+        Some((release, digest)) => format!("{release}-{}", digest.chars().take(SHORT).collect::<String>()),
+        None => version.to_owned(),
+    }
+}
+
 /// Returns the digest in a version. `None` for versions of the Windows Machine Config Operator.
 pub fn carried(version: &str) -> Option<&str> {
     let (_, digits) = version.rsplit_once('-')?;
@@ -65,6 +76,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_version_is_shortened() {
+        for (version, expected) in [
+            ("1.0.0-rc.1-5c9a1f0e7b64d2380f1ac95be2370d68", "1.0.0-rc.1-5c9a1f0e"),
+            ("10.18.0-abc", "10.18.0-abc"),
+            ("unknown", "unknown"),
+        ] {
+            assert_eq!(short(version), expected);
+        }
+    }
 
     #[test]
     fn only_a_whole_digest_counts() {

@@ -1,19 +1,9 @@
-//! Short forms of versions, like the short commit hashes of git.
+//! Short forms of versions, as users enter them.
 
 use api::services_version::carried;
 
-/// Number of digest digits in a short version.
-const DIGITS: usize = 8;
 /// Minimum number of digest digits that name a version, as in git.
 const FEWEST: usize = 7;
-
-/// Returns the short form of a version: the release and the first digits of the digest.
-pub(super) fn short(version: &str) -> String {
-    match version.rsplit_once('-') {
-        Some((release, digest)) => format!("{release}-{}", digest.chars().take(DIGITS).collect::<String>()),
-        None => version.to_owned(),
-    }
-}
 
 /// Reports whether `name` denotes the version: by its whole name, or by the beginning of its digest, with or without the release before it.
 pub(super) fn means(name: &str, version: &str) -> bool {
@@ -27,18 +17,11 @@ pub(super) fn means(name: &str, version: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use api::services_version::short;
+
     use super::*;
 
     const VERSION: &str = "1.0.0-rc.1-5c9a1f0e7b64d2380f1ac95be2370d68";
-
-    #[test]
-    fn a_version_is_shortened() {
-        for (version, expected) in
-            [(VERSION, "1.0.0-rc.1-5c9a1f0e"), ("10.18.0-abc", "10.18.0-abc"), ("unknown", "unknown")]
-        {
-            assert_eq!(short(version), expected);
-        }
-    }
 
     #[test]
     fn the_short_form_means_the_version() {

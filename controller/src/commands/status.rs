@@ -7,6 +7,7 @@ use api::{
     Phase, Reason, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{find, is_true, kind},
     names::{LEASE, PLUGIN},
+    services_version::short,
     text,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +22,6 @@ use crate::{
     commands::{
         age::{age, with_ages},
         check::{leader, server_time},
-        short_version::short,
     },
     runtime::operator_namespace,
 };

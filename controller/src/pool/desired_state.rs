@@ -251,6 +251,13 @@ impl DesiredState {
         Some((PendingChange { version, disruption: change.disruption.max(least), services }, *sent))
     }
 
+    /// Returns the differences between the desired version and those that nodes follow, in words.
+    pub(super) fn changes(&self) -> String {
+        let all: BTreeSet<&str> =
+            self.changes.values().flat_map(|(change, _)| &change.why).map(String::as_str).collect();
+        all.into_iter().collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the reason why a node has to change, in words.
     pub(super) fn why(&self, instance: &WindowsInstance) -> String {
         if let Some(message) = message(&self.losses(instance)) {

@@ -277,6 +277,7 @@ fn report(
         members: &seen.members,
         decision: &plan.decision,
         course: &seen.desired.course,
+        changes: &seen.desired.changes(),
         window: seen.window.as_ref(),
         deleting,
         orphan: seen.limits.orphan,

@@ -35,7 +35,6 @@ mod flux;
 mod gather;
 mod generations;
 mod git;
-mod git_hostile;
 mod git_ssh;
 mod gitops_tools;
 mod gmsa;

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use api::{
+    WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key,
+    services_version::short,
+};
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::{Value, json};
@@ -169,7 +172,7 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     let message = conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message.clone();
     // A version that was rolled back in the whole pool is not retried: only another version helps.
     let todo = if rollout.rolled_back { "Change the template" } else { key::RETRY };
-    for part in [rollout.to_version.as_str(), "Change the template", todo] {
+    for part in [&*short(&rollout.to_version), "Change the template", todo] {
         ensure!(message.contains(part), "it does not say {part:?}: {message}");
     }
     Ok(())

@@ -42,6 +42,8 @@ impl Browser {
         let mut driver = Command::new("chromedriver");
         driver.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         let driver = driver.spawn().context("there is no chromedriver: cargo xtask setup installs it")?;
+        // Another test may have installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().build()?;
         let server = format!("http://127.0.0.1:{port}");
         let answers = || async { client.get(format!("{server}/status")).send().await.is_ok() };
@@ -102,6 +104,17 @@ impl Browser {
             std::fs::write(folder.join(format!("{name}.webp")), picture)?;
         }
         Ok(())
+    }
+
+    async fn becomes_a_phone(&self) -> Result<()> {
+        let phone = json!({"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": true});
+        self.devtools("Emulation.setDeviceMetricsOverride", phone).await.map(drop)
+    }
+
+    /// Reports whether the page can be scrolled sideways.
+    async fn is_too_wide(&self) -> Result<bool> {
+        let is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
+        self.value(is_wide).await?.as_bool().context("no answer")
     }
 
     async fn theme(&self, scheme: &str) -> Result<()> {
@@ -226,11 +239,8 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     ensure!(browser.value("document.activeElement.textContent").await? == "gate-1", "the focus is lost");
     ensure!(browser.value("document.querySelector('#asks').hidden").await? == true, "nothing waits any more");
 
-    // On a phone, the page does not scroll sideways.
-    let phone = json!({"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": true});
-    browser.devtools("Emulation.setDeviceMetricsOverride", phone).await?;
-    let is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
-    ensure!(browser.value(is_wide).await? == false, "it is wider than a phone");
+    browser.becomes_a_phone().await?;
+    ensure!(!browser.is_too_wide().await?, "it is wider than a phone");
 
     // Nothing was refused by the content security policy, and nothing failed.
     let log = browser.post("/se/log", &json!({"type": "browser"})).await?;
@@ -250,6 +260,45 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     }
     command.start_kill()?;
     browser.until("#link", "what is shown is old").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_the_site_fit_a_phone() -> Result<()> {
+    let mut pages = Vec::new();
+    let mut folders = vec![root().join("target/site")];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            return testbed::skip("there is no target/site: cargo xtask docs builds it");
+        };
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "html") {
+                pages.push(path);
+            }
+        }
+    }
+    // The page for printers contains all others, and the table of contents is the menu of browsers without scripts.
+    pages.retain(|page| !["print.html", "toc.html"].iter().any(|other| page.ends_with(other)));
+    ensure!(pages.len() > 25, "only {pages:?} are there");
+    let browser = Browser::start().await?;
+    let fit = fit_a_phone(&browser, &pages).await;
+    browser.quit().await?;
+    fit
+}
+
+async fn fit_a_phone(browser: &Browser, pages: &[PathBuf]) -> Result<()> {
+    browser.becomes_a_phone().await?;
+    let mut wide = Vec::new();
+    for page in pages {
+        browser.post("/url", &json!({"url": format!("file://{}", page.display())})).await?;
+        if browser.is_too_wide().await? {
+            wide.push(page);
+        }
+    }
+    ensure!(wide.is_empty(), "these are wider than a phone: {wide:?}");
+    Ok(())
 }
 
 /// Number of hosts of a large fleet.

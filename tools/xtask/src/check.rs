@@ -70,7 +70,7 @@ const QUICK: &[Step] = &[("tests beside the code", || tests(&[BESIDE_THE_CODE], 
 const THOROUGH: &[Step] = &[
     ("tests", all_tests),
     ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
-    ("fuzz targets", || fuzz_targets(10)),
+    ("fuzz targets", || fuzz_targets(5)),
 ];
 
 /// Steps that take hours. Most repeat the checks of each change for longer. Others test the page of a large fleet, each version of
@@ -145,19 +145,19 @@ fn fuzz_targets(seconds: u64) -> Result<()> {
 }
 
 /// Arguments for unit tests. They use more threads than processors, because some of them wait.
-const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "4"];
+const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "8"];
 
 /// Integration tests whose fleets use both processors. They run after the others, which mostly wait.
 const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
 
 /// Number of `BUSY` tests that run at once, as some of them also wait.
-const BUSY_TEST_THREADS: &str = "4";
+const BUSY_TEST_THREADS: &str = "6";
 
 /// Integration tests with programs of other projects, which take half an hour to build: they run only in the nightly check.
 const JUDGES: &str = "judges::";
 
 /// Number of the other integration tests that run at once.
-const AT_ONCE: &str = "6";
+const AT_ONCE: &str = "10";
 
 /// Runs all tests, with the audit logs of their API servers.
 fn all_tests() -> Result<()> {

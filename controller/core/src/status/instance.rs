@@ -3,6 +3,7 @@
 use api::{
     Failures, GrantType, Phase, Reason, Step, Time, WindowsInstanceStatus,
     conditions::{Status, find, kind, remove, set},
+    services_version::short,
 };
 use jiff::Timestamp;
 
@@ -117,7 +118,7 @@ pub fn describe(
                 (true, _) => (Reason::AsExpected, String::new()),
                 (false, Some(version)) => (
                     Reason::UpdateFailed,
-                    format!("version {version} did not work on this host and was rolled back; see its events"),
+                    format!("version {} did not work on this host and was rolled back; see its events", short(version)),
                 ),
                 (false, None) if again => (Reason::Outdated, failed_now.clone().unwrap_or_default()),
                 (false, None) => (Reason::Outdated, "the host does not follow the version of its pool".into()),

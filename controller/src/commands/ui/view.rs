@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json, to_value};
 
-use crate::commands::{short_version::short, status::ClusterState};
+use api::services_version::short;
+
+use crate::commands::status::ClusterState;
 
 /// Objects by key, each as JSON: `cluster`, `pool/NAME` and `host/NAME`.
 pub(super) type Snapshot = BTreeMap<String, String>;

@@ -450,10 +450,12 @@ impl Kubelet<'_> {
                 })
                 .await;
             }
+            // What could not be completed is tried again soon, for example because a verb held the host's lock.
+            let again = if report.settled { REPORT_INTERVAL } else { START_AGAIN };
             tokio::select! {
                 changed = view.changed() => if changed.is_err() { return },
                 changed = state.changed() => if changed.is_err() { return },
-                () = sleep(REPORT_INTERVAL) => {}
+                () = sleep(again) => {}
             }
         }
     }

@@ -7,6 +7,7 @@ use api::{
     act::{Act, HOST},
     conditions::{self, Status, kind},
     names::key,
+    services_version::short,
 };
 use jiff::Timestamp;
 
@@ -119,7 +120,7 @@ impl<'a> View<'a> {
                 "{} of {} nodes do not follow version {}: {}",
                 groups.outdated.len(),
                 self.seen.list.hosts.len(),
-                self.seen.course.target,
+                short(&self.seen.course.target),
                 first_names(&groups.outdated)
             );
             return set(Status::False, why, message);
@@ -483,7 +484,8 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
             ("no further node is changed", again)
         };
         let message = format!(
-            "version {tried} failed on {}; {what}. {todo}",
+            "version {} failed on {}; {what}. {todo}",
+            short(&tried),
             counted(usize::try_from(*failed).unwrap_or(usize::MAX), "node")
         );
         return stalled(Reason::FailureLimitReached, message, *rolled_back);
@@ -510,7 +512,8 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
         BlockedBy::Approval { .. } => {
             let name = pool.metadata.name.as_deref().unwrap_or_default();
             let act = Act::ApproveVersion(name, version);
-            waits(Cause::Approval, format!("{n} until version {version} is approved: {act}"))
+            let changes = if seen.changes.is_empty() { String::new() } else { format!(" ({})", seen.changes) };
+            waits(Cause::Approval, format!("{n} until version {}{changes} is approved: {act}", short(version)))
         }
         BlockedBy::Soaking { until } => waits(Cause::Soak, format!("{n} until {}", shown(*until))),
         _ => {

@@ -4,6 +4,7 @@ use api::{
     Reason, WindowsNodePoolStatus,
     conditions::{find, kind},
     events::EventReason,
+    services_version::short,
 };
 
 use crate::enumeration::counted;
@@ -37,28 +38,29 @@ fn wait(status: &WindowsNodePoolStatus, why: Reason) -> Option<String> {
 /// Returns the event for the start, the rollback or the end of a rollout.
 fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Option<(EventReason, String)> {
     let (was, now) = (before.rollout.as_ref(), next.rollout.as_ref()?);
-    let to = &now.to_version;
-    let Some(was) = was.filter(|was| was.to_version == *to) else {
+    let (version, to) = (&now.to_version, short(&now.to_version));
+    let Some(was) = was.filter(|was| was.to_version == *version) else {
         // A rollout that is reverted starts from the versions that the nodes follow, not from the version that the previous rollout started from.
-        let others: Vec<_> = next.versions.iter().filter(|v| v.version != *to).collect();
+        let others: Vec<_> = next.versions.iter().filter(|v| v.version != *version).collect();
         let nodes = |n: i32| counted(usize::try_from(n).unwrap_or_default(), "node");
         let change = match others.as_slice() {
             [] => return None,
             [from] => {
                 let verb = if from.nodes == 1 { "changes" } else { "change" };
-                format!("{} {verb} from version {} to version {to}", nodes(from.nodes), from.version)
+                format!("{} {verb} from version {} to version {to}", nodes(from.nodes), short(&from.version))
             }
             many => {
-                let from: Vec<_> = many.iter().map(|v| format!("{} from {}", nodes(v.nodes), v.version)).collect();
+                let from: Vec<_> =
+                    many.iter().map(|v| format!("{} from {}", nodes(v.nodes), short(&v.version))).collect();
                 format!("nodes change to version {to}: {}", from.join(", "))
             }
         };
-        let is_back = now.from_version.as_ref() == Some(to);
+        let is_back = now.from_version.as_ref() == Some(version);
         let note = if is_back { format!("{change}; the previous change is reverted") } else { change };
         return (!now.completed).then_some((EventReason::RolloutStarted, note));
     };
     if now.rolled_back && !was.rolled_back {
-        let from = now.from_version.as_deref().unwrap_or("the previous version");
+        let from = now.from_version.as_deref().map_or_else(|| "the previous version".to_owned(), short);
         let note = format!("too many nodes failed to follow version {to}; all return to {from}");
         return Some((EventReason::RolledBack, note));
     }

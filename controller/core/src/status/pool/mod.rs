@@ -13,6 +13,7 @@ use api::{
     PlannedHost, Reason, RefusedEntry, Time, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{Status, kind, remove, set},
     names::key,
+    services_version::short,
     text::line,
 };
 use jiff::Timestamp;
@@ -53,6 +54,8 @@ pub struct ObservedPool<'a> {
     pub decision: &'a Decision,
     /// Progress of the change to another version.
     pub course: &'a Progress,
+    /// Differences between the desired version and those that nodes follow, in words. Empty if they are unknown.
+    pub changes: &'a str,
     /// State of the maintenance windows, or the fault of one.
     pub window: Result<&'a Windows, &'a WindowError>,
     /// True if the pool is being deleted.
@@ -71,7 +74,7 @@ fn count(n: usize) -> i32 {
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
-        return Some(format!("{}: version {version} did not work and was rolled back", member.candidate.name));
+        return Some(format!("{}: version {} did not work and was rolled back", member.candidate.name, short(version)));
     }
     let failures = status.failures.as_ref()?;
     let since = failures.first_time.and_then(Time::known).map(|at| format!(" (since {})", shown(at)));

@@ -83,7 +83,18 @@ fn observed<'a>(
     course: &'a Progress,
 ) -> ObservedPool<'a> {
     let window = Ok(&OPEN);
-    ObservedPool { strays: &[], list, members, decision, course, window, deleting: false, orphan: false, keys: None }
+    ObservedPool {
+        strays: &[],
+        list,
+        members,
+        decision,
+        course,
+        changes: "kubelet's settings",
+        window,
+        deleting: false,
+        orphan: false,
+        keys: None,
+    }
 }
 
 fn described_in(
