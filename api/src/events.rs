@@ -251,8 +251,8 @@ event_reasons! {
     MachineDeletionRestricted: Warning on Machine WindowsNodePool;
     /// The host of a Machine refuses every key, and the API server refused to delete the Machine. Check the operator's rights.
     MachineDeletionFailed: Warning on Machine WindowsNodePool;
-    /// The Node of a Machine does not get the `spec.providerID` of its Machine: it is no provider ID, or another Machine has it, too. The Machine's
-    /// API does not find the Node. Correct the ID where the Machine is created.
+    /// The Node of a Machine does not get the Machine's `spec.providerID`, because it is not a provider ID or another Machine has the same one. The
+    /// Machine API cannot find the Node then. Correct the ID where the Machine is created.
     ProviderIdRefused: Warning on WindowsNodePool;
     /// No pool reads this source of hosts, because the pool of its name has another one. Set the source in a pool, or delete it.
     PoolTaken: Warning on ConfigMap MachineSet;

@@ -94,7 +94,9 @@ impl Manifest {
                 return refuse("the path must be relative, with `/` between parts and no `..`");
             }
             if !is_host_path(&file.destination) {
-                return refuse("the destination must be an absolute path on C: in ASCII, without `..`");
+                return refuse(
+                    "the destination must begin with C:\\, have fewer than 240 ASCII characters, and have no part that is empty or ends with a dot or a space",
+                );
             }
             if !is_sha256(&file.sha256) {
                 return refuse("the hash must be 64 lower-case hex digits");
@@ -135,8 +137,8 @@ fn is_relative_path(path: &str) -> bool {
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Reports whether the operator may write a file to `path` on a host: `C:\` followed by ASCII parts that Windows does not
-/// normalise.
+/// Reports whether the operator may write a file to `path` on a host: `C:\`, then parts of printable ASCII that have no
+/// reserved character and do not end with a dot or a space, in fewer than 240 characters.
 pub fn is_host_path(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(r"C:\").or_else(|| path.strip_prefix(r"c:\")) else { return false };
     let part_is_fine = |part: &str| {
@@ -188,7 +190,7 @@ mod tests {
     fn bad_entries_are_named() {
         for (files, problem) in [
             (vec![file("../x", r"C:\k\x")], "relative"),
-            (vec![file("x", r"D:\x")], "absolute"),
+            (vec![file("x", r"D:\x")], "must begin with C:"),
             (vec![File { sha256: "A".repeat(64), ..file("x", r"C:\k\x") }], "hex"),
             (vec![file("x", r"C:\k\x"), file("y", r"C:\K\X")], "same destination"),
         ] {

@@ -13,7 +13,8 @@ pub fn line(text: &str, most: usize) -> String {
     clean.trim_end().to_owned()
 }
 
-/// Sanitises `text` like [`line`], without a limit, and keeps line breaks and tabs.
+/// Removes control and [deceptive](is_deceptive) characters, but keeps line breaks and tabs. Trims white space at both
+/// ends, and has no length limit.
 pub fn lines(text: &str) -> String {
     let fine = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || is_deceptive(c));
     text.chars().filter(|&c| fine(c)).collect::<String>().trim().to_owned()

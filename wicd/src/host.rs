@@ -454,7 +454,9 @@ pub struct ServiceInfo {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// Path that wicd may not use.
-    #[error("{path:?} is not a path that may be used on a host: it must be absolute, on C:, in ASCII and without `..`")]
+    #[error(
+        "the path {path:?} cannot be used on a host: it must begin with C:\\, have fewer than 240 ASCII characters, and have no empty part, no part that ends with a dot or a space, and none of / : * ? \" < > |"
+    )]
     Path {
         /// Refused path.
         path: String,

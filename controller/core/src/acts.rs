@@ -7,6 +7,7 @@ use api::{
     RecordedAct, RolloutStatus, Time, WindowsInstance, WindowsNodePool,
     act::Act,
     names::{GROUP, key},
+    services_version,
     text::line,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -57,8 +58,9 @@ pub fn ineffective_approval_note(pool: &WindowsNodePool, rollout: &RolloutStatus
     let (version, value) = (&rollout.to_version, line(&act.value, MOST_NAME));
     let act = Act::ApproveVersion(pool.metadata.name.as_deref().unwrap_or_default(), version);
     Some(format!(
-        "the annotation {}={value} has no effect: the pool changes to version {version}. To approve that, {act}",
-        key::APPROVE
+        "the annotation {}={value} has no effect: the pool changes to version {}. To approve that, {act}",
+        key::APPROVE,
+        services_version::short(version)
     ))
 }
 

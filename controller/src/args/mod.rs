@@ -64,19 +64,19 @@ pub enum OperatorCommand {
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// Kubeconfig. Defaults to `KUBECONFIG`, `~/.kube/config` or the service account of the pod.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = "Cluster", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig. Defaults to its current context.
-    #[arg(long, global = true, value_name = "CONTEXT")]
+    #[arg(long, global = true, help_heading = "Cluster", value_name = "CONTEXT")]
     pub context: Option<String>,
     /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself takes no notice.
-    #[arg(long, global = true, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    #[arg(long, global = true, help_heading = "Cluster", value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub request_timeout: Duration,
     /// User in whose name requests are made, which you must be allowed to impersonate.
-    #[arg(long = "as", global = true, value_name = "USER")]
+    #[arg(long = "as", global = true, help_heading = "Cluster", value_name = "USER")]
     pub as_user: Option<String>,
     /// Group in whose name requests are made, with --as. May be repeated.
-    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "as_user")]
+    #[arg(long = "as-group", global = true, help_heading = "Cluster", value_name = "GROUP", requires = "as_user")]
     pub as_groups: Vec<String>,
 }
 

@@ -105,7 +105,7 @@ async fn what_is_published_replaces_what_somebody_else_has_put_there() {
     let permitted = bed.api.calls("PATCH", ROLE).pop().unwrap().body;
     assert_eq!(permitted["rules"][0]["resourceNames"], json!([format!("windows-services-{}", bed.version)]));
 
-    // If another client restores it repeatedly, the error names the remedy.
+    // If another client recreates the forged ConfigMap after each deletion, publishing fails.
     let bed = Bed::new();
     bed.api
         .fail("POST", MAPS, 409, "AlreadyExists", "it exists", Value::Null)

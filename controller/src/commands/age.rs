@@ -35,8 +35,8 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     part(seconds, large) + &rest.map(|(rest, small)| part(rest, small)).unwrap_or_default()
 }
 
-/// Returns a message of the operator with ages in place of its times: `since TIME` becomes `for 5m`, and `next try TIME` becomes `next try in 5m`.
-/// Other times, for example those of maintenance windows, are kept.
+/// Returns a message of the operator with ages in place of its times: a past `since TIME` becomes `for 5m`, and a future `next try TIME` becomes
+/// `next try in 5m`, as `begins at TIME` does. Other times, for example those of maintenance windows, are kept.
 pub fn with_ages(message: &str, now: Timestamp) -> String {
     let mut text = String::new();
     for word in message.split_inclusive(' ') {
@@ -51,6 +51,8 @@ pub fn with_ages(message: &str, now: Timestamp) -> String {
         } else if text.ends_with("next try ") && at > now {
             // Writing to a String cannot fail.
             let _ = write!(text, "in {}{rest}", age(now, at));
+        } else if let Some(before) = text.strip_suffix("begins at ").filter(|_| at > now) {
+            text = format!("{before}begins in {}{rest}", age(now, at));
         } else {
             text += word;
         }
@@ -108,6 +110,8 @@ mod tests {
             ("(failed once; next try 2027-01-15T02:00:40Z)", "(failed once; next try in 40s)"),
             ("next try 2027-01-15T01:00:00Z", "next try 2027-01-15T01:00:00Z"),
             ("since 2027-01-15T03:00:00Z", "since 2027-01-15T03:00:00Z"),
+            ("its repair begins at 2027-01-15T02:06:00Z", "its repair begins in 6m"),
+            ("begins at 2027-01-15T01:00:00Z", "begins at 2027-01-15T01:00:00Z"),
             ("the next opens at 2027-01-16T02:00:00Z.", "the next opens at 2027-01-16T02:00:00Z."),
         ] {
             assert_eq!(with_ages(message, now()), expected);

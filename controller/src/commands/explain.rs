@@ -4,6 +4,7 @@ use anyhow::{Context as _, bail};
 use api::{
     InventoryStatus, Origin, SignatureCheck, WindowsInstance, WindowsNodePool,
     conditions::{find, kind},
+    services_version::short,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -80,7 +81,7 @@ fn describe_node(node: &Node, version: Option<&str>) -> String {
         node.name_any(),
         if ready { "Ready" } else { "not Ready" },
         if cordoned { ", cordoned" } else { "" },
-        version.map_or_else(|| "without a version".into(), |v| format!("follows version {v}"))
+        version.map_or_else(|| "without a version".into(), |v| format!("follows version {}", short(v)))
     )
 }
 

@@ -7,7 +7,7 @@ use remote::ssh::{HostKeyCheck, Identity, Target};
 
 use crate::args::Login;
 
-/// Returns a host with the credentials to log in to it. `limit` is the timeout of the connection and of each command.
+/// Returns the SSH target for an address and the login options. `limit` is the timeout of the connection and of each command.
 ///
 /// # Errors
 /// Fails when the private key cannot be read, or the host key is invalid.

@@ -306,7 +306,7 @@ impl Host {
     }
 }
 
-/// State of a host, as the page of `ui` names it.
+/// State of a host. The web page of `ui` counts hosts by it, and the terminal colours them by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::commands) enum State {

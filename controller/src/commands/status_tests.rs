@@ -100,7 +100,7 @@ fn the_exit_status_is_that_of_the_worst_pool() {
     );
 }
 
-/// An operator that has stopped leaves an outdated status.
+/// Checks the warning and the exit status: without an operator, nothing updates the statuses.
 #[test]
 fn that_no_operator_works_comes_first() {
     let lease = |holder: &str, seconds: i64| -> Lease {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, apimachinery::pkg::apis::meta::v1::Time};
 use kube::ResourceExt;
 use tokio::time::Instant;
 use wnp_core::csr::{is_decided, pending::Pending, request::Request};
@@ -20,6 +20,14 @@ use super::{
 /// Function that returns the claim of a host by node name.
 type Claims<'a> = &'a dyn Fn(&str) -> Option<Claim>;
 
+/// Waiting request.
+#[derive(Debug, Default)]
+struct Waiting {
+    created: Option<Time>,
+    /// Last reported reason, if it was reported.
+    reported: Option<Verdict>,
+}
+
 /// Index of the open requests.
 #[derive(Debug)]
 pub(super) struct Index {
@@ -30,8 +38,8 @@ pub(super) struct Index {
     read: HashMap<String, (Option<String>, Arc<Request>)>,
     /// Names of requests that are now first in their queues and must be evaluated again.
     pub(super) firsts: Vec<String>,
-    /// Last reported reason of each waiting request, if it was reported.
-    waiting: BTreeMap<String, Option<Verdict>>,
+    /// Waiting requests.
+    waiting: BTreeMap<String, Waiting>,
     /// True if the waiting requests have changed since the last report.
     is_unreported: bool,
     /// Rate limit of denials. Each denial, approval and wait causes a write or an event. A requester, which may be a compromised host, must not
@@ -165,10 +173,11 @@ impl Index {
         match verdict {
             Verdict::Wait { .. } => {
                 let known = self.waiting.entry(name).or_default();
-                let is_news =
-                    known.as_ref() != Some(verdict) && (!is_of_one_host(csr) || self.waits.admit(requester(csr), now));
+                known.created = csr.creation_timestamp();
+                let is_news = known.reported.as_ref() != Some(verdict)
+                    && (!is_of_one_host(csr) || self.waits.admit(requester(csr), now));
                 if is_news {
-                    *known = Some(verdict.clone());
+                    known.reported = Some(verdict.clone());
                     self.is_unreported = true;
                 }
                 is_news
@@ -185,14 +194,17 @@ impl Index {
         }
     }
 
-    /// Returns the requests that users may approve, the last by name for each Node, if they have changed since the last call.
+    /// Returns the requests that users may approve, the newest of each Node, if they have changed since the last call. Kubelet waits for its newest
+    /// request alone.
     pub(super) fn manual_requests(&mut self) -> Option<Vec<Pending>> {
         if !std::mem::take(&mut self.is_unreported) {
             return None;
         }
+        let mut waiting: Vec<_> = self.waiting.iter().collect();
+        waiting.sort_by_key(|(name, request)| (request.created.clone(), *name));
         let mut of_nodes = BTreeMap::new();
-        for (name, verdict) in &self.waiting {
-            if let Some(Verdict::Wait { message, node: Some(node) }) = verdict {
+        for (name, request) in waiting {
+            if let Some(Verdict::Wait { message, node: Some(node) }) = &request.reported {
                 of_nodes.insert(node, (name, message));
             }
         }

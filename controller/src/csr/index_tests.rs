@@ -170,7 +170,14 @@ fn what_a_person_may_approve_is_reported_when_it_changes() {
     index.is_news(&older, &left("an address"), now);
     assert_eq!(reported(&mut index), None);
     index.is_news(&younger, &left("a name"), now);
-    assert_eq!(reported(&mut index), pair("younger", "a name"), "one of a Node");
+    assert_eq!(reported(&mut index), pair("younger", "a name"), "the newest of a Node");
+    let mut newest = (*older).clone();
+    newest.metadata.name = Some("a-newer-one".into());
+    newest.metadata.creation_timestamp = Some(Time(jiff::Timestamp::MAX));
+    index.is_news(&newest, &left("a name"), now);
+    assert_eq!(reported(&mut index), pair("a-newer-one", "a name"), "its name comes before the others");
+    index.forget(&newest);
+    assert_eq!(reported(&mut index), pair("younger", "a name"));
     index.is_news(&younger, &Verdict::Wait { message: "a proof".into(), node: None }, now);
     assert_eq!(reported(&mut index), pair("older", "an address"));
     index.forget(&older);

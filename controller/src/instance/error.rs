@@ -52,7 +52,9 @@ pub(crate) enum StepError {
     #[error("{0}")]
     Version(#[from] VersionError),
     /// A version is not stored, or was not created by this operator.
-    #[error("the operator has no ConfigMap windows-services-{version}, so the host cannot follow that version")]
+    #[error(
+        "the ConfigMap windows-services-{version} does not exist or was not written by this operator, so the host cannot change to this version: find the client that deleted or replaced it"
+    )]
     NoVersion {
         /// Version that is not stored.
         version: String,
@@ -61,7 +63,9 @@ pub(crate) enum StepError {
     #[error("{0}")]
     Drain(DrainError),
     /// Pods did not leave in time, and the pool sets `onTimeout: Abort`.
-    #[error("the drain exceeded drain.timeoutSeconds, the cordon was lifted: {blockers}")]
+    #[error(
+        "the drain took longer than drain.timeoutSeconds, so the operator lifted the cordon and retries later: remove what blocks the pods, or raise drain.timeoutSeconds ({blockers})"
+    )]
     DrainTimedOut {
         /// Obstacles to the drain.
         blockers: String,

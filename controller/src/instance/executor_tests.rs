@@ -25,7 +25,7 @@ use crate::fake_api::{AtWrite, Call};
 /// Maximum number of writes, more than any operation makes.
 const MOST_WRITES: usize = 100;
 /// Time limit, far more than any operation takes.
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// Host that operations change, and its cluster.
 pub(super) struct World {

@@ -1,6 +1,6 @@
 //! Makes a host a node.
 
-use api::{Grant, Step};
+use api::{Grant, Step, services_version::short};
 use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
@@ -40,7 +40,7 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     take_over_cordon(scope).await?;
     scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
-    let note = format!("the host is a node and follows version {}", target.version);
+    let note = format!("the host is a node and follows version {}", short(&target.version));
     scope.cx.events.say(&*scope.instance, EventReason::Joined, "Join", &note);
     Ok(Action::await_change())
 }
@@ -53,7 +53,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     let node = scope.cx.node(&scope.name());
     scope.status.record().node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
-    let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
+    let note = format!("the host is already a node of version {}; the operator adopted it unchanged", short(&version));
     scope.cx.events.say(&*scope.instance, EventReason::Adopted, "Join", &note);
     Ok(Action::await_change())
 }

@@ -1,7 +1,7 @@
 //! Events on the Node: effects of an operation that the node's owner notices, with the cause. `kubectl describe node` shows them to users who do not
 //! know instances and pools.
 
-use api::{GrantType, Operation, WindowsInstance};
+use api::{GrantType, Operation, WindowsInstance, services_version::short};
 use k8s_openapi::api::core::v1::Node;
 use kube::Resource as _;
 
@@ -57,7 +57,8 @@ pub(super) fn disturbing(scope: &Scope, begins: bool) {
 /// Returns the reason why an operation disturbs a node. `request` is the maintenance request of a user or the host.
 fn cause(operation: &Operation, instance: &WindowsInstance, request: Option<&str>) -> String {
     let pool = &instance.spec.pool_ref.name;
-    let (from, to) = (operation.from_version.as_deref(), operation.to_version.as_deref().unwrap_or("unknown"));
+    let from = operation.from_version.as_deref().map(short);
+    let to = short(operation.to_version.as_deref().unwrap_or("unknown"));
     match (operation.type_, from, request) {
         (GrantType::Update, ..) if operation.rolling_back => {
             format!("its new version does not work, and pool {pool} returns it to version {to}")

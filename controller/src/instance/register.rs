@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use api::{
     Step,
     names::{MANAGER_INSTANCE, key},
+    services_version::short,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -59,7 +60,7 @@ pub(super) async fn register(
     let what = match node {
         None => format!("waiting for the Node {} to appear", wanted.node_name),
         Some(node) => match ready(node) {
-            (true, ..) => format!("waiting for the host to follow version {} fully", wanted.version),
+            (true, ..) => format!("waiting until all services of the host follow version {}", short(&wanted.version)),
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };

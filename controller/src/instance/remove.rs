@@ -6,6 +6,7 @@ use api::{
     DeletionPolicy, Grant, GrantType, Operation, Step, UncleanHost, WindowsInstance, WindowsNodePool,
     host::{self, Body, Verb},
     names::{FINALIZER_INSTANCE, MANAGER_INSTANCE, key},
+    services_version::short,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -233,7 +234,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     }
     lift_cordon(scope).await?;
     let half = scope.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
-        let to = o.to_version.as_deref().unwrap_or_default();
+        let to = short(o.to_version.as_deref().unwrap_or_default());
         format!(
             "the host was released during a change to version {to}, at step {}: it is partly changed. Add it to a pool again to complete the change",
             o.step
@@ -322,7 +323,7 @@ async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
 
 async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     let note = if scope.status.host_key.is_some() {
-        "the host is no longer a node, and clean"
+        "the host is no longer a node, and the operator has removed its files and services"
     } else {
         "the operator put nothing on the host, so there was nothing to remove"
     };

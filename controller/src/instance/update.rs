@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{Disruption, Grant, GrantType, Operation, Step, names::key};
+use api::{Disruption, Grant, GrantType, Operation, Step, names::key, services_version::short};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::controller::Action;
 
@@ -332,14 +332,14 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
 fn completion_event(operation: &Operation, target: &Target) -> (EventReason, String) {
     match operation.type_ {
         _ if operation.rolling_back => {
-            (EventReason::RolledBack, format!("the node follows version {} again", target.version))
+            (EventReason::RolledBack, format!("the node follows version {} again", short(&target.version)))
         }
         GrantType::Reboot => (EventReason::Rebooted, "the host was restarted, and its node is Ready again".into()),
         GrantType::Maintenance => {
             (EventReason::MaintenanceEnded, "the maintenance is over, and the node is Ready again".into())
         }
         GrantType::Repair => (EventReason::Repaired, "the host was repaired, and its node is Ready again".into()),
-        _ => (EventReason::Updated, format!("the node follows version {}", target.version)),
+        _ => (EventReason::Updated, format!("the node follows version {}", short(&target.version))),
     }
 }
 
@@ -396,7 +396,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     }
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
-    let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
+    let note = format!("version {} does not work on this host, which returns to {}: {error}", short(&to), short(&back));
     node_events::say(scope, EventReason::RollingBack, "Update", &note);
     Ok(true)
 }

@@ -58,8 +58,8 @@ impl HostEvent {
             Self::Admitted => by("listed"),
             Self::Changed => by("its entry was changed"),
             Self::Dismissed { why, .. } => why.clone(),
-            Self::Returned => "its removal was revoked, and it stays a node".into(),
-            Self::Moved { to } => format!("pool {to} lists it now; it stays a node"),
+            Self::Returned => "its removal was cancelled; it remains a node".into(),
+            Self::Moved { to } => format!("pool {to} lists it now; it remains a node"),
         }
     }
 }
@@ -173,8 +173,8 @@ mod tests {
             (HostEvent::Admitted, None, "listed by the pool's own list".into()),
             (HostEvent::Changed, Some(&git), format!("its entry was changed by {at}")),
             (HostEvent::Dismissed { why: why(), revision: None }, Some(&git), why()),
-            (HostEvent::Returned, None, "its removal was revoked, and it stays a node".into()),
-            (HostEvent::Moved { to: "q".into() }, None, "pool q lists it now; it stays a node".into()),
+            (HostEvent::Returned, None, "its removal was cancelled; it remains a node".into()),
+            (HostEvent::Moved { to: "q".into() }, None, "pool q lists it now; it remains a node".into()),
         ] {
             assert_eq!(event.note(origin), expected);
         }

@@ -75,8 +75,9 @@ impl Naming {
     }
 }
 
-/// Excludes hosts without an instance that are already Nodes under another name: they would join a second time, and their pods would stay on the
-/// first Node. Reports each host with such a Node as a problem of its entry. Returns the time of the next check.
+/// Excludes new hosts that are already Nodes under another name, and reports each as a problem of its entry: they would join a second time, and
+/// their pods would stay on the first Node. Also excludes new hosts whose addresses are not known yet, without a report. Returns the time of the
+/// next check if a host was reported.
 pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, cx: &PoolContext) -> Option<Timestamp> {
     let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
     let hosts = resolved.hosts.values().map(|h| (h.name.clone(), canonical(&h.address)));

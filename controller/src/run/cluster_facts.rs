@@ -14,7 +14,7 @@ use crate::{
 /// Number of consecutive failed reads that are tolerated before pools report them: API servers restart.
 const TOLERATED: u32 = 1;
 
-/// Reads the facts at each interval until the operator stops.
+/// Reads the facts at each interval until the operator stops, stores them, and wakes all pools when the facts or their fault have changed.
 pub(crate) async fn follow(cx: Arc<Context>) {
     let (stop, interval) = (&cx.process.stop, cx.process.args.cluster_facts_interval);
     let (mut failed, mut stored) = (0, String::new());

@@ -120,7 +120,9 @@ impl OperatorNamespace {
         let name = &self.name;
         match &self.found {
             Found::Named | Found::Here | Found::Elsewhere => {
-                format!("kubectl -n {name} get pods -l app.kubernetes.io/name={COMPONENT}, and read the log of one")
+                format!(
+                    "run kubectl -n {name} get pods -l app.kubernetes.io/name={COMPONENT}, then kubectl -n {name} logs POD for one of them"
+                )
             }
             Found::Nowhere => {
                 "no namespace has a Deployment of the operator: install it (docs/guide/quick-start.md)".into()

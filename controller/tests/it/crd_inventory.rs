@@ -1,4 +1,4 @@
-//! Inventories of a pool that the API server accepts, and those that it refuses.
+//! Tests which inventories of a pool the API server accepts and which it refuses.
 
 use anyhow::Result;
 use serde_json::{Value, json};

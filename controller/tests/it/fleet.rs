@@ -257,7 +257,7 @@ impl World {
     /// Waits until an instance is a Ready node.
     pub(crate) async fn until_joined(&self, name: &str) -> Result<WindowsInstance> {
         self.until_instance(name, "is a Ready node", |i| {
-            !i.is_leaving() && has(&status(i).conditions, kind::READY, "True", "Succeeded")
+            !i.is_leaving() && conditions::is_true(&status(i).conditions, kind::READY)
         })
         .await
     }

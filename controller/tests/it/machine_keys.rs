@@ -165,7 +165,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
             told.is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
                     && c.message.starts_with("3 of 3 hosts accept an old key: old-0, old-1, old-2; old-0: Connect: ")
-                    && c.message.contains("events of its Machine openshift-machine-api/old-0 report whether")
+                    && c.message.contains("to see whether the Machine openshift-machine-api/old-0 is replaced")
             })
         })
         .await?;

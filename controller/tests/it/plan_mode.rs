@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use api::{PlannedHost, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions::kind};
+use api::{
+    PlannedHost, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, services_version::short,
+};
 use k8s_openapi::{
     api::{
         certificates::v1::CertificateSigningRequest,
@@ -250,7 +252,10 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     let said = plan(&world, By::Operator, &file(&pool(&hosts, "Apply", &plain))?, &[]).await?;
     ensure!(said.status == Some(0), "{said:?}");
     let version = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
-    ensure!(said.out == format!("{POOL}: nothing to do with 3 hosts; 3 unchanged; version {version}\n"), "{said:?}");
+    ensure!(
+        said.out == format!("{POOL}: nothing to do with 3 hosts; 3 unchanged; version {}\n", short(&version)),
+        "{said:?}"
+    );
 
     // Changes of every kind, reported first by the command, then by the pool.
     let all = |action: &'static str, disruption: &'static str, why: &'static str| -> Vec<[&'static str; 4]> {
@@ -388,7 +393,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
         ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
         ("nothing", "", &[], "it has no WindowsNodePool"),
         ("a field is missing", &good.replace("address", "addres"), &[], "spec.inventory.hosts[0]"),
-        ("the same pool twice", &format!("{good}---\n{good}"), &[], "the pool factory is defined twice"),
+        ("the same pool twice", &format!("{good}---\n{good}"), &[], "the WindowsNodePool factory is defined twice"),
         ("no such file", &good, &["--kubelet-config-patch", "/nowhere"], "/nowhere"),
         ("no such option", &good, &["--nonsense"], "--nonsense"),
     ] {

@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{GrantType, Step, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
+use api::{
+    GrantType, Step, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key,
+    services_version::short,
+};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -393,7 +396,7 @@ async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
     let last = status(&world.instance("restored").await?.context("no instance")?).last_operation;
     edit_status(world, "restored", json!({"currentVersion": r.from})).await?;
     let note = world.until_event("restored", "VersionCorrected").await?;
-    ensure!(note.contains(&r.from) && note.contains(&r.to), "{note}");
+    ensure!(note.contains(&short(&r.from)) && note.contains(&short(&r.to)), "{note}");
     let right = |i: &WindowsInstance| {
         let status = status(i);
         status.current_version.as_ref() == Some(&r.to) && status.operation.is_none() && i.open_grant().is_none()

@@ -139,7 +139,7 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
             status.operation.is_none()
                 && status.current_version.as_deref() == Some(good)
                 && status.failed_version.as_ref() == Some(&bad)
-                && has(&status.conditions, kind::READY, "True", "Succeeded")
+                && conditions::is_true(&status.conditions, kind::READY)
         })
         .await?;
     let up_to_date = conditions::find(&status(&instance).conditions, kind::UP_TO_DATE).cloned();
@@ -287,7 +287,7 @@ async fn containers_are_waited_for(world: &World) -> Result<()> {
 async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
     let given_up = |i: &WindowsInstance| {
         let status = status(i);
-        status.operation.is_none() && has(&status.conditions, kind::READY, "True", "Succeeded")
+        status.operation.is_none() && conditions::is_true(&status.conditions, kind::READY)
     };
     world.until_instance(blocked.name, "the drain is given up", given_up).await?;
     let node = world.node(blocked.name).await?.context("no Node")?;

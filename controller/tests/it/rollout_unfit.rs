@@ -71,7 +71,7 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
         let says = |i: &WindowsInstance| {
             let up_to_date = conditions::find(&status(i).conditions, kind::UP_TO_DATE).cloned();
             up_to_date.is_some_and(|c| c.message.contains("next try"))
-                && has(&status(i).conditions, kind::READY, "True", "Succeeded")
+                && has(&status(i).conditions, kind::READY, "True", reason)
         };
         let instance = world.until_instance(host.name(), "is Ready, and says why it is not changed", says).await?;
         ensure!(status(&instance).failed_version.is_none(), "the version is blamed: {:?}", status(&instance));

@@ -38,7 +38,7 @@ const SECTIONS: &[&str] = &[
     "## WindowsNodePoolsPoliciesMissing",
 ];
 
-/// Returns a command with names in place of its placeholders, and without its pipe: a search that finds nothing fails.
+/// Replaces the placeholders of a command with the names of this test. Removes the pipe, because `grep` fails if it finds nothing.
 fn command(line: &str) -> String {
     let command = line.split(" | ").next().unwrap_or_default();
     [("NAMESPACE", NAMESPACE), ("POOL", POOL), ("HOST", HOST), ("NODE", HOST)]

@@ -219,6 +219,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
         "h0 since 2026-01-15T01:55:00Z, being repaired",
         "(failed once; next try 2126-01-15T02:00:40Z)",
         "opens at 2026-01-15T01:55:00Z",
+        "its repair begins at 2126-01-15T01:55:00Z; begins at 2026-01-15T01:55:00Z",
     ] {
         let expression = format!("(await import('./app.js')).withAges('{message}', Date.parse('{now}'))");
         ensure!(browser.value(&expression).await? == json!(with_ages(message, now)), "{message}");

@@ -15,7 +15,7 @@ const MAX_USERNAME: usize = 104;
 pub struct Bad {
     /// Key of the entry.
     pub key: String,
-    /// Message with the fault, its location, and the remedy.
+    /// Message that begins with the key and describes the fault. For a faulty value, it also has the remedy.
     pub message: String,
 }
 

@@ -34,7 +34,7 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Returns the number of tunnels that were opened.
+    /// Returns the number of CONNECT requests with the right credentials.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }

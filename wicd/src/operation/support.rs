@@ -32,7 +32,7 @@ const MOST_OF_EVENTS: usize = 8 << 20;
 const MOST_OF_ALL: u64 = 48 << 20;
 /// Size that is reserved for the parts from Windows, in bytes: two kinds of events, and small parts.
 const MOST_OF_WINDOWS: u64 = 20 << 20;
-/// Maximum number of events of each query. A repeated problem leads to some thousand events a day.
+/// Maximum number of events of the System and the Application query. A repeated problem leads to some thousand events a day.
 const MOST_EVENTS: usize = 2000;
 /// Maximum depth of log directories: `C:\var\log\<service>\<file>`, and one more level.
 const DEPTH: usize = 3;

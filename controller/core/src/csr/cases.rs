@@ -30,7 +30,8 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Returns the claim of a test host. Most hosts have joined, one has not, and one is not proven. No host has the name `win-1x`.
+/// Returns the claim of a test host. `win-new` and `win-dark` have not joined. `win-dark`, `wmco-1` and `wmco-2` are not proven. No host has the
+/// name `win-1x`.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {

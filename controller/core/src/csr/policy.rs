@@ -343,7 +343,10 @@ fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec, claim: &Clai
     let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_CERTIFICATE_LIFE }.as_secs();
     // A request for a wicd certificate must set a lifetime, because the signer's default is one year.
     if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > most) {
-        return Err(Fault::new(Reason::RequestDenied, format!("expirationSeconds must be given and at most {most}")));
+        return Err(Fault::new(
+            Reason::RequestDenied,
+            format!("spec.expirationSeconds must be set, and must be at most {most} seconds"),
+        ));
     }
     Ok(())
 }

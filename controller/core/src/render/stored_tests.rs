@@ -64,7 +64,7 @@ fn what_is_wrong_is_refused() {
     let cases: [(&str, Spoil, &str); 11] = [
         ("nothing", |v| *v = json!({}), "cannot be read"),
         ("path of a file", |v| v["files"][0]["path"] = json!("../../etc/passwd"), "relative"),
-        ("destination", |v| v["files"][0]["destination"] = json!(r"D:\x"), "absolute"),
+        ("destination", |v| v["files"][0]["destination"] = json!(r"D:\x"), "must begin with C:"),
         ("hash", |v| v["files"][0]["sha256"] = json!("x"), "hex"),
         ("twice", |v| v["files"][1] = v["files"][0].clone(), "same destination"),
         ("too many files", |v| v["files"] = vec![v["files"][0].clone(); 1001].into(), "too many"),

@@ -104,7 +104,7 @@ impl Keys {
 /// Returns further remedies for a host that refuses every key.
 fn todo(instance: &WindowsInstance) -> String {
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
-    let machine = machine.map(|m| format!("; events of its Machine {m} report whether it is replaced"));
+    let machine = machine.map(|m| format!("; to see whether the Machine {m} is replaced, read its events"));
     format!("; or add the key that the host accepts to the list, after the first key{}", machine.unwrap_or_default())
 }
 
@@ -205,7 +205,7 @@ mod tests {
             (None, "Connect: add it; or add the key that the host accepts to the list, after the first key"),
             (
                 Some("ns/m"),
-                "Connect: add it; or add the key that the host accepts to the list, after the first key; events of its Machine ns/m report whether it is replaced",
+                "Connect: add it; or add the key that the host accepts to the list, after the first key; to see whether the Machine ns/m is replaced, read its events",
             ),
         ] {
             let mut member = member("a", Some("1"), Some(rotation.clone()));

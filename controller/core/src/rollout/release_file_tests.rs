@@ -131,7 +131,7 @@ fn hostile_files_are_refused() {
         ("no payload", with("/payloads", json!([])), "empty or too long"),
         ("two payloads", twice, "two for one version"),
         ("a path out", with(&format!("{first}/path"), json!("../../etc/passwd")), "must be relative"),
-        ("another drive", with(&format!("{first}/destination"), json!(r"D:\x")), "on C:"),
+        ("another drive", with(&format!("{first}/destination"), json!(r"D:\x")), "must begin with C:"),
         ("no settings", with("/references/0/configMap/metadata/annotations", json!({})), "lacks the settings"),
         ("no services", with("/references/0/configMap/data", json!({})), "what the release renders"),
         ("a reference", with("/references/0/configMap", json!("x")), "not the file release.json"),

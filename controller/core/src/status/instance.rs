@@ -127,7 +127,13 @@ pub fn describe(
             let is_told = failed_version.is_some() && !up_to_date;
             let beside = failed_now.or_else(|| is_told.then(|| message.clone())).map(|m| format!("; {m}"));
             let says_all = format!("{says}{}", beside.unwrap_or_default());
-            put(kind::READY, (*ready).into(), if *ready { Reason::Succeeded } else { Reason::NodeNotReady }, &says_all);
+            let reason = match &failures {
+                _ if !ready => Reason::NodeNotReady,
+                Some(failures) => failures.reason(),
+                None if is_told => Reason::UpdateFailed,
+                None => Reason::Succeeded,
+            };
+            put(kind::READY, (*ready).into(), reason, &says_all);
             put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }

@@ -4,6 +4,7 @@ use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{find, kind},
     names::{MANAGER_COMMAND, key},
+    services_version::short,
     text,
 };
 use jiff::Timestamp;
@@ -99,7 +100,8 @@ pub(super) fn approve(
         (None, Some(number), _) => approve_removals(pool, members, &status, leaving, number),
         (None, None, None) => refuse("nothing waits for an approval; see: kubectl windows-node-pools status"),
         (None, None, Some(version)) => refuse(format!(
-            "a version and a removal wait for an approval: name one with --version {version} or --removals {leaving}"
+            "a version and a removal wait for an approval: name one with --version {} or --removals {leaving}",
+            short(version)
         )),
     }
 }
@@ -110,16 +112,20 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str)
     let whole = waiting.into_iter().chain(before.as_deref()).find(|known| means(version, known));
     let version = whole.unwrap_or(version);
     match waiting {
-        _ if before.as_deref() == Some(version) => Ok(Change::none(format!("version {version} is approved already"))),
+        _ if before.as_deref() == Some(version) => {
+            Ok(Change::none(format!("version {} is approved already", short(version))))
+        }
         None => refuse("no version waits for an approval; see: kubectl windows-node-pools status"),
         Some(waiting) if waiting != version => {
-            refuse(format!("version {waiting} waits for an approval, not {}", text::line(version, MOST)))
+            refuse(format!("version {} waits for an approval, not {}", short(waiting), text::line(version, MOST)))
         }
         Some(_) => {
-            let before = before.as_ref().map_or_else(|| "no version".to_owned(), |before| format!("version {before}"));
-            let message = format!("{before} was approved; now version {version} is, and the rollout continues");
+            let before =
+                before.as_ref().map_or_else(|| "no version".to_owned(), |before| format!("version {}", short(before)));
+            let message =
+                format!("{before} was approved; now version {} is, and the rollout continues", short(version));
             let question =
-                format!("the rollout of version {version} continues on more nodes, which are drained for it");
+                format!("the rollout of version {} continues on more nodes, which are drained for it", short(version));
             Ok(Change::annotate(key::APPROVE, version, message).asks(question))
         }
     }
@@ -164,14 +170,16 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
             return refuse(format!("{until} has passed: name a time to come"));
         }
         (Some(_), Some(pause)) if pause.end().is_none() => {
-            return refuse("it is paused without an end, which would be shortened: resume it first, or leave it");
+            return refuse(
+                "it is paused without an end, and a time would end that pause: resume it first, then pause it until that time",
+            );
         }
         (Some(until), Some(pause)) if pause.end() == until.known() => {
             return Ok(Change::none(format!("it is {pause} already")));
         }
         (Some(until), _) => ("pausedUntil", json!(until), format!("paused until {until}")),
     };
-    let message = format!("{was}; now it is {after}. Nothing new begins; what has begun is finished");
+    let message = format!("{was}; now it is {after}. No operation begins, and those in progress are completed");
     let change = Change::new(json!({"spec": {"rollout": {field: value}}}), message);
     Ok(Change { warning: of_others(pool, &[field]), ..change })
 }

@@ -64,7 +64,7 @@ async fn what_others_change_meanwhile_stays() {
     let outcomes = done(&api, "pause factory").await;
     assert_eq!(
         outcomes[0].message,
-        "WindowsNodePool factory: it was not paused; now it is paused, until: kubectl windows-node-pools resume. Nothing new begins; what has begun is finished"
+        "WindowsNodePool factory: it was not paused; now it is paused, until: kubectl windows-node-pools resume. No operation begins, and those in progress are completed"
     );
     let patches = api.calls("PATCH", POOL);
     assert_eq!(patches.len(), 2, "the first was overtaken: {patches:?}");

@@ -47,7 +47,7 @@ pub(super) enum DocumentError {
     #[error("it has no WindowsNodePool")]
     Empty,
     /// Two pools have the same name.
-    #[error("the pool {name} is defined twice")]
+    #[error("the WindowsNodePool {name} is defined twice: rename or remove one of the definitions")]
     Twice {
         /// Name of the pool.
         name: String,
@@ -182,7 +182,10 @@ mod tests {
     fn each_pool_once() {
         let two = |b: &str| documents(&format!("{}---\n{}", pool("a"), pool(b))).unwrap();
         assert!(distinct(&two("b")).is_ok());
-        assert_eq!(distinct(&two("a")).unwrap_err().to_string(), "the pool a is defined twice");
+        assert_eq!(
+            distinct(&two("a")).unwrap_err().to_string(),
+            "the WindowsNodePool a is defined twice: rename or remove one of the definitions"
+        );
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! Plan of a pool as a table for users. Pure functions.
 
+use api::services_version::short;
 use std::fmt::Write as _;
 
 use super::Answer;
@@ -25,7 +26,7 @@ pub(super) fn text(answer: &Answer) -> String {
     let _ = match &answer.version {
         Some(version) => {
             let (summary, unchanged) = (&answer.summary, answer.unchanged);
-            writeln!(text, "{}: {summary}; {unchanged} unchanged; version {version}", answer.pool)
+            writeln!(text, "{}: {summary}; {unchanged} unchanged; version {}", answer.pool, short(version))
         }
         None => writeln!(text, "{}: {}", answer.pool, answer.summary),
     };

@@ -10,7 +10,7 @@ use kube::Client;
 use super::{Layout, live::Live, terminal};
 use crate::args::Status;
 
-/// Prints the tree whenever it has changed, until the program is interrupted.
+/// Prints the tree whenever it or a warning changes, and on a terminal at every refresh, until the program is interrupted or its output is closed.
 ///
 /// # Errors
 /// Fails when the watches of pools and hosts cannot be started, or nothing can be printed.

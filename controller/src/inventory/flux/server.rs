@@ -69,7 +69,7 @@ impl Servers {
     }
 }
 
-/// Returns a URL as it may be shown: scheme, host and path, without parts that could be a secret.
+/// Returns the parts of a URL that contain no secret: scheme, host, port and path.
 pub(crate) fn shown(text: &str) -> String {
     Url::parse(text).map_or_else(
         |_| "a URL that cannot be read".to_owned(),

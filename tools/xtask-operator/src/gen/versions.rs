@@ -25,8 +25,8 @@ const PROGRAMS: &str = "`controller/tests/it/node_programs.rs`";
 const HOSTS_TOML: &str = "`controller/tests/it/hosts_toml.rs`";
 /// Oldest version of Kubernetes with which each change is tested.
 const OLDEST: &str = KUBERNETES[KUBERNETES.len() - 1];
-/// Version of Kubernetes, day on which the smoke test last passed with it, and the seconds that it took, one line per version. The test writes the
-/// file if `RECORD_VERSIONS` names it, as in the nightly check.
+/// Version of Kubernetes and day on which the smoke test last passed with it, one line per version. The test writes the file if `RECORD_VERSIONS`
+/// names it, as in the nightly check.
 const SEEN: &str = include_str!("versions.tsv");
 
 /// Returns the page of versions.

@@ -157,7 +157,12 @@ impl<'a> View<'a> {
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
-            return set(Status::Unknown, Reason::Progressing, self.deletion());
+            let reason = match &self.trouble {
+                _ if self.pause.is_some() => Reason::Paused,
+                Some(trouble) => trouble.reason,
+                None => Reason::Progressing,
+            };
+            return set(Status::Unknown, reason, self.deletion());
         }
         let all = self.seen.list.hosts.len();
         let nodes = match groups.outdated.len() {
@@ -370,7 +375,12 @@ fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String
         (&groups.waiting, "waiting to join"),
     ] {
         if !names.is_empty() {
-            doing.push(format!("{} {verb}: {}", names.len(), first_names(names)));
+            let changes = if verb == "to be updated" && !seen.changes.is_empty() {
+                format!(" ({})", seen.changes)
+            } else {
+                String::new()
+            };
+            doing.push(format!("{} {verb}: {}{changes}", names.len(), first_names(names)));
         }
     }
     if groups.new > 0 {

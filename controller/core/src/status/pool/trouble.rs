@@ -132,9 +132,9 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: 
     match at {
         _ if candidate.held => ", not repaired: it is on hold".into(),
         _ if candidate.grant == Some(GrantType::Repair) => ", being repaired".into(),
-        Some(at) if at > now => format!(", repaired from {} on", shown(at)),
+        Some(at) if at > now => format!(", its repair begins at {}", shown(at)),
         _ if candidate.waits_until.is_some_and(|until| until > now) => {
-            format!(", the last attempt failed, next one {}", candidate.waits_until.map(shown).unwrap_or_default())
+            format!(", the last attempt failed, next try {}", candidate.waits_until.map(shown).unwrap_or_default())
         }
         Some(_) => ", waits for its turn to be repaired (provisioning.maxConcurrent)".into(),
         None => String::new(),

@@ -42,9 +42,10 @@ export function age(time, now = Date.now()) {
 
 /** Message with ages in place of its times, as in the command `status`. */
 export function withAges(message, now = Date.now()) {
-  return message.replace(/\b(since|next try) (\d{4}-[\dT:-]+Z)/g, (whole, word, time) => {
+  return message.replace(/\b(since|next try|begins at) (\d{4}-[\dT:-]+Z)/g, (whole, word, time) => {
     const isPast = Date.parse(time) <= now;
     if (word === "since") return isPast ? `for ${age(time, now)}` : whole;
+    if (word === "begins at") return isPast ? whole : `begins in ${age(time, now)}`;
     return isPast ? whole : `${word} in ${age(time, now)}`;
   });
 }

@@ -66,7 +66,7 @@ fn what_a_rollout_waits_for() {
 fn a_rollout_tells_what_it_does() {
     let (members, decision) = half_way(true);
     let s = described_in(&pool(3), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
-    let expected = "2 of 3 nodes Ready, 1 updated; h1: Drain, 2 pods left; 1 updating: h1; 1 to be updated: h2";
+    let expected = "2 of 3 nodes Ready, 1 updated; h1: Drain, 2 pods left; 1 updating: h1; 1 to be updated: h2 (kubelet's settings)";
     assert_eq!(find(&s.conditions, kind::READY).unwrap().message, expected);
     assert_eq!(s.versions, [VersionCount { version: VERSION.into(), nodes: 3 }]);
 }

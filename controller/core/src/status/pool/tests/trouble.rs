@@ -142,7 +142,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
         ),
         (
             of(&[not_ready("h0"), ready("h1")]),
-            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, repaired from 2027-01-01T03:20:30Z on",
+            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, its repair begins at 2027-01-01T03:20:30Z",
         ),
         (
             of(&[checked(not_ready("h0")), ready("h1")]),
@@ -156,7 +156,7 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
         (
             columns(&pool(2), &[failed("h0"), not_ready("h1")], &[conflict()], None),
             "False True: 0 of 2 nodes Ready; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50:12Z); not Ready: h1 since \
-             2027-01-01T03:10:30Z, repaired from 2027-01-01T03:20:30Z on; host h1: address 10.0.0.0 port 22 already belongs to h0",
+             2027-01-01T03:10:30Z, its repair begins at 2027-01-01T03:20:30Z; host h1: address 10.0.0.0 port 22 already belongs to h0",
         ),
         (
             columns(&pool(2), &[failed("h0"), ready("h1")], &[source], None),
