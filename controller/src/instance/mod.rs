@@ -357,7 +357,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
         return;
     }
     let before = scope.status.record().current_version.replace(follows.clone()).unwrap_or_default();
-    let note = format!("the host follows version {}, not the stored version {}", short(&follows), short(&before));
+    let note = format!("the host follows version {}, not the stored version {}", short(follows), short(&before));
     scope.cx.events.say(&*scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
 
