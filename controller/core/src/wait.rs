@@ -17,13 +17,13 @@ pub enum Cause {
     Hold,
     /// The pool is paused.
     Pause,
-    /// As many hosts as allowed are being set up.
+    /// Limit on hosts that are set up at once: it is used up.
     TurnToJoin,
-    /// As many hosts as allowed are being deconfigured.
+    /// Limit on hosts that are deconfigured at once: it is used up.
     TurnToLeave,
     /// The Machine of a host that is to be removed still exists.
     Machine,
-    /// As many of the pool's nodes as allowed are disrupted.
+    /// Limit on the pool's nodes that are disrupted at once: it is used up.
     Disruption,
     /// The change would lose settings of the legacy operator.
     LostSettings,

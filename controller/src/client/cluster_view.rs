@@ -178,7 +178,7 @@ impl ApiHealth {
         let ahead = self.machine.lock().agreed(MAX_SKEW)?;
         let direction = if ahead.is_positive() { "ahead" } else { "behind" };
         let message = format!(
-            "the clock of the operator's node is {} s {direction} of that of the API server, the operator uses the API server's time meanwhile: correct the time \
+            "the clock of the operator's node is {} s {direction} of that of the API server; the operator uses the API server's time meanwhile. Correct the time \
              service of that node, or of the API server",
             ahead.as_secs().unsigned_abs()
         );

@@ -191,6 +191,9 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
             if let Some(operation) = &mut scope.status.record().operation {
                 operation.drain = None;
             }
+            if blockers.is_empty() {
+                "no pod refused to leave: those that are left take long to end".clone_into(&mut blockers);
+            }
             return Err(StepError::DrainTimedOut { blockers });
         }
         State::Waiting | State::Refused => {}

@@ -323,7 +323,7 @@ async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
 
 async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     let note = if scope.status.host_key.is_some() {
-        "the host is no longer a node, and the operator has removed its files and services"
+        "the host is no longer a node, and what the operator installed on it is removed"
     } else {
         "the operator put nothing on the host, so there was nothing to remove"
     };

@@ -251,11 +251,10 @@ impl DesiredState {
         Some((PendingChange { version, disruption: change.disruption.max(least), services }, *sent))
     }
 
-    /// Returns the differences between the desired version and those that nodes follow, in words.
+    /// Returns the most disruptive change to the desired version, in words: the nodes may follow several versions.
     pub(super) fn changes(&self) -> String {
-        let all: BTreeSet<&str> =
-            self.changes.values().flat_map(|(change, _)| &change.why).map(String::as_str).collect();
-        all.into_iter().collect::<Vec<_>>().join(", ")
+        let changes = self.changes.values().map(|(change, _)| change);
+        changes.max_by_key(|change| (change.disruption, &change.why)).map(|c| c.why.join(", ")).unwrap_or_default()
     }
 
     /// Returns the reason why a node has to change, in words.

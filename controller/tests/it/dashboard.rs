@@ -1,6 +1,6 @@
 //! Queries of the dashboard, run by a real Prometheus that scrapes the operator.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use testbed::prometheus::Prometheus;
 
@@ -57,6 +57,19 @@ pub(crate) async fn shows_something(prometheus: &Prometheus) -> Result<()> {
     ensure!(empty.len() == EMPTY.len() + 2, "a panel and a variable name a metric that does not exist: {empty:?}");
     let broken = dashboard.replace("sum by (reason)", "sum by reason");
     ensure!(without_samples(prometheus, &broken).await.is_err(), "Prometheus takes a query that is none");
+    Ok(())
+}
+
+#[test]
+fn numbers_have_colours() -> Result<()> {
+    let dashboard: Value = serde_json::from_str(&installed()?)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?.iter();
+    let plain: Vec<_> = panels
+        .filter(|panel| panel["type"] == "stat" && panel["fieldConfig"]["defaults"]["thresholds"].is_null())
+        .map(|panel| &panel["title"])
+        .collect();
+    // It is a number of another number, and the next panels say what is wrong.
+    ensure!(plain == ["Nodes Ready"], "{plain:?}");
     Ok(())
 }
 

@@ -133,13 +133,15 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
     let canary = pool_status(&pool).failed_node_names.remove(0);
     let bad = pool_status(&pool).rollout.context("no rollout")?.to_version;
     ensure!(bad != good, "the version is the same: {good}");
+    // After a rollback of the whole pool, the node follows the version of its pool again.
+    let reason = if trial.action == "Rollback" { "Succeeded" } else { "UpdateFailed" };
     let instance = world
         .until_instance(&canary, "is as before", |i| {
             let status = status(i);
             status.operation.is_none()
                 && status.current_version.as_deref() == Some(good)
                 && status.failed_version.as_ref() == Some(&bad)
-                && conditions::is_true(&status.conditions, kind::READY)
+                && has(&status.conditions, kind::READY, "True", reason)
         })
         .await?;
     let up_to_date = conditions::find(&status(&instance).conditions, kind::UP_TO_DATE).cloned();
@@ -287,7 +289,7 @@ async fn containers_are_waited_for(world: &World) -> Result<()> {
 async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
     let given_up = |i: &WindowsInstance| {
         let status = status(i);
-        status.operation.is_none() && conditions::is_true(&status.conditions, kind::READY)
+        status.operation.is_none() && has(&status.conditions, kind::READY, "True", "Succeeded")
     };
     world.until_instance(blocked.name, "the drain is given up", given_up).await?;
     let node = world.node(blocked.name).await?.context("no Node")?;

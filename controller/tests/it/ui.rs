@@ -29,6 +29,15 @@ use crate::{
     transcripts::root,
 };
 
+/// JavaScript expression that is true if the page is wider than its window. A page may hide what sticks out, so that its own width says nothing.
+const TOO_WIDE: &str = "(() => { \
+    const root = document.documentElement, width = root.clientWidth; \
+    const scrolls = (node) => node && !node.matches('main') && \
+        (['auto', 'scroll'].includes(getComputedStyle(node).overflowX) || scrolls(node.parentElement)); \
+    return root.scrollWidth > width || [...document.querySelectorAll('main, main *')] \
+        .some((node) => node.getBoundingClientRect().right > width + 1 && !scrolls(node)); \
+})()";
+
 /// Chromium, driven by its WebDriver. Ends only with [`Browser::quit`], and not with the driver.
 struct Browser {
     session: String,
@@ -111,10 +120,9 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", phone).await.map(drop)
     }
 
-    /// Reports whether the page can be scrolled sideways.
+    /// Reports whether the page can be scrolled sideways, or something of it is cut off at the side. What has a bar of its own may be wider.
     async fn is_too_wide(&self) -> Result<bool> {
-        let is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
-        self.value(is_wide).await?.as_bool().context("no answer")
+        self.value(TOO_WIDE).await?.as_bool().context("no answer")
     }
 
     async fn theme(&self, scheme: &str) -> Result<()> {
@@ -299,6 +307,9 @@ async fn fit_a_phone(browser: &Browser, pages: &[PathBuf]) -> Result<()> {
         }
     }
     ensure!(wide.is_empty(), "these are wider than a phone: {wide:?}");
+    let table = "document.querySelector('main').insertAdjacentHTML('beforeend', '<div style=\"width: 999px\">x</div>')";
+    browser.value(table).await?;
+    ensure!(browser.is_too_wide().await?, "a page that is too wide is not found");
     Ok(())
 }
 

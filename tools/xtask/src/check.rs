@@ -70,7 +70,7 @@ const QUICK: &[Step] = &[("tests beside the code", || tests(&[BESIDE_THE_CODE], 
 const THOROUGH: &[Step] = &[
     ("tests", all_tests),
     ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
-    ("fuzz targets", || fuzz_targets(5)),
+    ("fuzz targets", || fuzz_targets(10)),
 ];
 
 /// Steps that take hours. Most repeat the checks of each change for longer. Others test the page of a large fleet, each version of

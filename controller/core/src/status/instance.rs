@@ -335,6 +335,24 @@ mod tests {
     }
 
     #[test]
+    fn a_ready_node_says_why_it_could_not_be_changed() {
+        for (failures, failed_version, up_to_date, expected) in [
+            (None, None, true, "Succeeded"),
+            (None, None, false, "Succeeded"),
+            (Some(twice()), None, false, "Unreachable"),
+            (None, Some("v2"), false, "UpdateFailed"),
+            (None, Some("v2"), true, "Succeeded"),
+        ] {
+            let failed_version = failed_version.map(str::to_owned);
+            let mut status = WindowsInstanceStatus { failures, failed_version, ..WindowsInstanceStatus::default() };
+            let node = Situation::Node { ready: true, says: "kubelet is posting ready status", up_to_date };
+            describe(&mut status, &node, Some(3), TODAY.parse().unwrap());
+            let ready = find(&status.conditions, kind::READY).unwrap();
+            assert_eq!((&*ready.status, &*ready.reason), ("True", expected), "{}", ready.message);
+        }
+    }
+
+    #[test]
     fn a_host_that_fails_for_long_is_failed_also_while_it_is_tried_again() {
         let working = Situation::Working { type_: GrantType::Provision, step: Step::Connect, what: "logging in" };
         for (count, stalls) in [(2, false), (3, true)] {

@@ -157,10 +157,10 @@ impl<'a> View<'a> {
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
-            let reason = match &self.trouble {
-                _ if self.pause.is_some() => Reason::Paused,
-                Some(trouble) => trouble.reason,
-                None => Reason::Progressing,
+            let reason = match (self.pause_of_leaving(), &self.trouble) {
+                (Some(_), _) => Reason::Paused,
+                (None, Some(trouble)) => trouble.reason,
+                (None, None) => Reason::Progressing,
             };
             return set(Status::Unknown, reason, self.deletion());
         }
@@ -212,10 +212,15 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Returns the pause that keeps leaving hosts, if any.
+    fn pause_of_leaving(&self) -> Option<Pause> {
+        self.pause.filter(|_| !self.groups.leaving.is_empty())
+    }
+
     /// Message about a pool that is being deleted: the current activity, and the pause or trouble that stops it.
     fn deletion(&self) -> String {
         let trouble = self.trouble.as_ref().map(|t| t.message.clone());
-        let pause = self.pause.filter(|_| !self.groups.leaving.is_empty()).map(|pause| {
+        let pause = self.pause_of_leaving().map(|pause| {
             let (until, off) = match pause.end() {
                 Some(end) => (format!(" until {}", Time::from(end)), "null"),
                 None => (String::new(), "false"),
@@ -360,26 +365,27 @@ fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     }
 }
 
+/// Returns a text in brackets, with a space before; empty for an empty text.
+fn in_brackets(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" ({text})") }
+}
+
 /// Current activity of the operator as text; empty if there is none.
 fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String {
     let first = groups.updating.first().or(groups.repairing.first()).and_then(|first| step_of(seen.members, first));
     let mut doing: Vec<String> = first.into_iter().collect();
-    for (names, verb) in [
-        (&groups.updating[..], "updating"),
-        (&groups.repairing, "being repaired"),
-        (&groups.staging, "staging"),
-        (to_update, "to be updated"),
-        (&groups.joining, "joining"),
-        (&groups.leaving, "leaving"),
-        (&groups.failing, "waiting to retry"),
-        (&groups.waiting, "waiting to join"),
+    let changes = in_brackets(seen.changes);
+    for (names, verb, changes) in [
+        (&groups.updating[..], "updating", ""),
+        (&groups.repairing, "being repaired", ""),
+        (&groups.staging, "staging", ""),
+        (to_update, "to be updated", &changes),
+        (&groups.joining, "joining", ""),
+        (&groups.leaving, "leaving", ""),
+        (&groups.failing, "waiting to retry", ""),
+        (&groups.waiting, "waiting to join", ""),
     ] {
         if !names.is_empty() {
-            let changes = if verb == "to be updated" && !seen.changes.is_empty() {
-                format!(" ({})", seen.changes)
-            } else {
-                String::new()
-            };
             doing.push(format!("{} {verb}: {}{changes}", names.len(), first_names(names)));
         }
     }
@@ -522,7 +528,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
         BlockedBy::Approval { .. } => {
             let name = pool.metadata.name.as_deref().unwrap_or_default();
             let act = Act::ApproveVersion(name, version);
-            let changes = if seen.changes.is_empty() { String::new() } else { format!(" ({})", seen.changes) };
+            let changes = in_brackets(seen.changes);
             waits(Cause::Approval, format!("{n} until version {}{changes} is approved: {act}", short(version)))
         }
         BlockedBy::Soaking { until } => waits(Cause::Soak, format!("{n} until {}", shown(*until))),

@@ -54,7 +54,7 @@ pub struct ObservedPool<'a> {
     pub decision: &'a Decision,
     /// Progress of the change to another version.
     pub course: &'a Progress,
-    /// Differences between the desired version and those that nodes follow, in words. Empty if they are unknown.
+    /// Differences between the desired version and the one from which it differs most, in words. Empty if they are unknown.
     pub changes: &'a str,
     /// State of the maintenance windows, or the fault of one.
     pub window: Result<&'a Windows, &'a WindowError>,

@@ -106,21 +106,29 @@ fn until(second: i64) -> Rollout {
     Rollout { paused_until: Some(Timestamp::from_second(second).unwrap().into()), ..Rollout::default() }
 }
 
-/// Returns the columns READY, DEGRADED and STATUS.
+/// Returns the columns READY and DEGRADED, with the message of READY.
 fn columns(
     pool: &WindowsNodePool,
     members: &[Member],
     problems: &[EntryError],
     keys: Option<KeyRotationStatus>,
 ) -> String {
-    let deleting = pool.metadata.deletion_timestamp.is_some();
-    let hosts = if deleting { 0 } else { pool.spec.hosts().len() };
-    let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(hosts, problems));
-    let status =
-        next(pool, &ObservedPool { deleting, keys, ..observed(&list, members, &decision, &course) }, None, now());
+    let status = status(pool, members, problems, keys);
     let of = |type_| find(&status.conditions, type_).unwrap();
     let (ready, degraded) = (of(kind::READY), of(kind::DEGRADED));
     format!("{} {}: {}", ready.status, degraded.status, ready.message)
+}
+
+fn status(
+    pool: &WindowsNodePool,
+    members: &[Member],
+    problems: &[EntryError],
+    keys: Option<KeyRotationStatus>,
+) -> WindowsNodePoolStatus {
+    let deleting = pool.metadata.deletion_timestamp.is_some();
+    let hosts = if deleting { 0 } else { pool.spec.hosts().len() };
+    let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(hosts, problems));
+    next(pool, &ObservedPool { deleting, keys, ..observed(&list, members, &decision, &course) }, None, now())
 }
 
 #[test]
@@ -262,8 +270,14 @@ fn a_paused_pool_that_is_being_deleted_reads_why_it_stays() {
         "Unknown False: being deleted; rollout.pausedUntil keeps its nodes until 1970-01-12T13:46:41Z: set it to null, or spec.deletionPolicy to \
          Orphan, so that they stay as they are; 1 leaving: h0"
     );
+    let reason = |pool: &WindowsNodePool, members: &[Member]| {
+        find(&status(pool, members, &[], None).conditions, kind::READY).unwrap().reason.clone()
+    };
+    assert_eq!(reason(&pool, std::slice::from_ref(&leaves)), "Paused");
+    assert_eq!(reason(&pool, &[]), "Progressing", "no host is left that the pause could keep");
     pool.spec.rollout = Some(until(1_000_000));
     assert_eq!(said(&pool), "Unknown False: being deleted; 1 leaving: h0");
+    assert_eq!(reason(&pool, std::slice::from_ref(&leaves)), "Progressing");
 }
 
 #[test]
