@@ -68,8 +68,7 @@ fn numbers_have_colours() -> Result<()> {
         .filter(|panel| panel["type"] == "stat" && panel["fieldConfig"]["defaults"]["thresholds"].is_null())
         .map(|panel| &panel["title"])
         .collect();
-    // It is a number of another number, and the next panels say what is wrong.
-    ensure!(plain == ["Nodes Ready"], "{plain:?}");
+    ensure!(plain.is_empty(), "{plain:?}");
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 
 mod boundaries;
 mod check;
+mod demo;
 mod deny;
 mod docs;
 mod fuzz;
@@ -75,7 +76,10 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Bench(task) => become_operator_task("bench", &task),
         Task::Boundaries(args) => boundaries::run(&args),
         Task::Check(args) => check::run(&args),
-        Task::Demo(task) => become_operator_task("demo", &task),
+        Task::Demo(task) => {
+            demo::build()?;
+            become_operator_task("demo", &task)
+        }
         Task::Deny(args) => deny::run(&args),
         Task::Dist(task) => become_operator_task("dist", &task),
         Task::Docs(args) => docs::run(&args),

@@ -2,6 +2,8 @@ module payload/cni
 
 go 1.26.0
 
+godebug default=go1.24
+
 tool (
 	github.com/containernetworking/plugins/plugins/ipam/host-local
 	github.com/containernetworking/plugins/plugins/main/windows/win-overlay

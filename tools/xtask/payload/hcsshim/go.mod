@@ -2,6 +2,8 @@ module payload/hcsshim
 
 go 1.26.0
 
+godebug default=go1.23
+
 tool github.com/Microsoft/hcsshim/cmd/containerd-shim-runhcs-v1
 
 require github.com/Microsoft/hcsshim v0.14.1 // indirect

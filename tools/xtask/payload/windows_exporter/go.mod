@@ -2,6 +2,8 @@ module payload/windows_exporter
 
 go 1.26.0
 
+godebug default=go1.22
+
 tool github.com/prometheus-community/windows_exporter
 
 require (
