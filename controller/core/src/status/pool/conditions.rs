@@ -324,7 +324,7 @@ impl<'a> View<'a> {
         let waits_for = self.held.as_ref().filter(|h| h.counts_as_progress()).map(Held::message);
         let act = (!self.act.is_empty()).then_some(self.act.as_str()).or(waits_for).filter(|_| self.pause.is_none());
         let Some(message) = asked_again.or(act) else { return Next::Remove };
-        let is_first = self.groups.failed.is_empty() && asked_again.is_none();
+        let is_first = self.groups.failed.is_empty() && self.groups.stuck.is_empty() && asked_again.is_none();
         let why = if is_first { Reason::Progressing } else { Reason::ProgressingWithRetry };
         set(Status::True, why, message)
     }

@@ -231,19 +231,61 @@ fn saying_it_twice_changes_nothing() {
 }
 
 #[test]
-fn counters() {
-    let members = [
-        member("h0", Phase::Ready),
-        member("h1", Phase::Failed),
-        member("h2", Phase::Joining),
-        member("h3", Phase::NotReady),
-    ];
-    let s = described(&pool(4), &members, &[]);
-    assert_eq!(
-        (s.hosts, s.ready_nodes, s.up_to_date_nodes, s.unavailable_nodes, s.failed_nodes, s.joining_nodes),
-        (4, 1, 1, 1, 1, 1)
-    );
-    assert_eq!(s.failed_node_names, ["h1"]);
+fn counters_include_only_hosts_that_stay() {
+    use Phase::{Failed, Joining, NotReady, Ready, Removing};
+    let leaving = |name, phase| {
+        let mut member = member(name, phase);
+        member.candidate.leaving = true;
+        member
+    };
+    let failing = || {
+        let mut member = leaving("h9", Failed);
+        let status = Arc::get_mut(&mut member.instance).unwrap().status.as_mut().unwrap();
+        status.failures.as_mut().unwrap().count = 3;
+        member
+    };
+    let no_failed: &[&str] = &[];
+    // Columns: hosts, members, and expected: the counters, the failed hosts, Degraded, Stalled.
+    for (hosts, members, counters, failed, degraded, stalled) in [
+        (
+            4,
+            vec![member("h0", Ready), member("h1", Failed), member("h2", Joining), member("h3", NotReady)],
+            [4, 1, 1, 1, 1, 1, 0],
+            &["h1"][..],
+            "1 of 4 failed: h1: Connect: no answer within 15 s; not Ready: h3",
+            false,
+        ),
+        (1, vec![member("h0", Ready), member("h9", Removing)], [1, 1, 1, 0, 0, 0, 1], no_failed, "", false),
+        (1, vec![member("h0", Ready), leaving("h9", NotReady)], [1, 1, 1, 0, 0, 0, 1], no_failed, "", false),
+        (
+            1,
+            vec![member("h0", Ready), failing()],
+            [1, 1, 1, 0, 0, 0, 1],
+            no_failed,
+            "1 not removed: h9: Connect: no answer within 15 s",
+            true,
+        ),
+        (
+            1,
+            vec![member("h0", Failed), failing()],
+            [1, 0, 0, 0, 1, 0, 1],
+            &["h0"],
+            "1 of 1 failed: h0: Connect: no answer within 15 s; 1 not removed: h9: Connect: no answer within 15 s",
+            true,
+        ),
+    ] {
+        let s = described(&pool(hosts), &members, &[]);
+        let joining_and_leaving = [s.joining_nodes, s.removing_nodes];
+        let seen = [s.hosts, s.ready_nodes, s.up_to_date_nodes, s.unavailable_nodes, s.failed_nodes];
+        assert_eq!([&seen[..], &joining_and_leaving].concat(), counters, "{degraded}");
+        assert_eq!(s.failed_node_names, failed, "{degraded}");
+        let message = &find(&s.conditions, kind::DEGRADED).unwrap().message;
+        assert_eq!(message, degraded);
+        let stalled_as = find(&s.conditions, kind::STALLED).map(|c| c.reason.as_str());
+        assert_eq!(stalled_as, stalled.then_some("NodesFailed"), "{degraded}");
+        let planned = planned(&pool(hosts), &[], hosts, &members, &[], None, now());
+        assert_eq!((planned.hosts, planned.unavailable_nodes), (s.hosts, s.unavailable_nodes), "{degraded}");
+    }
 }
 
 #[test]
