@@ -525,7 +525,7 @@ fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, n
         return waits(Cause::Window, format!("{n} for a maintenance window; {}", opens.unwrap_or_default()));
     }
     match &seen.course.gate.hold {
-        BlockedBy::Approval { .. } => {
+        BlockedBy::Approval => {
             let name = pool.metadata.name.as_deref().unwrap_or_default();
             let act = Act::ApproveVersion(name, version);
             let changes = in_brackets(seen.changes);

@@ -124,9 +124,7 @@ impl Groups {
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
             updated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_none()).len(),
             new: seen.list.hosts.len().saturating_sub(names(&|m| stays(m)).len()),
-            lasting: names(&|m| {
-                (failed(m) || stuck(m)) && failures(m).is_some_and(|failures| lasts(failures, now))
-            }),
+            lasting: names(&|m| (failed(m) || stuck(m)) && failures(m).is_some_and(|failures| lasts(failures, now))),
             failing: names(&|m| failing(m)),
             stuck: names(&|m| stuck(m)),
             failed: names(&|m| failed(m)),

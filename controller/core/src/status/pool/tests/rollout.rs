@@ -3,7 +3,7 @@
 use api::IntOrPercent;
 
 use super::*;
-use crate::rollout::grants::{Limits, decide};
+use crate::rollout::grants::{Limits, decide, tests::limits};
 
 /// Returns three nodes, of which two must be updated; `h1` is being updated if `moves`.
 fn half_way(moves: bool) -> (Vec<Member>, Decision) {
@@ -40,14 +40,19 @@ fn what_a_rollout_waits_for() {
     )
     .unwrap_err();
     let limit = |rolled_back| BlockedBy::FailureLimit { failed: 1, rolled_back };
-    let approval = BlockedBy::Approval { version: VERSION.into() };
     // Columns: name, update in progress, hold, window, and expected: Ready with its reason, Updated's reason, kstatus.
     for (name, moves, hold, window, expected) in [
         ("on its way", true, Free, Ok(&OPEN), "Unknown Progressing, Progressing, InProgress"),
         ("the next one has its turn", false, Free, Ok(&OPEN), "Unknown Progressing, Progressing, InProgress"),
         ("closed", false, Free, Ok(&closed), "Unknown WaitingForWindow, WaitingForWindow, InProgress"),
         ("closed, one is finished", true, Free, Ok(&closed), "Unknown Progressing, WaitingForWindow, InProgress"),
-        ("not approved", false, approval, Ok(&OPEN), "Unknown WaitingForApproval, WaitingForApproval, InProgress"),
+        (
+            "not approved",
+            false,
+            BlockedBy::Approval,
+            Ok(&OPEN),
+            "Unknown WaitingForApproval, WaitingForApproval, InProgress",
+        ),
         ("soaking", false, BlockedBy::Soaking { until: now() }, Ok(&OPEN), "Unknown Progressing, Waiting, InProgress"),
         ("failed", false, limit(false), Ok(&OPEN), "False FailureLimitReached, FailureLimitReached, Failed"),
         ("taken back", true, limit(true), Ok(&OPEN), "False FailureLimitReached, FailureLimitReached, Failed"),
@@ -160,19 +165,10 @@ fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
             let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
             let limits = Limits {
                 max_concurrent: 5,
-                max_pulling: 2,
                 max_unavailable: IntOrPercent::Int(max_unavailable),
-                paused: false,
-                orphan: false,
-                open: true,
-                order: api::Order::Name,
-                ignore_lost_after: None,
-                gate: UpdateLimit::default(),
-                remediation: api::RemediationType::None,
-                not_ready_after: std::time::Duration::MAX,
                 max_unhealthy: IntOrPercent::Percent(100),
-                others: None,
-                joins: true,
+                remediation: api::RemediationType::None,
+                ..limits()
             };
             let decision = decide(&candidates, &limits, now());
             assert!(!decision.changes.is_empty(), "nothing is granted");
