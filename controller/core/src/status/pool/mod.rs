@@ -4,6 +4,7 @@ mod blocked;
 mod conditions;
 mod events;
 mod groups;
+mod held;
 mod trouble;
 mod windows;
 

@@ -165,7 +165,8 @@ fn refused(seen: &ObservedPool<'_>) -> Option<Trouble> {
     Some(Trouble::new(first.reason, format!("{}{}", first.message, more(number))))
 }
 
-fn more(n: usize) -> String {
+/// Text about the further ones of `n` faults of which the first is named.
+pub(super) fn more(n: usize) -> String {
     if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() }
 }
 
