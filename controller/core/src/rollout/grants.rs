@@ -360,7 +360,6 @@ impl<'a> Plan<'a> {
     /// Returns the cause that uses up the budget of unavailable nodes, while no working node is being changed. A node that has just come back is no
     /// cause: its slot becomes free by itself.
     fn used_up(&self) -> Option<UsedUp> {
-        let is_granted = |(type_, disruption)| disturbs(type_, disruption);
         let is_granted = |s: &Candidate| {
             let (type_, disruption) = self.decided_grant(s);
             disturbs(type_, disruption)

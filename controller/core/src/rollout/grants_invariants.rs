@@ -1,6 +1,9 @@
 //! Invariants of every decision about grants, independently of the tested code.
 
-use super::*;
+use super::{
+    world::{leaves, write},
+    *,
+};
 
 /// Reports whether a node counts against the budget of unavailable nodes, independently of the tested code.
 fn takes_one(candidate: &Candidate) -> bool {

@@ -101,7 +101,7 @@ impl<'a> Plan<'a> {
                 let reserved = if granted || candidate.follows_abandoned_version { 0 } else { reserved };
                 if fits && room > reserved && self.is_free(candidate) && self.charge(candidate, wanted.disruption) {
                     room -= 1;
-                    let PendingChange { version, disruption, services } = wanted.clone();
+                    let PendingChange { version, disruption, services } = (*wanted).clone();
                     let (version, disruption) = (Some(version), Some(disruption));
                     self.give(candidate, Granting { version, disruption, services, ..GrantType::Update.into() });
                 }
