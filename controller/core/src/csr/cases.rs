@@ -11,7 +11,7 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 use proptest::prelude::*;
 
-#[path = "denied_cases.rs"]
+#[path = "denied_tests.rs"]
 mod denied;
 
 use super::{

@@ -1,8 +1,8 @@
 //! Walks of simulated pools: hosts do what happens to them, and users change their minds.
 
-#[path = "grants_invariants.rs"]
+#[path = "grants_invariants_tests.rs"]
 mod invariants;
-#[path = "grants_world.rs"]
+#[path = "grants_world_tests.rs"]
 mod world;
 
 use api::{FailureAction, RolloutStatus, RolloutStep};
