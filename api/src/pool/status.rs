@@ -43,7 +43,7 @@ pub struct WindowsNodePoolStatus {
     /// Ready nodes that follow the desired version.
     #[serde(default)]
     pub up_to_date_nodes: i32,
-    /// Nodes that have joined and are not available now.
+    /// Nodes that have joined and are not available now, without those that leave.
     #[serde(default)]
     pub unavailable_nodes: i32,
     /// Hosts that are being joined.
@@ -55,7 +55,7 @@ pub struct WindowsNodePoolStatus {
     /// Hosts that are being removed or wait for removal.
     #[serde(default)]
     pub removing_nodes: i32,
-    /// Hosts whose last attempt failed and that wait for the next.
+    /// Hosts whose last attempt failed and that wait for the next, without those that leave.
     #[serde(default)]
     pub failed_nodes: i32,
     /// Number of further nodes that the operator may disrupt now.
@@ -98,7 +98,7 @@ pub struct WindowsNodePoolStatus {
     /// longer exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_stay: bool,
-    /// Some of the hosts that failed, sorted.
+    /// Some of the hosts that failed, sorted, without those that leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub failed_node_names: Vec<String>,

@@ -1,6 +1,4 @@
-//! Waits of hosts and pools: the cause, the event that ends the wait, and the message. Pure.
-//!
-//! Each reported wait is a [`Wait`]: it has a cause, and each cause has an event that ends the wait and reconciles the waiting object.
+//! Waits of hosts and pools: the cause, and the message about what ends the wait. Pure.
 
 use api::{Pause, Reason, act::Act, names::key};
 
@@ -62,27 +60,6 @@ pub enum Hold {
     Unreadable,
 }
 
-/// Source of the event that ends a wait and reconciles the waiting object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The pool's spec or one of its annotations changes.
-    Pool,
-    /// Instances or Nodes of the pool change.
-    Hosts,
-    /// The Machine is deleted.
-    Machine,
-    /// The list of hosts changes.
-    List,
-    /// Another pool or its host list changes.
-    OtherPools,
-    /// The other operator is gone.
-    OtherOperator,
-    /// The policies are applied.
-    Policies,
-    /// A point in time is reached.
-    Time,
-}
-
 impl Cause {
     /// All causes of waits.
     pub const ALL: [Self; 23] = [
@@ -134,22 +111,6 @@ impl Cause {
             Self::Removal(Hold::Empty | Hold::Nameless | Hold::TooMany) => Reason::RemovalBlocked,
             Self::Removal(Hold::Machines) => Reason::MachinesRemain,
             Self::Removal(Hold::Unreadable) => Reason::OtherPoolsUnreadable,
-        }
-    }
-
-    /// Returns the event that ends the wait.
-    pub fn ended_by(self) -> End {
-        match self {
-            Self::Plan | Self::Pause | Self::LostSettings | Self::Approval => End::Pool,
-            Self::OtherOperator => End::OtherOperator,
-            Self::Policies => End::Policies,
-            Self::Hold | Self::TurnToJoin | Self::TurnToLeave | Self::Disruption | Self::Cordon | Self::NotWorking => {
-                End::Hosts
-            }
-            Self::Machine | Self::Removal(Hold::Machines) => End::Machine,
-            Self::Window | Self::Soak => End::Time,
-            Self::OtherPool | Self::Removal(Hold::Pending | Hold::Unreadable) => End::OtherPools,
-            Self::Removal(Hold::Missing | Hold::Empty | Hold::Nameless | Hold::TooMany) => End::List,
         }
     }
 
@@ -274,11 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_listed_once_and_has_an_end() {
+    fn each_cause_is_listed_once() {
         for (i, cause) in Cause::ALL.iter().enumerate() {
             assert_eq!(Cause::ALL.iter().position(|c| c == cause), Some(i), "{cause:?} is listed twice");
-            let waits_for_time = cause.ended_by() == End::Time;
-            assert_eq!(waits_for_time, matches!(cause, Cause::Window | Cause::Soak), "{cause:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use api::OnTimeout;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::time::timeout_at;
@@ -10,7 +11,6 @@ use tokio::time::timeout_at;
 use super::error::DrainError;
 use super::evict::{self, Target};
 use super::pass::{Pass, SLOW_RETRY, key, order};
-use wnp_core::drain::OnTimeout;
 use wnp_core::drain::answer::{self, Answer, Refusal};
 use wnp_core::drain::classify::{EvictionDecision, EvictionKey, likeness};
 

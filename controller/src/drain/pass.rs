@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use api::OnTimeout;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -17,7 +18,7 @@ use super::{Drain, Drainer, Progress, State, cordon, take_cordon, volumes};
 use wnp_core::drain::classify::{EvictionDecision, Facts, Rules, Skip, Treatment, classify, daemon_set};
 use wnp_core::drain::cordon::{Cordon, is_cordoned};
 use wnp_core::drain::put_back::{PutBack, put_back};
-use wnp_core::drain::{OnTimeout, Options, elapsed};
+use wnp_core::drain::{Options, elapsed};
 
 /// Wait between passes during [`PATIENCE`]. Afterwards, [`SLOW_RETRY`] applies.
 const RETRY: Duration = Duration::from_secs(5);

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use wnp_core::drain::{Behavior, OnTimeout, Rule, classify::DRAIN_LABEL};
+use wnp_core::drain::classify::DRAIN_LABEL;
 
 use super::*;
 use crate::fake_api::{FakeApi, failure, list, success};
-use api::names::key::CORDONED_BY;
+use api::{PodBehavior, PodRule, names::key::CORDONED_BY};
 
 const NODE: &str = "/api/v1/nodes/win-1";
 const PODS: &str = "/api/v1/pods";
@@ -348,14 +348,14 @@ async fn an_unreachable_node_is_not_waited_for() {
 
 #[tokio::test]
 async fn lower_orders_leave_first() {
-    let rule = |app: &str, behavior, order| Rule {
-        pod_selector: serde_json::from_value(json!({ "matchLabels": { "pod": app } })).unwrap(),
+    let rule = |app: &str, behavior, order| PodRule {
+        selector: serde_json::from_value(json!({ "matchLabels": { "pod": app } })).unwrap(),
         namespace_selector: serde_json::from_value(json!({ "matchLabels": { "team": "a" } })).unwrap(),
         behavior,
-        order,
+        order: Some(order),
     };
     let mut bed = Bed::new(&[pod("late"), pod("plain"), pod("runs")]);
-    bed.options.rules = vec![rule("late", Behavior::Drain, 1), rule("runs", Behavior::WaitCompleted, 0)];
+    bed.options.rules = vec![rule("late", PodBehavior::Drain, 1), rule("runs", PodBehavior::WaitCompleted, 0)];
     bed.api.on(
         "GET",
         "/api/v1/namespaces/shop",

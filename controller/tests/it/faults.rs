@@ -62,11 +62,15 @@ impl Case<'_> {
         self.world.until(self.name, &format!("{type_}={status}, {reason}"), is_so).await
     }
 
-    /// Waits until the first host has failed, and its pool reports it.
+    /// Waits until the first host has failed, and its pool names it.
     async fn until_failed(&self, reason: &str) -> Result<()> {
         let failed = |i: &_| status(i).failures.is_some_and(|f| f.last_reason == reason);
-        self.world.until_instance(&self.host(), reason, failed).await?;
-        self.world.until(self.name, "its pool says so", |p| pool_status(p).failed_nodes == 1).await
+        let host = self.host();
+        self.world.until_instance(&host, reason, failed).await?;
+        let names_it = |p: &_| {
+            find(&pool_status(p).conditions, kind::DEGRADED).is_some_and(|c| c.message.contains(&format!("{host}: ")))
+        };
+        self.world.until(self.name, "its pool names it", names_it).await
     }
 
     async fn is_mended(&self, what: &str) -> Result<()> {

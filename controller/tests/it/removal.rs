@@ -321,7 +321,10 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.empty("lost").await?;
     let message = world.until_failed("lost", "Unreachable").await?;
     ensure!(message.starts_with("Deconfigure: "), "{message}");
-    world.until("lost", "the pool reports it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
+    let is_named = |p: &WindowsNodePool| {
+        conditions::find(&pool_status(p).conditions, kind::DEGRADED).is_some_and(|c| c.message.contains("removed: lost: "))
+    };
+    world.until("lost", "the pool reports it", is_named).await?;
 
     world.annotate("lost", key::ABANDON, "true").await?;
     world

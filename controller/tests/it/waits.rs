@@ -126,7 +126,7 @@ impl<'a> Subject<'a> {
     }
 
     async fn woken<F: Future<Output = bool>>(&self, goes: impl Fn() -> F) -> Result<()> {
-        let what = format!("{:?} ({:?}) has ended, and what waited goes on", self.cause, self.cause.ended_by());
+        let what = format!("{:?} has ended, and what waited goes on", self.cause);
         if let Err(error) = deployment::within(WOKEN, &what, goes).await {
             anyhow::bail!("{error}\n{}", self.world.show().await);
         }

@@ -170,8 +170,8 @@ struct Fault {
 }
 
 impl Fault {
-    fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+    fn denied(message: impl Into<String>) -> Self {
+        Self { reason: Reason::RequestDenied, message: message.into() }
     }
 }
 

@@ -48,23 +48,40 @@ pub fn is_decided(csr: &CertificateSigningRequest) -> bool {
     condition || status.certificate.is_some()
 }
 
-pub(super) fn assess(
-    spec: &CertificateSigningRequestSpec,
-    request: &Request,
-    claims: &dyn Fn(&str) -> Option<Claim>,
-    operator_user: &str,
-) -> Assessment {
-    if let Some(assessment) = renewal(spec, request, claims, operator_user) {
+/// Request to assess, with its circumstances.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub spec: &'a CertificateSigningRequestSpec,
+    /// Parsed `spec.request`.
+    pub request: &'a Request,
+    /// Lookup of the claim of a node name.
+    pub claims: &'a dyn Fn(&str) -> Option<Claim>,
+    /// User name of the operator.
+    pub operator_user: &'a str,
+}
+
+impl Asked<'_> {
+    fn user(&self) -> &str {
+        self.spec.username.as_deref().unwrap_or_default()
+    }
+
+    fn is_in_group(&self, wanted: &str) -> bool {
+        self.spec.groups.iter().flatten().any(|group| group == wanted)
+    }
+}
+
+pub(super) fn assess(asked: Asked<'_>) -> Assessment {
+    if let Some(assessment) = renewal(asked) {
         return assessment;
     }
     // Invalid requests that concern a Node without an instance are left to WMCO or a user.
     let of_unclaimed = Cell::new(false);
     let claimed = |node: &str| {
-        let found = claims(node)?;
+        let found = (asked.claims)(node)?;
         of_unclaimed.set(of_unclaimed.get() | found.unclaimed);
         (!found.unclaimed).then_some(found)
     };
-    match assess_claimed(spec, request, &claimed, operator_user) {
+    match assess_claimed(Asked { claims: &claimed, ..asked }) {
         Assessment::Wrong(_) if of_unclaimed.get() => Assessment::NotOurs,
         assessment => assessment,
     }
@@ -72,18 +89,13 @@ pub(super) fn assess(
 
 /// Assesses a renewal that a Node requests with its own user while its host is not proven. `None` if the request is not such a renewal, or
 /// follows the general rules.
-fn renewal(
-    spec: &CertificateSigningRequestSpec,
-    request: &Request,
-    claims: &dyn Fn(&str) -> Option<Claim>,
-    operator_user: &str,
-) -> Option<Assessment> {
-    let kind = Kind::of_signer(&spec.signer_name)?;
-    let node = spec.username.as_deref()?.strip_prefix(kind.user_prefix())?;
-    let claim = claims(node).filter(|claim| claim.renews && claim.node_name == node)?;
+fn renewal(asked: Asked<'_>) -> Option<Assessment> {
+    let kind = Kind::of_signer(&asked.spec.signer_name)?;
+    let node = asked.user().strip_prefix(kind.user_prefix())?;
+    let claim = (asked.claims)(node).filter(|claim| claim.renews && claim.node_name == node)?;
     let open = |message: String| Assessment::Open { message, node: Some(node.to_owned()) };
-    match check(spec, request, claims, operator_user) {
-        Ok((kind, of)) if of.node_name == node => Some(match unproven_name(request, &of) {
+    match check(asked) {
+        Ok((kind, of)) if of.node_name == node => Some(match unproven_name(asked.request, &of) {
             None => Assessment::Right { kind, node: of.node_name },
             Some(name) => {
                 open(format!("{name} is not reported by Node {node} alone: approve the request if it is the host's"))
@@ -95,16 +107,11 @@ fn renewal(
 }
 
 /// Assesses a request for a host that has an instance.
-fn assess_claimed(
-    spec: &CertificateSigningRequestSpec,
-    request: &Request,
-    claims: &dyn Fn(&str) -> Option<Claim>,
-    operator_user: &str,
-) -> Assessment {
-    if !is_ours(spec, request, claims) || is_bootstrap_of_unproven(spec, request, claims) {
+fn assess_claimed(asked: Asked<'_>) -> Assessment {
+    if !is_ours(asked) || is_bootstrap_of_unproven(asked) {
         return Assessment::NotOurs;
     }
-    match check(spec, request, claims, operator_user) {
+    match check(asked) {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
             let message = format!(
@@ -112,7 +119,7 @@ fn assess_claimed(
             );
             Assessment::Open { message, node: None }
         }
-        Ok((kind, claim)) => match unproven_name(request, &claim) {
+        Ok((kind, claim)) => match unproven_name(asked.request, &claim) {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
@@ -133,36 +140,35 @@ pub fn hosts_of(
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,
 ) -> BTreeSet<String> {
-    let asked = RefCell::new(BTreeSet::new());
+    let hosts = RefCell::new(BTreeSet::new());
     let recording = |node: &str| {
         let found = claims(node);
         if found.is_some() {
-            asked.borrow_mut().insert(node.to_owned());
+            hosts.borrow_mut().insert(node.to_owned());
         }
         found
     };
-    assess(spec, request, &recording, operator_user);
-    asked.into_inner()
+    assess(Asked { spec, request, claims: &recording, operator_user });
+    hosts.into_inner()
 }
 
 /// Reports whether a request claims to come from a host, rightly or not. Look-alikes (another case, text after the name) count as claims.
-fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn Fn(&str) -> Option<Claim>) -> bool {
+fn is_ours(asked: Asked<'_>) -> bool {
     let kubelet = Kind::KubeletClient.user_prefix();
     let wicd = Kind::WicdClient.user_prefix();
     let claimed = |name: &str| {
         let name = name.to_ascii_lowercase();
         let host: &str =
             name.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '.')).next().unwrap_or("");
-        !host.is_empty() && claims(host).is_some()
+        !host.is_empty() && (asked.claims)(host).is_some()
     };
-    let user = spec.username.as_deref().unwrap_or_default();
-    let to_kubelet_signer =
-        matches!(Kind::of_signer(&spec.signer_name), Some(Kind::KubeletClient | Kind::KubeletServing));
+    let signed = Kind::of_signer(&asked.spec.signer_name);
+    let to_kubelet_signer = matches!(signed, Some(Kind::KubeletClient | Kind::KubeletServing));
 
-    user.starts_with(wicd)
-        || (to_kubelet_signer && user.strip_prefix(kubelet).is_some_and(claimed))
-        || request.organisations.iter().any(|o| o.eq_ignore_ascii_case(Kind::WicdClient.organisation()))
-        || request.common_names.iter().any(|cn| {
+    asked.user().starts_with(wicd)
+        || (to_kubelet_signer && asked.user().strip_prefix(kubelet).is_some_and(claimed))
+        || asked.request.organisations.iter().any(|o| o.eq_ignore_ascii_case(Kind::WicdClient.organisation()))
+        || asked.request.common_names.iter().any(|cn| {
             let cn = cn.to_ascii_lowercase();
             cn.starts_with(wicd) || cn.strip_prefix(kubelet).is_some_and(claimed)
         })
@@ -170,52 +176,35 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
 
 /// Reports whether a bootstrap user asks for a host that is neither proven nor joined. The requester may be another machine with that name, for
 /// which the issuer of the bootstrap token has an approver.
-fn is_bootstrap_of_unproven(
-    spec: &CertificateSigningRequestSpec,
-    request: &Request,
-    claims: &dyn Fn(&str) -> Option<Claim>,
-) -> bool {
-    let [name] = request.common_names.as_slice() else { return false };
-    let claim = name.strip_prefix(Kind::KubeletClient.user_prefix()).and_then(claims);
-    is_bootstrap(spec) && claim.is_some_and(|claim| !claim.proven && !claim.joined)
-}
-
-fn is_bootstrap(spec: &CertificateSigningRequestSpec) -> bool {
-    let user = spec.username.as_deref().unwrap_or_default();
-    let in_group = spec.groups.iter().flatten().any(|group| group == BOOTSTRAP_GROUP);
-    (user.starts_with(BOOTSTRAP_USER_PREFIX) && in_group) || user == OPENSHIFT_BOOTSTRAPPER
+fn is_bootstrap_of_unproven(asked: Asked<'_>) -> bool {
+    let [name] = asked.request.common_names.as_slice() else { return false };
+    let claim = name.strip_prefix(Kind::KubeletClient.user_prefix()).and_then(asked.claims);
+    let has_token = asked.user().starts_with(BOOTSTRAP_USER_PREFIX) && asked.is_in_group(BOOTSTRAP_GROUP);
+    (has_token || asked.user() == OPENSHIFT_BOOTSTRAPPER) && claim.is_some_and(|claim| !claim.proven && !claim.joined)
 }
 
 /// Checks all rules, first those that do not depend on the host.
-fn check(
-    spec: &CertificateSigningRequestSpec,
-    request: &Request,
-    claims: &dyn Fn(&str) -> Option<Claim>,
-    operator_user: &str,
-) -> Result<(Kind, Claim), Fault> {
+fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
+    let Asked { spec, request, claims, .. } = asked;
     if let Some(fault) = &request.fault {
         return Err(fault.clone());
     }
+    let unknown = |message: String| Fault { reason: Reason::UnknownHost, message };
     let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {
-        Fault::new(
-            Reason::RequestDenied,
-            format!("signer {} does not issue certificates of Windows hosts", quoted(&spec.signer_name)),
-        )
+        let signer = quoted(&spec.signer_name);
+        Fault::denied(format!("signer {signer} does not issue certificates of Windows hosts"))
     })?;
     let node = check_subject(kind, request)?;
     let claim = claims(node).filter(|claim| claim.node_name == node).ok_or_else(|| {
-        Fault::new(
-            Reason::UnknownHost,
-            format!("no pool has a host for node {}: add it to a WindowsNodePool first", quoted(node)),
-        )
+        unknown(format!("no pool has a host for node {}: add it to a WindowsNodePool first", quoted(node)))
     })?;
-    check_requester(kind, spec, &claim, operator_user)?;
+    check_requester(kind, asked, &claim)?;
     check_usages(kind, spec, request)?;
     check_names(kind, request, &claim)?;
     check_lifetime(kind, spec, &claim)?;
     if claim.ended {
-        let message = format!("host {} is being removed and has no pods left: it needs no certificate", quoted(node));
-        return Err(Fault::new(Reason::UnknownHost, message));
+        let node = quoted(node);
+        return Err(unknown(format!("host {node} is being removed and has no pods left: it needs no certificate")));
     }
     Ok((kind, claim))
 }
@@ -225,60 +214,44 @@ fn check_subject(kind: Kind, request: &Request) -> Result<&str, Fault> {
     let prefix = kind.user_prefix();
     let [common_name] = request.common_names.as_slice() else {
         let count = request.common_names.len();
-        return Err(Fault::new(
-            Reason::RequestDenied,
-            format!("the subject must have one common name and has {count}"),
-        ));
+        return Err(Fault::denied(format!("the subject must have one common name and has {count}")));
     };
     let node = common_name.strip_prefix(prefix).filter(|node| !node.is_empty()).ok_or_else(|| {
         let (found, signer) = (quoted(common_name), kind.signer_name());
-        Fault::new(Reason::RequestDenied, format!("common name {found} must be {prefix}<node> for signer {signer}"))
+        Fault::denied(format!("common name {found} must be {prefix}<node> for signer {signer}"))
     })?;
     if request.organisations != [kind.organisation()] {
         let found = quoted(&request.organisations.join(", "));
         let wanted = kind.organisation();
-        return Err(Fault::new(Reason::RequestDenied, format!("the organisations {found} must be {wanted} alone")));
+        return Err(Fault::denied(format!("the organisations {found} must be {wanted} alone")));
     }
     Ok(node)
 }
 
-fn check_requester(
-    kind: Kind,
-    spec: &CertificateSigningRequestSpec,
-    claim: &Claim,
-    operator_user: &str,
-) -> Result<(), Fault> {
-    let user = spec.username.as_deref().unwrap_or_default();
-    let in_group = |wanted: &str| spec.groups.iter().flatten().any(|group| group == wanted);
-    let node = &claim.node_name;
-
+fn check_requester(kind: Kind, asked: Asked<'_>, claim: &Claim) -> Result<(), Fault> {
+    let (user, node) = (asked.user(), &claim.node_name);
     if user.strip_prefix(kind.user_prefix()) == Some(node) {
         let groups = [kind.organisation(), AUTHENTICATED];
-        return match groups.into_iter().find(|group| !in_group(group)) {
-            Some(group) => {
-                Err(Fault::new(Reason::RequestDenied, format!("requester {} is not in group {group}", quoted(user))))
-            }
+        return match groups.into_iter().find(|group| !asked.is_in_group(group)) {
+            Some(group) => Err(Fault::denied(format!("requester {} is not in group {group}", quoted(user)))),
             None => Ok(()),
         };
     }
-    if kind != Kind::KubeletServing && !operator_user.is_empty() && user == operator_user {
+    if kind != Kind::KubeletServing && !asked.operator_user.is_empty() && user == asked.operator_user {
         return Ok(());
     }
     if kind == Kind::WicdClient && claim.legacy_daemon.as_deref() == Some(user) {
         return Ok(());
     }
     let (found, what) = (quoted(user), kind.as_str());
-    Err(Fault::new(
-        Reason::RequestDenied,
-        format!("requester {found} may not ask for the {what} certificate of node {node}"),
-    ))
+    Err(Fault::denied(format!("requester {found} may not ask for the {what} certificate of node {node}")))
 }
 
 /// Checks that the usages are `digital signature` and the kind's purpose, with or without `key encipherment`, and that the extensions agree with
 /// them.
 fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Request) -> Result<(), Fault> {
     let purpose = kind.purpose();
-    let wrong = |message: String| Err(Fault::new(Reason::RequestDenied, message));
+    let wrong = |message: String| Err(Fault::denied(message));
     let mut usages: BTreeSet<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     usages.remove("key encipherment");
     if usages != BTreeSet::from(["digital signature", purpose]) {
@@ -295,7 +268,7 @@ fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Requ
 }
 
 fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault> {
-    let wrong = |message: String| Err(Fault::new(Reason::RequestDenied, message));
+    let wrong = |message: String| Err(Fault::denied(message));
     let names = match (&request.alternative_names, kind) {
         (None, Kind::KubeletClient | Kind::WicdClient) => return Ok(()),
         (Some(_), Kind::KubeletClient | Kind::WicdClient) => {
@@ -316,10 +289,7 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
             AlternativeName::Dns(dns) => format!("DNS name {}", quoted(dns)),
             AlternativeName::Ip(ip) => format!("IP address {ip}"),
         };
-        return Err(Fault::new(
-            Reason::RequestDenied,
-            format!("{foreign} is not proven to belong to node {}", claim.node_name),
-        ));
+        return Err(Fault::denied(format!("{foreign} is not proven to belong to node {}", claim.node_name)));
     }
     Ok(())
 }
@@ -343,10 +313,7 @@ fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec, claim: &Clai
     let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_CERTIFICATE_LIFE }.as_secs();
     // A request for a wicd certificate must set a lifetime, because the signer's default is one year.
     if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > most) {
-        return Err(Fault::new(
-            Reason::RequestDenied,
-            format!("spec.expirationSeconds must be set, and must be at most {most} seconds"),
-        ));
+        return Err(Fault::denied(format!("spec.expirationSeconds must be set, and must be at most {most} seconds")));
     }
     Ok(())
 }

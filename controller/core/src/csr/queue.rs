@@ -6,7 +6,7 @@ use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, apimachinery
 
 use super::{
     Claim, Kind, Verdict,
-    policy::{Assessment, assess, is_decided},
+    policy::{Asked, Assessment, assess, is_decided},
     request::Request,
 };
 
@@ -25,7 +25,7 @@ pub fn verdict(
     if is_decided(csr) {
         return Verdict::NotOurs;
     }
-    match assess(&csr.spec, request, claims, operator_user) {
+    match assess(Asked { spec: &csr.spec, request, claims, operator_user }) {
         Assessment::NotOurs => Verdict::NotOurs,
         Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
         Assessment::Open { message, node } => Verdict::Wait { message, node },
@@ -59,8 +59,8 @@ impl Outstanding {
         operator_user: &str,
     ) -> Option<String> {
         let place = place(csr);
-        let assessment =
-            if is_finished(csr) { Assessment::NotOurs } else { assess(&csr.spec, request, claims, operator_user) };
+        let asked = Asked { spec: &csr.spec, request, claims, operator_user };
+        let assessment = if is_finished(csr) { Assessment::NotOurs } else { assess(asked) };
         if let Assessment::Right { kind, node } = assessment {
             self.queues.entry((kind, node.clone())).or_default().insert(place.clone());
             self.places.insert(place.1.clone(), (kind, node, place));

@@ -1,6 +1,5 @@
 //! Parser of PKCS #10 requests, which are untrusted.
 
-use api::Reason;
 use std::net::IpAddr;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -83,7 +82,7 @@ impl Request {
     pub fn read(pem: &[u8]) -> Self {
         std::panic::catch_unwind(|| Self::parse(pem)).unwrap_or_else(|_| {
             let mut request = Self::default();
-            request.fault(Reason::RequestDenied, "cannot be parsed");
+            request.fault("cannot be parsed");
             request
         })
     }
@@ -91,30 +90,30 @@ impl Request {
     fn parse(pem: &[u8]) -> Self {
         let mut request = Self::default();
         if pem.len() > MAX_BYTES {
-            request.fault(Reason::RequestDenied, format!("has more than {MAX_BYTES} bytes"));
+            request.fault(format!("has more than {MAX_BYTES} bytes"));
             return request;
         }
         let Some((der, clean)) = decode_pem(pem) else {
-            request.fault(Reason::RequestDenied, "is not a PEM block of type CERTIFICATE REQUEST");
+            request.fault("is not a PEM block of type CERTIFICATE REQUEST");
             return request;
         };
         if !clean {
-            request.fault(Reason::RequestDenied, "must be exactly one PEM block with nothing around it");
+            request.fault("must be exactly one PEM block with nothing around it");
         }
         // The parser below accepts encodings that the signer's parser rejects, and the two must never read different requests.
         if !is_strict_der(&der) {
-            request.fault(Reason::RequestDenied, "is not in DER");
+            request.fault("is not in DER");
         } else if !has_pkcs10_structure(&der) {
-            request.fault(Reason::RequestDenied, "has other parts than a PKCS #10 certificate request");
+            request.fault("has other parts than a PKCS #10 certificate request");
         }
         match X509CertificationRequest::from_der(&der) {
             Ok((rest, parsed)) => {
                 if !rest.is_empty() {
-                    request.fault(Reason::RequestDenied, "has bytes after the request");
+                    request.fault("has bytes after the request");
                 }
                 request.fill(&parsed);
             }
-            Err(_) => request.fault(Reason::RequestDenied, "is not a PKCS #10 certificate request"),
+            Err(_) => request.fault("is not a PKCS #10 certificate request"),
         }
         request
     }
@@ -131,7 +130,7 @@ impl Request {
         let is_alone = |signature: Vec<Element<'_>>| matches!(signature.as_slice(), [only] if only.tag == BIT_STRING);
         let modern = SIGNATURE_ALGORITHMS.iter().filter_map(signature).any(is_alone);
         if !modern || parsed.signature_value.unused_bits != 0 || parsed.verify_signature().is_err() {
-            self.fault(Reason::RequestDenied, "is not signed by its own key with ECDSA or RSA and SHA-2");
+            self.fault("is not signed by its own key with ECDSA or RSA and SHA-2");
         }
         let mut extension_requests = 0;
         for attribute in info.iter_attributes() {
@@ -140,35 +139,32 @@ impl Request {
                     extension_requests += 1;
                     self.read_extensions(&wanted.extensions);
                 }
-                _ => self.fault(Reason::RequestDenied, format!("has the attribute {}", attribute.oid)),
+                _ => self.fault(format!("has the attribute {}", attribute.oid)),
             }
         }
         if extension_requests > 1 {
-            self.fault(Reason::RequestDenied, "has more than one list of extensions");
+            self.fault("has more than one list of extensions");
         }
     }
 
     fn read_subject(&mut self, subject: &X509Name<'_>) {
         for rdn in subject.iter() {
             if rdn.iter().count() != 1 {
-                self.fault(Reason::RequestDenied, "has a subject with several values in one part");
+                self.fault("has a subject with several values in one part");
             }
             for attribute in rdn.iter() {
                 // Programs decode other string types differently, so each could read another name.
                 if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
-                    self.fault(Reason::RequestDenied, "has a subject that is not plain text");
+                    self.fault("has a subject that is not plain text");
                 }
                 let oid = attribute.attr_type();
                 let (is_common, is_organisation) = (*oid == OID_X509_COMMON_NAME, *oid == OID_X509_ORGANIZATION_NAME);
                 if !is_common && !is_organisation {
-                    self.fault(
-                        Reason::RequestDenied,
-                        format!("has the subject attribute {oid}: only CN and O may be there"),
-                    );
+                    self.fault(format!("has the subject attribute {oid}: only CN and O may be there"));
                     continue;
                 }
                 if self.common_names.len() + self.organisations.len() == MAX_NAMES {
-                    self.fault(Reason::RequestDenied, format!("has a subject of more than {MAX_NAMES} names"));
+                    self.fault(format!("has a subject of more than {MAX_NAMES} names"));
                     return;
                 }
                 let names = if is_common { &mut self.common_names } else { &mut self.organisations };
@@ -197,21 +193,18 @@ impl Request {
             false
         };
         if !allowed {
-            self.fault(
-                Reason::RequestDenied,
-                "must have a key of ECDSA P-256, ECDSA P-384 or RSA with 2048 to 8192 bits",
-            );
+            self.fault("must have a key of ECDSA P-256, ECDSA P-384 or RSA with 2048 to 8192 bits");
         }
     }
 
     fn read_extensions(&mut self, extensions: &[X509Extension<'_>]) {
         for (index, extension) in extensions.iter().enumerate() {
             if extensions[..index].iter().any(|earlier| earlier.oid == extension.oid) {
-                self.fault(Reason::RequestDenied, format!("has the extension {} twice", extension.oid));
+                self.fault(format!("has the extension {} twice", extension.oid));
             }
             match extension.parsed_extension() {
                 ParsedExtension::SubjectAlternativeName(names) if names.general_names.len() > MAX_NAMES => {
-                    self.fault(Reason::RequestDenied, format!("has more than {MAX_NAMES} subject alternative names"));
+                    self.fault(format!("has more than {MAX_NAMES} subject alternative names"));
                 }
                 ParsedExtension::SubjectAlternativeName(names) => {
                     self.alternative_names =
@@ -235,15 +228,15 @@ impl Request {
                     });
                 }
                 ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
-                    self.fault(Reason::RequestDenied, "asks for a certificate authority");
+                    self.fault("asks for a certificate authority");
                 }
-                _ => self.fault(Reason::RequestDenied, format!("asks for the extension {}", extension.oid)),
+                _ => self.fault(format!("asks for the extension {}", extension.oid)),
             }
         }
     }
 
-    fn fault(&mut self, reason: Reason, what: impl AsRef<str>) {
-        self.fault.get_or_insert_with(|| Fault::new(reason, format!("the certificate request {}", what.as_ref())));
+    fn fault(&mut self, what: impl AsRef<str>) {
+        self.fault.get_or_insert_with(|| Fault::denied(format!("the certificate request {}", what.as_ref())));
     }
 }
 

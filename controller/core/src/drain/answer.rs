@@ -126,111 +126,86 @@ mod tests {
     fn every_answer_of_the_eviction_handler() {
         let budget_cause = |text: &str| json!([{ "reason": "DisruptionBudget", "message": text }]);
         let violates = "Cannot evict pod as it would violate the pod's disruption budget.";
-        let cases = [
+        let used_up = budget_cause("The disruption budget cart needs 3 healthy pods and has 3 currently");
+        let unseen = budget_cause("The disruption budget cart is still being processed by the server.");
+        let terminating =
+            json!([{ "reason": "NamespaceTerminating", "message": "namespace shop is being terminated" }]);
+        let (negative, behind) =
+            ("pdb disruptions allowed is negative", "DisruptedPods map too big - too many evictions not confirmed");
+        let forbidden = "pods \"cart\" is forbidden: User \"op\" cannot create";
+        let contended = "couldn't update PodDisruptionBudget \"cart\" due to conflicts";
+        let two = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        let overloaded = "the API server is overloaded";
+        let budget = |after, blocker: &str| retry(after, blocker, Refusal::Budget);
+        let server = |after, blocker: &str| retry(after, blocker, Refusal::Server);
+        let overload = |after| retry(after, overloaded, Refusal::Overload);
+        let needs_user = Answer::NeedsUser {
+            blocker: "more than one budget selects it, which eviction does not support; \
+                      change the selectors so that one budget does"
+                .into(),
+        };
+        for (name, code, message, details, expected) in [
             (
                 "budget used up",
-                status(
-                    429,
-                    violates,
-                    json!({ "causes": budget_cause("The disruption budget cart needs 3 healthy pods and has 3 currently") }),
-                ),
-                retry(None, "budget cart needs 3 healthy pods and has 3", Refusal::Budget),
+                429,
+                violates,
+                Some(json!({ "causes": used_up })),
+                budget(None, "budget cart needs 3 healthy pods and has 3"),
             ),
             (
                 "budget not seen by its controller yet",
-                status(
-                    429,
-                    violates,
-                    json!({ "retryAfterSeconds": 10, "causes": budget_cause("The disruption budget cart is still being processed by the server.") }),
-                ),
-                retry(Some(10), "budget cart is still being processed by the server", Refusal::Budget),
+                429,
+                violates,
+                Some(json!({ "retryAfterSeconds": 10, "causes": unseen })),
+                budget(Some(10), "budget cart is still being processed by the server"),
             ),
             (
                 "a budget text of a later version is kept as it is",
-                status(429, violates, json!({ "causes": budget_cause("no disruption today") })),
-                retry(None, "no disruption today", Refusal::Budget),
+                429,
+                violates,
+                Some(json!({ "causes": budget_cause("no disruption today") })),
+                budget(None, "no disruption today"),
             ),
             (
                 "priority and fairness",
-                status(429, "too many requests, please try again later.", json!({ "retryAfterSeconds": 1 })),
-                retry(Some(1), "the API server is overloaded", Refusal::Overload),
+                429,
+                "try again later.",
+                Some(json!({ "retryAfterSeconds": 1 })),
+                overload(Some(1)),
             ),
-            (
-                "a wait of a day is cut",
-                status(429, "", json!({ "retryAfterSeconds": 86_400 })),
-                retry(Some(60), "the API server is overloaded", Refusal::Overload),
-            ),
-            ("pod is gone", status(404, "pods \"cart\" not found", Value::Null), Answer::Gone),
+            ("a wait of a day is cut", 429, "", Some(json!({ "retryAfterSeconds": 86_400 })), overload(Some(60))),
+            ("pod is gone", 404, "pods \"cart\" not found", None, Answer::Gone),
             (
                 "another pod of that name, pod ran",
-                status(409, "the UID in the precondition (a) does not match the UID in record (b).", Value::Null),
+                409,
+                "the UID in the precondition (a) does not match the UID in record (b).",
+                None,
                 Answer::Gone,
             ),
             (
                 "another pod of that name, pod was pending",
-                status(409, "Precondition failed: UID in precondition: a, UID in object meta: b", Value::Null),
+                409,
+                "Precondition failed: UID in precondition: a, UID in object meta: b",
+                None,
                 Answer::Gone,
             ),
-            (
-                "pod changed meanwhile",
-                status(409, "the object has been modified", Value::Null),
-                retry(None, "the object has been modified", Refusal::Server),
-            ),
+            ("pod changed meanwhile", 409, "it has been modified", None, server(None, "it has been modified")),
             (
                 "namespace is being deleted",
-                status(
-                    403,
-                    "unable to create new content",
-                    json!({ "causes": [{ "reason": "NamespaceTerminating", "message": "namespace shop is being terminated" }] }),
-                ),
+                403,
+                "unable to create new content",
+                Some(json!({ "causes": terminating })),
                 Answer::Terminating,
             ),
-            (
-                "budget status is negative",
-                status(403, "pdb disruptions allowed is negative", Value::Null),
-                retry(Some(20), "pdb disruptions allowed is negative", Refusal::Budget),
-            ),
-            (
-                "budget's controller is behind",
-                status(403, "DisruptedPods map too big - too many evictions not confirmed", Value::Null),
-                retry(Some(20), "DisruptedPods map too big - too many evictions not confirmed", Refusal::Budget),
-            ),
-            (
-                "no permission",
-                status(403, "pods \"cart\" is forbidden: User \"op\" cannot create", Value::Null),
-                Answer::Forbidden("pods \"cart\" is forbidden: User \"op\" cannot create".into()),
-            ),
-            (
-                "two budgets",
-                status(
-                    500,
-                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-                    Value::Null,
-                ),
-                Answer::NeedsUser {
-                    blocker: "more than one budget selects it, which eviction does not support; \
-                              change the selectors so that one budget does"
-                        .into(),
-                },
-            ),
-            (
-                "a webhook is down",
-                status(500, "failed calling webhook", Value::Null),
-                retry(None, "failed calling webhook", Refusal::Server),
-            ),
-            (
-                "budget contended",
-                status(
-                    504,
-                    "couldn't update PodDisruptionBudget \"cart\" due to conflicts",
-                    json!({ "retryAfterSeconds": 10 }),
-                ),
-                retry(Some(10), "couldn't update PodDisruptionBudget \"cart\" due to conflicts", Refusal::Server),
-            ),
-            ("bad request", status(400, "not an Eviction", Value::Null), Answer::Error("not an Eviction".into())),
-        ];
-        for (name, status, expected) in cases {
-            assert_eq!(read(&status), expected, "{name}");
+            ("budget status is negative", 403, negative, None, budget(Some(20), negative)),
+            ("budget's controller is behind", 403, behind, None, budget(Some(20), behind)),
+            ("no permission", 403, forbidden, None, Answer::Forbidden(forbidden.into())),
+            ("two budgets", 500, two, None, needs_user),
+            ("a webhook is down", 500, "failed calling webhook", None, server(None, "failed calling webhook")),
+            ("budget contended", 504, contended, Some(json!({ "retryAfterSeconds": 10 })), server(Some(10), contended)),
+            ("bad request", 400, "not an Eviction", None, Answer::Error("not an Eviction".into())),
+        ] {
+            assert_eq!(read(&status(code, message, details.into())), expected, "{name}");
         }
     }
 

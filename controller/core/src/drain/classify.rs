@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::{PodBehavior, PodRule};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 
-use super::{Behavior, InvalidRule, Options, Rule};
+use super::{InvalidRule, Options};
 
 /// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Takes precedence over any rule.
 pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
@@ -29,18 +30,12 @@ pub struct Facts {
 }
 
 /// Treatment of one pod by the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Treatment {
     /// Action on the pod.
-    pub behavior: Behavior,
+    pub behavior: PodBehavior,
     /// Order of the pod: lower orders leave first.
     pub order: i32,
-}
-
-impl Default for Treatment {
-    fn default() -> Self {
-        Self { behavior: Behavior::Drain, order: 0 }
-    }
 }
 
 /// Verdict on one pod.
@@ -137,17 +132,17 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision
     let treatment = label_treatment(pod).unwrap_or(facts.rule);
     let order = treatment.order;
     match treatment.behavior {
-        Behavior::Skip => EvictionDecision::Skip(Skip::Rule),
+        PodBehavior::Skip => EvictionDecision::Skip(Skip::Rule),
         _ if deletion.is_some() => EvictionDecision::Terminating { order },
-        Behavior::WaitCompleted if !is_finished(pod) => EvictionDecision::WaitCompleted { order },
-        Behavior::Drain | Behavior::WaitCompleted => EvictionDecision::Evict { order, warnings },
+        PodBehavior::WaitCompleted if !is_finished(pod) => EvictionDecision::WaitCompleted { order },
+        PodBehavior::Drain | PodBehavior::WaitCompleted => EvictionDecision::Evict { order, warnings },
     }
 }
 
 fn label_treatment(pod: &Pod) -> Option<Treatment> {
     let behavior = match pod.labels().get(DRAIN_LABEL)?.as_str() {
-        "skip" => Behavior::Skip,
-        "wait-completed" => Behavior::WaitCompleted,
+        "skip" => PodBehavior::Skip,
+        "wait-completed" => PodBehavior::WaitCompleted,
         _ => return None,
     };
     Some(Treatment { behavior, order: 0 })
@@ -198,15 +193,16 @@ impl Rules {
     ///
     /// # Errors
     /// [`InvalidRule`] for the first rule with an invalid selector.
-    pub fn compile(rules: &[Rule]) -> Result<Self, InvalidRule> {
-        let compile = |(index, rule): (usize, &Rule)| {
-            let selector = |selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
-                Selector::try_from(selector.clone()).map_err(|error| InvalidRule { index, message: error.0 })
+    pub fn compile(rules: &[PodRule]) -> Result<Self, InvalidRule> {
+        let compile = |(index, rule): (usize, &PodRule)| {
+            let selector = |selector: &Option<LabelSelector>| {
+                Selector::try_from(selector.clone().unwrap_or_default())
+                    .map_err(|error| InvalidRule { index, message: error.0 })
             };
             Ok(Compiled {
-                pods: selector(&rule.pod_selector)?,
+                pods: selector(&rule.selector)?,
                 namespaces: selector(&rule.namespace_selector)?,
-                treatment: Treatment { behavior: rule.behavior, order: rule.order },
+                treatment: Treatment { behavior: rule.behavior, order: rule.order.unwrap_or(0) },
             })
         };
         rules.iter().enumerate().map(compile).collect::<Result<_, _>>().map(Self)
@@ -298,118 +294,66 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table of cases")]
-    fn the_filter() {
-        const LEAVES: EvictionDecision = EvictionDecision::Terminating { order: 0 };
-        use Skip::{DaemonSet, DeletedLongAgo, Mirror, Rule as ByRule};
+    fn pods_are_classified_in_the_order_of_kubectl_drain() {
+        use EvictionDecision::{Refuse, Skip as Skips, Terminating, WaitCompleted};
+        use Skip::{DaemonSet, DeletedLongAgo, Mirror, Rule};
         let evict = |warnings: &[&'static str]| EvictionDecision::Evict { order: 0, warnings: warnings.to_vec() };
-        let facts = Facts {
-            now: NOW.parse().unwrap(),
-            daemon_set_exists: true,
-            rule: Treatment::default(),
-            skip_deleted_after: None,
-        };
+        let leaves = Terminating { order: 0 };
+        let now: Timestamp = NOW.parse().unwrap();
+        let facts = Facts { now, daemon_set_exists: true, rule: Treatment::default(), skip_deleted_after: None };
         let orphan = Facts { daemon_set_exists: false, ..facts };
         let impatient = Facts { skip_deleted_after: Some(Duration::from_mins(1)), ..facts };
         let rule = |behavior, order| Facts { rule: Treatment { behavior, order }, ..facts };
+        let skips = |order| rule(PodBehavior::Skip, order);
+        let drains = |order| rule(PodBehavior::Drain, order);
+        let lets_run = |order| rule(PodBehavior::WaitCompleted, order);
         let free = Options::default();
         let strict = Options { delete_empty_dir_data: false, evict_unmanaged: false, ..Options::default() };
-        let refused = EvictionDecision::Refuse("");
         let data = "the data in its emptyDir volumes is deleted";
         let unmanaged = "no controller recreates it";
+        let no_set = "its DaemonSet does not exist; no controller recreates it";
+        let owned_by = |owner: Value| pod(json!({ "metadata": { "ownerReferences": [owner] } }));
+        let of_other_api = owned_by(owner("DaemonSet", "apps.kruise.io/v1"));
+        let of_node = owned_by(json!({ "kind": "Node", "apiVersion": "v1", "name": "o", "uid": "u" }));
+        let leaving_since = |time: &str| pod(deleted(&format!("2026-11-21T{time}Z")));
+        let first = EvictionDecision::Evict { order: -3, warnings: vec![] };
         let cases = vec![
             ("plain", pod(json!({})), facts, &strict, evict(&[])),
-            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, EvictionDecision::Skip(DaemonSet)),
+            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, Skips(DaemonSet)),
             ("of a DaemonSet, finished", with(&[of_daemon_set(), finished()]), facts, &strict, evict(&[])),
-            (
-                "of another API's DaemonSet",
-                pod(json!({ "metadata": { "ownerReferences": [owner("DaemonSet", "apps.kruise.io/v1")] } })),
-                facts,
-                &strict,
-                evict(&[]),
-            ),
-            ("orphan of a DaemonSet", pod(of_daemon_set()), orphan, &strict, refused.clone()),
-            (
-                "orphan of a DaemonSet, forced",
-                pod(of_daemon_set()),
-                orphan,
-                &free,
-                evict(&["its DaemonSet does not exist; no controller recreates it"]),
-            ),
-            ("orphan of a DaemonSet, leaving", with(&[of_daemon_set(), deleted(NOW)]), orphan, &strict, LEAVES),
-            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, EvictionDecision::Skip(Mirror)),
-            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, EvictionDecision::Skip(Mirror)),
-            ("emptyDir", pod(empty_dir()), facts, &strict, refused.clone()),
+            ("of another API's DaemonSet", of_other_api, facts, &strict, evict(&[])),
+            ("orphan of a DaemonSet", pod(of_daemon_set()), orphan, &strict, Refuse("")),
+            ("orphan of a DaemonSet, forced", pod(of_daemon_set()), orphan, &free, evict(&[no_set])),
+            ("orphan of a DaemonSet, leaving", with(&[of_daemon_set(), deleted(NOW)]), orphan, &strict, leaves.clone()),
+            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, Skips(Mirror)),
+            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, Skips(Mirror)),
+            ("emptyDir", pod(empty_dir()), facts, &strict, Refuse("")),
             ("emptyDir, allowed", pod(empty_dir()), facts, &free, evict(&[data])),
             ("emptyDir, finished", with(&[empty_dir(), finished()]), facts, &strict, evict(&[])),
-            ("emptyDir, leaving", with(&[empty_dir(), deleted(NOW)]), facts, &strict, LEAVES),
-            ("no controller", pod(bare()), facts, &strict, refused.clone()),
-            (
-                "an owner that is no controller",
-                pod(
-                    json!({ "metadata": { "ownerReferences": [{ "kind": "Node", "apiVersion": "v1", "name": "o", "uid": "u" }] } }),
-                ),
-                facts,
-                &strict,
-                refused.clone(),
-            ),
+            ("emptyDir, leaving", with(&[empty_dir(), deleted(NOW)]), facts, &strict, leaves.clone()),
+            ("no controller", pod(bare()), facts, &strict, Refuse("")),
+            ("an owner that is no controller", of_node, facts, &strict, Refuse("")),
             ("no controller, allowed", pod(bare()), facts, &free, evict(&[unmanaged])),
             ("no controller, finished", with(&[bare(), finished()]), facts, &strict, evict(&[])),
             ("all warnings", with(&[bare(), empty_dir()]), facts, &free, evict(&[data, unmanaged])),
-            ("leaving", pod(deleted("2026-11-21T11:00:00Z")), facts, &free, LEAVES),
-            (
-                "leaving for too long",
-                pod(deleted("2026-11-21T11:58:59Z")),
-                impatient,
-                &free,
-                EvictionDecision::Skip(DeletedLongAgo),
-            ),
-            ("leaving for not too long", pod(deleted("2026-11-21T11:59:00Z")), impatient, &free, LEAVES),
-            ("leaving, grace still runs", pod(deleted("2026-11-21T12:30:00Z")), impatient, &free, LEAVES),
-            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, EvictionDecision::Skip(ByRule)),
-            (
-                "rule skips one that leaves",
-                pod(deleted(NOW)),
-                rule(Behavior::Skip, 3),
-                &free,
-                EvictionDecision::Skip(ByRule),
-            ),
-            (
-                "rule orders",
-                pod(json!({})),
-                rule(Behavior::Drain, -3),
-                &free,
-                EvictionDecision::Evict { order: -3, warnings: vec![] },
-            ),
-            (
-                "rule lets run",
-                pod(json!({})),
-                rule(Behavior::WaitCompleted, 1),
-                &free,
-                EvictionDecision::WaitCompleted { order: 1 },
-            ),
-            ("rule lets run, has run", pod(finished()), rule(Behavior::WaitCompleted, 0), &free, evict(&[])),
-            ("the filter goes before a rule", pod(bare()), rule(Behavior::Skip, 0), &strict, refused),
-            (
-                "DaemonSet goes before a rule",
-                pod(of_daemon_set()),
-                rule(Behavior::Drain, 0),
-                &free,
-                EvictionDecision::Skip(DaemonSet),
-            ),
-            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, EvictionDecision::Skip(ByRule)),
-            (
-                "label lets run",
-                pod(label("wait-completed")),
-                facts,
-                &free,
-                EvictionDecision::WaitCompleted { order: 0 },
-            ),
+            ("leaving", leaving_since("11:00:00"), facts, &free, leaves.clone()),
+            ("leaving for too long", leaving_since("11:58:59"), impatient, &free, Skips(DeletedLongAgo)),
+            ("leaving for not too long", leaving_since("11:59:00"), impatient, &free, leaves.clone()),
+            ("leaving, grace still runs", leaving_since("12:30:00"), impatient, &free, leaves),
+            ("rule skips", pod(json!({})), skips(3), &free, Skips(Rule)),
+            ("rule skips one that leaves", pod(deleted(NOW)), skips(3), &free, Skips(Rule)),
+            ("rule orders", pod(json!({})), drains(-3), &free, first),
+            ("rule lets run", pod(json!({})), lets_run(1), &free, WaitCompleted { order: 1 }),
+            ("rule lets run, has run", pod(finished()), lets_run(0), &free, evict(&[])),
+            ("the filter goes before a rule", pod(bare()), skips(0), &strict, Refuse("")),
+            ("DaemonSet goes before a rule", pod(of_daemon_set()), drains(0), &free, Skips(DaemonSet)),
+            ("label skips", pod(label("skip")), drains(3), &free, Skips(Rule)),
+            ("label lets run", pod(label("wait-completed")), facts, &free, WaitCompleted { order: 0 }),
             ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
         ];
         for (name, pod, facts, options, expected) in cases {
             let verdict = match classify(&pod, &facts, options) {
-                EvictionDecision::Refuse(_) => EvictionDecision::Refuse(""),
+                Refuse(_) => Refuse(""),
                 verdict => verdict,
             };
             assert_eq!(verdict, expected, "{name}");
@@ -418,13 +362,14 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_selects_the_pod_holds() {
-        let rules = json!([
-            { "pods": { "matchLabels": { "app": "db" } }, "namespaces": { "matchLabels": { "team": "a" } }, "order": 1 },
-            { "pods": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["db", "mq"] }] }, "namespaces": {}, "order": 2 },
-            { "pods": {}, "namespaces": { "matchLabels": { "team": "b" } }, "order": 3 },
+        let selector = |key: &str, value: &str| json!({ "matchLabels": { key: value } });
+        let in_list = json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": ["db", "mq"] }] });
+        let rules = Rules::compile(&[
+            rule(&selector("app", "db"), &selector("team", "a"), 1),
+            rule(&in_list, &json!({}), 2),
+            rule(&json!({}), &selector("team", "b"), 3),
         ]);
-        let rules: Vec<Rule> = rules.as_array().unwrap().iter().map(rule).collect();
-        let rules = Rules::compile(&rules).unwrap();
+        let rules = rules.unwrap();
         for (app, team, order) in [("db", "a", 1), ("db", "b", 2), ("mq", "a", 2), ("web", "b", 3), ("web", "a", 0)] {
             let pod = pod(json!({ "metadata": { "labels": { "app": app } } }));
             let namespace = BTreeMap::from([("team".to_owned(), team.to_owned())]);
@@ -433,20 +378,19 @@ mod tests {
         }
     }
 
-    fn rule(value: &Value) -> Rule {
-        Rule {
-            pod_selector: serde_json::from_value(value["pods"].clone()).unwrap(),
-            namespace_selector: serde_json::from_value(value["namespaces"].clone()).unwrap(),
-            behavior: Behavior::Drain,
-            order: i32::try_from(value["order"].as_i64().unwrap()).unwrap(),
+    fn rule(pods: &Value, namespaces: &Value, order: i32) -> PodRule {
+        PodRule {
+            selector: serde_json::from_value(pods.clone()).unwrap(),
+            namespace_selector: serde_json::from_value(namespaces.clone()).unwrap(),
+            behavior: PodBehavior::Drain,
+            order: Some(order),
         }
     }
 
     #[test]
     fn a_rule_that_cannot_be_read_is_named() {
-        let bad = json!({ "pods": { "matchExpressions": [{ "key": "app", "operator": "Near" }] }, "namespaces": {}, "order": 0 });
-        let good = json!({ "pods": {}, "namespaces": {}, "order": 0 });
-        let error = Rules::compile(&[rule(&good), rule(&bad)]).unwrap_err();
+        let (all, bad) = (json!({}), json!({ "matchExpressions": [{ "key": "app", "operator": "Near" }] }));
+        let error = Rules::compile(&[rule(&all, &all, 0), rule(&bad, &all, 0)]).unwrap_err();
         assert!(error.to_string().starts_with("drain.podRules[1] "), "{error}");
     }
 }

@@ -8,8 +8,8 @@ pub mod settings;
 
 use std::time::Duration;
 
+use api::{OnTimeout, PodRule};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// Error of a pod rule with an invalid selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,56 +35,14 @@ pub struct Options {
     /// True if pods without a controller and pods of a deleted DaemonSet are evicted.
     pub evict_unmanaged: bool,
     /// Rules for pods. The first that selects a pod applies.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<PodRule>,
 }
 
 /// Defaults of the pool's API: a timeout of one hour, after which the drain continues and is reported as overdue.
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            timeout: Some(Duration::from_hours(1)),
-            on_timeout: OnTimeout::Wait,
-            grace_period_seconds: None,
-            delete_empty_dir_data: true,
-            evict_unmanaged: true,
-            rules: Vec::new(),
-        }
+        settings::options(&api::Drain::default())
     }
-}
-
-/// Action at the deadline of a drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnTimeout {
-    /// The drain continues, and reports that it is overdue. Disruption budgets are always respected.
-    Wait,
-    /// The drain stops. The caller uncordons and tries again later.
-    Abort,
-    /// The pods that a budget still holds are deleted, with their full grace period.
-    Force,
-}
-
-/// Rule for some pods.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    /// Selector of the pods; empty = all.
-    pub pod_selector: LabelSelector,
-    /// Selector of the pods' namespaces; empty = all.
-    pub namespace_selector: LabelSelector,
-    /// Action on the selected pods.
-    pub behavior: Behavior,
-    /// Order of the pods: all of a lower order leave before any of a higher order is evicted. Pods without a rule have 0.
-    pub order: i32,
-}
-
-/// Action on the pods of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behavior {
-    /// The pods are evicted.
-    Drain,
-    /// The pods stay, and the drain does not wait for them.
-    Skip,
-    /// The pods run to completion, and the drain waits for them.
-    WaitCompleted,
 }
 
 /// Returns the time from `from` to `to`; zero when `to` is earlier.

@@ -1,35 +1,16 @@
-//! Conversion of a pool's drain settings.
+//! Drain settings of a pool.
 
-use api::{OnTimeout, PodBehavior, PodRule};
+use super::Options;
 
-use super::{Behavior, Options, Rule};
-
-/// Translates the drain settings of a pool. Selectors of rules are checked by [`Rules::compile`](super::classify::Rules::compile).
+/// Returns the drain settings of a pool with their defaults. Selectors of rules are checked by [`Rules::compile`](super::classify::Rules::compile).
 pub fn options(drain: &api::Drain) -> Options {
     Options {
         timeout: Some(drain.timeout()).filter(|t| !t.is_zero()),
-        on_timeout: match drain.on_timeout.unwrap_or_default() {
-            OnTimeout::Wait => super::OnTimeout::Wait,
-            OnTimeout::Abort => super::OnTimeout::Abort,
-            OnTimeout::Force => super::OnTimeout::Force,
-        },
+        on_timeout: drain.on_timeout.unwrap_or_default(),
         grace_period_seconds: drain.grace_period_seconds.map(i64::from),
         delete_empty_dir_data: drain.delete_empty_dir_data.unwrap_or(true),
         evict_unmanaged: drain.evict_unmanaged.unwrap_or(true),
-        rules: drain.pod_rules.iter().flatten().map(rule).collect(),
-    }
-}
-
-fn rule(rule: &PodRule) -> Rule {
-    Rule {
-        pod_selector: rule.selector.clone().unwrap_or_default(),
-        namespace_selector: rule.namespace_selector.clone().unwrap_or_default(),
-        behavior: match rule.behavior {
-            PodBehavior::Drain => Behavior::Drain,
-            PodBehavior::Skip => Behavior::Skip,
-            PodBehavior::WaitCompleted => Behavior::WaitCompleted,
-        },
-        order: rule.order.unwrap_or(0),
+        rules: drain.pod_rules.clone().unwrap_or_default(),
     }
 }
 
@@ -38,13 +19,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use api::Drain;
+    use api::{Drain, OnTimeout};
 
     #[test]
     fn what_is_not_set_is_as_documented() {
         let options = options(&Drain::default());
         assert_eq!(options.timeout, Some(Duration::from_hours(1)));
-        assert_eq!(options.on_timeout, crate::drain::OnTimeout::Wait);
+        assert_eq!(options.on_timeout, OnTimeout::Wait);
         assert_eq!(options.grace_period_seconds, None);
         assert!(options.delete_empty_dir_data && options.evict_unmanaged && options.rules.is_empty());
     }

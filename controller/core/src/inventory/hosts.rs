@@ -270,93 +270,63 @@ mod tests {
             ..WindowsNodePoolSpec::default()
         }
     }
-    fn resolve(
-        pool: &str,
-        spec: &WindowsNodePoolSpec,
-        known: &[Known],
-    ) -> (BTreeMap<String, InstanceHost>, Vec<EntryError>) {
+    /// Resolves the own list of pool `p`.
+    fn resolved(spec: &WindowsNodePoolSpec, known: &dyn KnownHosts) -> Resolved {
         let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let read = |key: &str| if key.len() > 20 { Ok(()) } else { Err("it is no key".to_owned()) };
-        let mut there = PlannedHosts::default();
-        there.extend(known.iter().cloned());
-        let resolved =
-            super::resolve(pool, spec, &entries, &there, &HostKeys { is_known: &|name| name == "pinned", read: &read });
-        (resolved.hosts, resolved.problems)
+        resolve("p", spec, &entries, known, &HostKeys { is_known: &|name| name == "pinned", read: &read })
+    }
+    fn planned(hosts: impl IntoIterator<Item = Known>) -> PlannedHosts {
+        let mut planned = PlannedHosts::default();
+        planned.extend(hosts);
+        planned
     }
     fn known(name: &str, address: &str, pool: &str) -> Known {
         Known { name: name.into(), address: address.into(), port: 22, pool: pool.into(), is_elsewhere: false }
     }
 
     #[test]
-    fn each_bad_entry_stops_only_itself() {
+    fn an_invalid_entry_affects_only_itself() {
         let bad_key = Host { host_key: Some("SHA256:short".into()), ..host("k", "10.0.0.9") };
         let bad_label = |key: &str, value: &str| Host {
             labels: Some([(key.to_owned(), value.to_owned())].into()),
             ..host("l", "10.0.0.8")
         };
         let other_port = Host { port: Some(2222), ..host("b", "10.0.0.1") };
+        let labelled = |key, value| vec![host("a", "10.0.0.1"), bad_label(key, value)];
+        let a = || vec![host("a", "10.0.0.1")];
+        let two = |name: &str, address: &str| vec![host("a", "10.0.0.1"), host(name, address)];
+        let spelled = [("a", "fd00::1"), ("b", "fd00:0:0::1"), ("c", "X.example.com"), ("d", "x.example.com.")];
+        let faulty = [("a", "10.0.0.256"), ("b", "-x.example.com"), ("c", "a..b")];
+        let all = |hosts: &[(&str, &str)]| hosts.iter().map(|(name, address)| host(name, address)).collect();
+        let elsewhere = Known { is_elsewhere: true, ..known("x", "10.0.0.1", "q") };
         for (about, hosts, others, expected) in [
-            ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], "a, b"),
-            ("same address", vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")], vec![], "a, b: HostConflict"),
-            (
-                "a label that no Node can have",
-                vec![host("a", "10.0.0.1"), bad_label("line", "x y")],
-                vec![],
-                "a, l: InvalidInventory",
-            ),
+            ("all fine", two("b", "10.0.0.2"), vec![], "a, b"),
+            ("same address", two("b", "10.0.0.1"), vec![], "a, b: HostConflict"),
+            ("a label that no Node can have", labelled("line", "x y"), vec![], "a, l: InvalidInventory"),
             (
                 "a label that makes another node of it",
-                vec![host("a", "10.0.0.1"), bad_label("kubernetes.io/os", "linux")],
+                labelled("kubernetes.io/os", "linux"),
                 vec![],
                 "a, l: InvalidInventory",
             ),
             ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], "a, b"),
-            (
-                "same address, written otherwise",
-                vec![
-                    host("a", "fd00::1"),
-                    host("b", "fd00:0:0::1"),
-                    host("c", "X.example.com"),
-                    host("d", "x.example.com."),
-                ],
-                vec![],
-                "a, c, b: HostConflict, d: HostConflict",
-            ),
+            ("same address, written otherwise", all(&spelled), vec![], "a, c, b: HostConflict, d: HostConflict"),
             (
                 "the newcomer stands first in the list",
-                vec![host("new", "10.0.0.1"), host("old", "10.0.0.1")],
+                all(&[("new", "10.0.0.1"), ("old", "10.0.0.1")]),
                 vec![known("old", "10.0.0.1", "p")],
                 "old, new: HostConflict",
             ),
-            (
-                "address in another pool",
-                vec![host("a", "10.0.0.1")],
-                vec![known("x", "10.0.0.1", "q")],
-                "a: HostConflict",
-            ),
-            (
-                "address in another pool, whose host was reached elsewhere",
-                vec![host("a", "10.0.0.1")],
-                vec![Known { is_elsewhere: true, ..known("x", "10.0.0.1", "q") }],
-                "a",
-            ),
-            (
-                "name in another pool",
-                vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")],
-                vec![known("a", "10.9.9.9", "q")],
-                "b, a: HostConflict",
-            ),
-            ("our own instance is no conflict", vec![host("a", "10.0.0.1")], vec![known("a", "10.0.0.1", "p")], "a"),
-            ("listed twice", vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")], vec![], "a, a: HostConflict"),
+            ("address in another pool", a(), vec![known("x", "10.0.0.1", "q")], "a: HostConflict"),
+            ("address in another pool, whose host was reached elsewhere", a(), vec![elsewhere], "a"),
+            ("name in another pool", two("b", "10.0.0.2"), vec![known("a", "10.9.9.9", "q")], "b, a: HostConflict"),
+            ("our own instance is no conflict", a(), vec![known("a", "10.0.0.1", "p")], "a"),
+            ("listed twice", two("a", "10.0.0.2"), vec![], "a, a: HostConflict"),
             ("bad key", vec![bad_key], vec![], "k: InvalidInventory"),
-            (
-                "bad address",
-                vec![host("a", "10.0.0.256"), host("b", "-x.example.com"), host("c", "a..b")],
-                vec![],
-                "a: InvalidInventory, b: InvalidInventory, c: InvalidInventory",
-            ),
+            ("bad address", all(&faulty), vec![], "a: InvalidInventory, b: InvalidInventory, c: InvalidInventory"),
         ] {
-            let (hosts, problems) = resolve("p", &spec(hosts), &others);
+            let Resolved { hosts, problems, .. } = resolved(&spec(hosts), &planned(others));
             let refused = problems.iter().map(|p| format!("{}: {}", p.host, p.reason.as_str()));
             assert_eq!(hosts.into_keys().chain(refused).collect::<Vec<_>>().join(", "), expected, "{about}");
         }
@@ -394,10 +364,8 @@ mod tests {
             .map(|n| host(&format!("w{n}"), &format!("10.0.0.{n}")))
             .chain([host("new", "10.0.0.10"), host("w11", "10.9.9.9")])
             .collect();
-        let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let counting = Counting { fleet: &fleet, asked: RefCell::default() };
-        let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
-        let resolved = super::resolve("p", &spec(hosts.clone()), &entries, &counting, &keys);
+        let resolved = resolved(&spec(hosts.clone()), &counting);
         let refused: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
         assert!(refused[0].contains("already belongs to w10 of pool q"), "{refused:?}");
         assert!(refused[1].contains("host w11 already belongs to pool q"), "{refused:?}");
@@ -418,12 +386,8 @@ mod tests {
     fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
         let known = [("a", 1, "q"), ("b", 2, "q"), ("other", 3, "q"), ("d", 4, "gone")]
             .map(|(name, n, pool)| known(name, &format!("10.0.0.{n}"), pool));
-        let mut there = PlannedHosts::default();
-        there.extend(known);
         let hosts = [("a", 1), ("b", 2), ("c", 3), ("d", 4)].map(|(name, n)| host(name, &format!("10.0.0.{n}")));
-        let entries: Vec<Entry> = hosts.iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
-        let mut resolved = super::resolve("p", &spec(hosts.to_vec()), &entries, &there, &keys);
+        let mut resolved = resolved(&spec(hosts.to_vec()), &planned(known));
         // Pool q lists b and no longer a. The address of c belongs to another of its hosts.
         let state = |pool: &str, host: &str| match (pool, host) {
             ("q", "b") => OwnerState::Listed,
@@ -441,13 +405,8 @@ mod tests {
 
     #[test]
     fn planned_hosts_keep_names_and_addresses_unless_they_are_there_already() {
-        let planned = |hosts: &[Known]| {
-            let mut planned = PlannedHosts::default();
-            planned.extend(hosts.iter().cloned());
-            planned
-        };
-        let there = planned(&[known("a", "10.0.0.1", "p")]);
-        let planned = planned(&[known("a", "10.0.0.9", "q"), known("b", "10.0.0.2", "q"), known("c", "10.0.0.1", "q")]);
+        let there = planned([known("a", "10.0.0.1", "p")]);
+        let planned = planned([known("a", "10.0.0.9", "q"), known("b", "10.0.0.2", "q"), known("c", "10.0.0.1", "q")]);
         let both = WithPlanned { there: &there, planned: &planned };
         let at = |address: &str| both.at(&(address.into(), 22)).into_iter().map(|k| k.name).collect::<Vec<_>>();
         assert_eq!(both.named("a").map(|k| k.pool).as_deref(), Some("p"));
@@ -464,20 +423,19 @@ mod tests {
             host("a", "10.0.0.1"),
             Host { port: Some(2222), username: Some("bob".into()), ..host("b", "10.0.0.2") },
         ]);
-        let (hosts, _) = resolve("p", &spec, &[]);
-        assert_eq!(
-            (hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys[0].name.as_str()),
-            (22, "Administrator", "cloud-private-key")
-        );
+        let seen = |spec: &WindowsNodePoolSpec, name: &str| {
+            let host = resolved(spec, &PlannedHosts::default()).hosts.remove(name).unwrap();
+            (host.port, host.username, host.private_keys.into_iter().map(|key| key.name).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(seen(&spec, "a"), (22, "Administrator".into(), "cloud-private-key".into()));
         spec.ssh = Some(Ssh {
             port: Some(22022),
             username: Some("core".into()),
             private_key_secret_refs: Some(vec![key("x"), key("y")]),
             ..Ssh::default()
         });
-        let (hosts, _) = resolve("p", &spec, &[]);
-        assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys.len()), (22022, "core", 2));
-        assert_eq!((hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys.len()), (2222, "bob", 2));
+        assert_eq!(seen(&spec, "a"), (22022, "core".into(), "x y".into()));
+        assert_eq!(seen(&spec, "b"), (2222, "bob".into(), "x y".into()));
     }
 
     #[test]
@@ -486,7 +444,7 @@ mod tests {
         let with_key = Host { host_key: Some(key.into()), ..host("a", "10.0.0.1") };
         let mut spec = spec(vec![with_key, host("b", "10.0.0.2"), host("pinned", "10.0.0.3")]);
         spec.ssh = Some(Ssh { host_key_policy: Some(HostKeyPolicy::Strict), ..Ssh::default() });
-        let (hosts, problems) = resolve("p", &spec, &[]);
+        let Resolved { hosts, problems, .. } = resolved(&spec, &PlannedHosts::default());
         assert_eq!(hosts.into_keys().collect::<Vec<_>>(), ["a", "pinned"]);
         assert_eq!((problems[0].host.as_str(), problems[0].reason.as_str()), ("b", "HostKeyUnknown"));
     }
@@ -495,8 +453,8 @@ mod tests {
         #[test]
         fn any_entries_are_used_or_refused(entries in proptest::collection::vec((".{0,8}", ".{0,20}"), 0..8)) {
             let hosts: Vec<Host> = entries.iter().map(|(n, a)| host(n, a)).collect();
-            let (used, refused) = resolve("p", &spec(hosts.clone()), &[]);
-            prop_assert_eq!(used.len() + refused.len(), hosts.len());
+            let found = resolved(&spec(hosts.clone()), &PlannedHosts::default());
+            prop_assert_eq!(found.hosts.len() + found.problems.len(), hosts.len());
         }
     }
 }

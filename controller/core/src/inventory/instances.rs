@@ -13,7 +13,7 @@ use api::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{list::List, orphaning::is_owned_by};
@@ -31,12 +31,12 @@ pub struct Changes {
 }
 
 /// Change of an instance.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Update {
     /// Name of the instance.
     pub name: String,
     /// Merge patch.
-    pub patch: serde_json::Value,
+    pub patch: Value,
     /// True if the entry of the host has changed.
     pub changed: bool,
     /// Pool that the instance moves to.
@@ -66,17 +66,17 @@ pub fn changes(
                 let joined = instance.status.as_ref().is_some_and(|s| s.current_version.is_some());
                 // A node that has joined keeps the version that it follows.
                 let stale = !joined && instance.spec.desired.as_ref().is_none_or(|d| d.version != version);
-                let mut spec = serde_json::Map::new();
+                let mut spec = Map::new();
                 let changed = instance.spec.host != *host;
                 if changed {
-                    spec.insert("host".into(), replaced(&instance.spec.host, host));
+                    spec.insert("host".into(), replaced(json!(instance.spec.host), json!(host)));
                 }
                 if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
-                    spec.insert("origin".into(), in_place_of(instance.spec.origin.as_ref(), origin));
+                    spec.insert("origin".into(), replaced(json!(instance.spec.origin), json!(origin)));
                 }
                 // A host that the pool itself lists comes from no other source, and must not leave with a Machine.
                 if own.contains(name.as_str()) && instance.spec.origin.is_some() {
-                    spec.insert("origin".into(), serde_json::Value::Null);
+                    spec.insert("origin".into(), Value::Null);
                 }
                 if stale {
                     spec.insert("desired".into(), json!({"version": version}));
@@ -92,7 +92,7 @@ pub fn changes(
                     patch["metadata"] = json!({"ownerReferences": pool.controller_owner_ref(&()).map(|o| vec![o])});
                 }
                 if !is_owned || !spec.is_empty() {
-                    changes.update.push(Update { name: name.clone(), patch, changed, moved_to: None, returns });
+                    changes.update.push(Update { name: name.clone(), patch, changed, returns, ..Update::default() });
                 }
             }
         }
@@ -101,25 +101,19 @@ pub fn changes(
     for instance in gone {
         let name = instance.name_any();
         let to = list.moves.get(&name).map(|to| (to, pools(to)));
-        let update = |patch, moved_to: Option<&String>, returns| Update {
-            name: name.clone(),
-            patch,
-            changed: false,
-            moved_to: moved_to.cloned(),
-            returns,
-        };
+        let update = |patch| Update { name: name.clone(), patch, ..Update::default() };
         match to {
             None if instance.spec.leaving.as_ref().is_some_and(|l| !l.confirmed && list.confirmed.contains(&name)) => {
-                changes.update.push(update(json!({"spec": {"leaving": {"confirmed": true}}}), None, false));
+                changes.update.push(update(json!({"spec": {"leaving": {"confirmed": true}}})));
             }
             None if instance.spec.leaving.is_some() => {}
             None => changes.leave.push(name),
             // A removal in progress is revoked first.
             Some(_) if instance.spec.leaving.is_some() => {
-                changes.update.push(update(json!({"spec": returned(instance)}), None, true));
+                changes.update.push(Update { returns: true, ..update(json!({"spec": returned(instance)})) });
             }
             Some((to, Some(other))) if takes_over(&other, instance) => {
-                changes.update.push(update(moved(instance, &other), Some(to), false));
+                changes.update.push(Update { moved_to: Some(to.clone()), ..update(moved(instance, &other)) });
             }
             // The instance moves as soon as the other pool can take it.
             Some(_) => {}
@@ -129,10 +123,10 @@ pub fn changes(
 }
 
 /// Returns the part of a merge patch for the spec that revokes a removal.
-fn returned(instance: &WindowsInstance) -> serde_json::Map<String, serde_json::Value> {
+fn returned(instance: &WindowsInstance) -> Map<String, Value> {
     let leaves = |g: &Grant| matches!(g.type_, GrantType::Remove | GrantType::Orphan);
     let grant = instance.spec.grant.as_ref().filter(|g| leaves(g)).map(|_| "grant");
-    ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), serde_json::Value::Null)).collect()
+    ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), Value::Null)).collect()
 }
 
 /// Reports whether an entry has another origin than before. A new line number or revision does not count: otherwise one inserted line would cause
@@ -142,10 +136,14 @@ fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
     before.is_none_or(|before| place(before) != place(now))
 }
 
-fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
-    let nothing = before.map_or(serde_json::Value::Null, |b| json!(b));
-    let nulls = nothing.as_object().into_iter().flatten().map(|(k, _)| (k.clone(), serde_json::Value::Null));
-    merged(serde_json::Value::Object(nulls.collect()), json!(now))
+/// Returns the merge patch that replaces one value by another: fields that are no longer set become null.
+fn replaced(before: Value, now: Value) -> Value {
+    let (Value::Object(before), Value::Object(mut now)) = (before, now.clone()) else { return now };
+    for (key, before) in before {
+        let value = now.remove(&key).map_or(Value::Null, |now| replaced(before, now));
+        now.insert(key, value);
+    }
+    Value::Object(now)
 }
 
 /// Reports whether an instance may move to a pool now: during an operation it belongs to the pool that began it.
@@ -160,7 +158,7 @@ pub fn can_have_instances(pool: &WindowsNodePool) -> bool {
 }
 
 /// Returns the merge patch that moves an instance to another pool. The instance loses its grant.
-fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value {
+fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> Value {
     json!({
         "metadata": {
             "resourceVersion": instance.resource_version(),
@@ -169,24 +167,6 @@ fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value 
         },
         "spec": {"poolRef": {"name": to.name_any()}, "grant": null},
     })
-}
-
-/// Returns the merge patch value that replaces one host by another: fields that are no longer set become null.
-fn replaced(old: &InstanceHost, new: &InstanceHost) -> serde_json::Value {
-    let mut value = json!(new);
-    if new.host_key.is_none() {
-        value["hostKey"] = serde_json::Value::Null;
-    }
-    value["labels"] = json!(replaced_pairs(&old.labels, &new.labels));
-    value["taints"] = json!(new.taints);
-    value
-}
-
-fn replaced_pairs<'a>(
-    old: &'a BTreeMap<String, String>,
-    new: &'a BTreeMap<String, String>,
-) -> BTreeMap<&'a String, Option<&'a String>> {
-    old.keys().map(|k| (k, None)).chain(new.iter().map(|(k, v)| (k, Some(v)))).collect()
 }
 
 fn new_instance(
@@ -229,16 +209,16 @@ pub enum Write {
         /// Name of the instance.
         name: String,
         /// Merge patch.
-        patch: serde_json::Value,
+        patch: Value,
     },
     /// Mark of a leaving host.
     Leave {
         /// Name of the instance.
         name: String,
         /// Merge patch.
-        patch: serde_json::Value,
+        patch: Value,
         /// Part of the patch that applies even if the instance has changed meanwhile.
-        mark: Option<serde_json::Value>,
+        mark: Option<Value>,
         /// Reason why the host leaves.
         why: String,
         /// Revision of the list that no longer has the host.
@@ -282,9 +262,8 @@ pub fn writes(
                     .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));
                 writes.push(Write::Leave { name, patch, mark, why: leaving.why, revision });
             }
-            (None, Some(_)) => writes.push(Write::Grant { name, patch }),
-            (None, None) if is_placed => writes.push(Write::Grant { name, patch }),
-            (None, None) => {}
+            (None, granting) if granting.is_some() || is_placed => writes.push(Write::Grant { name, patch }),
+            (None, _) => {}
         }
     }
     writes
@@ -305,7 +284,7 @@ fn leaving(list: &List, instance: &WindowsInstance, now: Timestamp) -> Leaving {
 }
 
 /// Returns the part of an instance's spec that gives or revokes a grant.
-fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timestamp) -> serde_json::Value {
+fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timestamp) -> Value {
     let grant = granting.map(|granting| new_grant(instance, granting, now));
     let mut spec = json!({"grant": null});
     if let Some(grant) = &grant {
@@ -319,8 +298,8 @@ fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timesta
     spec
 }
 
-fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::Value {
-    if let (Some(base), serde_json::Value::Object(over)) = (base.as_object_mut(), over) {
+fn merged(mut base: Value, over: Value) -> Value {
+    if let (Some(base), Value::Object(over)) = (base.as_object_mut(), over) {
         base.extend(over);
     }
     base
@@ -374,10 +353,8 @@ mod tests {
     fn plan(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>]) -> Changes {
         let known: Fleet = mine.iter().cloned().collect();
         let entries: Vec<Entry> = pool.spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let hosts =
-            hosts::resolve("p", &pool.spec, &entries, &known, &HostKeys { is_known: &|_| false, read: &|_| Ok(()) })
-                .hosts;
-        let list = List { hosts, ..List::default() };
+        let keys = HostKeys { is_known: &|_| false, read: &|_| Ok(()) };
+        let list = List { hosts: hosts::resolve("p", &pool.spec, &entries, &known, &keys).hosts, ..List::default() };
         changes(&list, mine, "1-a", pool, &|_| None)
     }
 
@@ -416,13 +393,8 @@ mod tests {
     #[test]
     fn a_host_that_is_listed_again_stays() {
         let first = pool(&[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
-        let grant = |type_| {
-            Some(new_grant(
-                &WindowsInstance::new("b", WindowsInstanceSpec::default()),
-                &Granting::from(type_),
-                Timestamp::UNIX_EPOCH,
-            ))
-        };
+        let b = WindowsInstance::new("b", WindowsInstanceSpec::default());
+        let grant = |type_| Some(new_grant(&b, &Granting::from(type_), Timestamp::UNIX_EPOCH));
         for (grant, expected) in [
             (None, json!({"leaving": null})),
             (grant(GrantType::Remove), json!({"leaving": null, "grant": null})),
@@ -497,14 +469,13 @@ mod tests {
 
     #[test]
     fn what_is_no_longer_set_is_taken_back() {
-        let old = InstanceHost {
-            host_key: Some("k".into()),
-            labels: BTreeMap::from([("a".into(), "1".into())]),
-            ..InstanceHost::default()
-        };
-        let new = InstanceHost { labels: BTreeMap::from([("b".into(), "2".into())]), ..InstanceHost::default() };
-        let value = replaced(&old, &new);
-        assert!(value["hostKey"].is_null() && value["labels"]["a"].is_null());
-        assert_eq!(value["labels"]["b"], "2");
+        let labels = |key: &str| BTreeMap::from([(key.to_owned(), "1".to_owned())]);
+        let old = InstanceHost { host_key: Some("k".into()), labels: labels("a"), ..InstanceHost::default() };
+        let new = InstanceHost { labels: labels("b"), ..InstanceHost::default() };
+        let value = replaced(json!(old), json!(new));
+        assert_eq!((&value["hostKey"], &value["labels"]), (&Value::Null, &json!({"a": null, "b": "1"})));
+        let none = replaced(json!(new), json!(InstanceHost::default()));
+        assert_eq!(none["labels"], Value::Null);
+        assert_eq!(replaced(json!(null), json!(new)), json!(new));
     }
 }

@@ -12,6 +12,7 @@ use std::{
 use api::{FirstContact, Host, Reason};
 
 use super::{Entry, EntryError, address::canonical};
+use crate::node::permitted::is_label;
 
 /// Canonical address and port of a host.
 pub type Endpoint = (String, i32);
@@ -223,9 +224,7 @@ impl<'a> Search<'a> {
             self.is_pending[n] = true;
             return None;
         };
-        let mut candidates: Vec<&Existing> = self.candidates().collect();
-        candidates.sort_by_key(|e| e.is_foreign);
-        let (mine, foreign): (Vec<&Existing>, Vec<&Existing>) = candidates.into_iter().partition(|e| !e.is_foreign);
+        let (mine, foreign): (Vec<&Existing>, Vec<&Existing>) = self.candidates().partition(|e| !e.is_foreign);
         let mut same = Vec::new();
         for host in mine {
             match self.addresses(&host.place.0) {
@@ -326,14 +325,8 @@ fn only(names: impl Iterator<Item = String>) -> Option<String> {
 /// Returns the Node name for a reported hostname. Windows prefers upper case, and Kubernetes requires lower case.
 fn usable(host: &Host, said: &str) -> Result<String, Why> {
     let name = said.to_ascii_lowercase();
-    let label = |l: &str| {
-        !l.is_empty()
-            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
     // A name with a domain would be a DNS name in the host's certificates, and nothing proves that it is the host's.
-    if name.len() <= 63 && label(&name) {
+    if is_label(&name) {
         return Ok(name);
     }
     let message = format!(

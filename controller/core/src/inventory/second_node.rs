@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::address::canonical;
+use crate::node::addresses as node_addresses;
 
 /// Result of the check whether a new host would be a second Node of the same machine.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,12 +47,12 @@ impl NodesByAddress {
     pub fn of(nodes: &[Arc<Node>], instance: &dyn Fn(&str) -> Option<Arc<WindowsInstance>>) -> Self {
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in nodes.iter().filter(|n| is_made_by_an_operator(n)) {
-            let addresses = match instance(&node.name_any()) {
+            let addresses: Vec<String> = match instance(&node.name_any()) {
                 Some(instance) => {
                     let proven = instance.status.as_ref().and_then(|s| s.proven_address.clone());
                     proven.into_iter().chain([instance.spec.host.address.clone()]).collect()
                 }
-                None => reported(node),
+                None => node_addresses(node).map(str::to_owned).collect(),
             };
             for address in addresses.iter().map(|a| canonical(a)).collect::<BTreeSet<_>>() {
                 all.entry(address).or_default().push(node.name_any());
@@ -64,11 +65,6 @@ impl NodesByAddress {
     pub fn at(&self, address: &str) -> &[String] {
         self.0.get(address).map(Vec::as_slice).unwrap_or_default()
     }
-}
-
-fn reported(node: &Node) -> Vec<String> {
-    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
-    addresses.iter().map(|a| a.address.clone()).collect()
 }
 
 /// Reports whether this operator or the legacy one has created the Node.

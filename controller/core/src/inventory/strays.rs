@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::address::canonical;
+use crate::node::addresses;
 
 /// Returns the sorted names of Nodes with the label `byoh` that are no host of any pool. `hosts` are the names of all instances and all listed
 /// hosts; `unnamed` are addresses of entries whose hosts have not reported their names yet. If one of these is a DNS name, any Node may be its
@@ -19,10 +20,8 @@ pub fn strays<'a>(
     if unnamed.iter().any(|a| a.parse::<std::net::IpAddr>().is_err()) {
         return Vec::new();
     }
-    let is_listed = |node: &Node| {
-        let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
-        hosts.contains(&node.name_any()) || addresses.iter().any(|a| unnamed.contains(&canonical(&a.address)))
-    };
+    let is_listed =
+        |node: &Node| hosts.contains(&node.name_any()) || addresses(node).any(|a| unnamed.contains(&canonical(a)));
     let is_of_a_list = |node: &&Node| node.labels().get(key::BYOH).is_some_and(|v| v == "true");
     let mut names: Vec<String> =
         nodes.filter(is_of_a_list).filter(|n| !is_listed(n)).map(ResourceExt::name_any).collect();

@@ -4,10 +4,7 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::enumeration::first_names;
-
-/// Annotations that WMCO writes and this operator keeps.
-const ANNOTATIONS: &[&str] = &[key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME];
+use crate::{enumeration::first_names, node::owner::has_annotation};
 
 /// Returns the sorted names of Nodes that WMCO created. Nodes with an instance belong to this operator, and so do Nodes that it has released:
 /// `is_ours` returns whether this operator has rendered a version.
@@ -16,10 +13,7 @@ pub fn wmco_nodes<'a>(
     has_instance: &dyn Fn(&str) -> bool,
     is_ours: &dyn Fn(&str) -> bool,
 ) -> Vec<String> {
-    let is_marked = |node: &Node| {
-        node.labels().get(key::BYOH).is_some_and(|v| v == "true")
-            || ANNOTATIONS.iter().any(|k| node.annotations().contains_key(*k))
-    };
+    let is_marked = |node: &Node| node.labels().get(key::BYOH).is_some_and(|v| v == "true") || has_annotation(node);
     let of_wmco = |node: &&Node| {
         is_marked(node)
             && !has_instance(&node.name_any())

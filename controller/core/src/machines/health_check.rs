@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::read::{Condition, Machine};
+use crate::node::conditions as conditions_of;
 
 /// Annotation that pauses a MachineHealthCheck in both APIs, and excludes a Machine of Cluster API from replacement.
 const PAUSED: &str = "cluster.x-k8s.io/paused";
@@ -82,7 +83,7 @@ impl HealthCheck {
     fn is_unhealthy(&self, machine: &Machine, node: Option<&Node>) -> bool {
         // A Machine whose Node was deleted is replaced; one that never had a Node is replaced after the time for its start.
         let Some(node) = node else { return true };
-        let of_node = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let of_node = conditions_of(node);
         let node_has = |c: &Condition| of_node.iter().any(|found| found.type_ == c.kind && found.status == c.status);
         // During a repair, Ready may change between False and Unknown, so a check for either status covers every node that is not Ready.
         let is_down = of_node.iter().any(|found| found.type_ == READY && found.status != "True");
@@ -235,55 +236,29 @@ mod tests {
     fn a_health_check_covers_what_it_selects() {
         use MachineGroup::{ClusterApi, OpenShift};
         let (win, none) = (json!({"os": "windows", CLUSTER: "c"}), json!({}));
-        let all = json!({});
-        let expression = json!({"matchExpressions": [{"key": "os", "operator": "In", "values": ["windows"]}]});
+        let by = |selector: Value| json!({"selector": selector});
+        let all = || by(json!({}));
+        let labelled = |os: &str| by(json!({"matchLabels": {"os": os}}));
+        let expression = |operator: &str| {
+            by(json!({"matchExpressions": [{"key": "os", "operator": operator, "values": ["windows"]}]}))
+        };
+        let of_cluster = |name: &str| json!({"clusterName": name, "selector": {}});
+        let (paused, skipped) = (json!({PAUSED: ""}), json!({SKIPPED: ""}));
         for (about, group, spec, of_check, labels, of_machine, expected) in [
-            (
-                "by a label",
-                OpenShift,
-                json!({"selector": {"matchLabels": {"os": "windows"}}}),
-                &none,
-                &win,
-                &none,
-                true,
-            ),
-            (
-                "another label",
-                OpenShift,
-                json!({"selector": {"matchLabels": {"os": "linux"}}}),
-                &none,
-                &win,
-                &none,
-                false,
-            ),
-            ("an expression", OpenShift, json!({"selector": expression}), &none, &win, &none, true),
-            ("without labels", OpenShift, json!({"selector": expression}), &none, &none, &none, false),
-            ("everything", OpenShift, json!({"selector": all}), &none, &none, &none, true),
+            ("by a label", OpenShift, labelled("windows"), &none, &win, &none, true),
+            ("another label", OpenShift, labelled("linux"), &none, &win, &none, false),
+            ("an expression", OpenShift, expression("In"), &none, &win, &none, true),
+            ("without labels", OpenShift, expression("In"), &none, &none, &none, false),
+            ("everything", OpenShift, all(), &none, &none, &none, true),
             ("no selector", OpenShift, json!({}), &none, &none, &none, true),
-            ("nonsense", OpenShift, json!({"selector": 7}), &none, &win, &none, false),
-            (
-                "an unknown operator",
-                OpenShift,
-                json!({"selector": {"matchExpressions": [{"key": "os", "operator": "Near"}]}}),
-                &none,
-                &win,
-                &none,
-                false,
-            ),
-            ("paused", OpenShift, json!({"selector": all}), &json!({PAUSED: ""}), &win, &none, false),
-            ("its cluster", ClusterApi, json!({"clusterName": "c", "selector": all}), &none, &win, &none, true),
-            ("another cluster", ClusterApi, json!({"clusterName": "d", "selector": all}), &none, &win, &none, false),
-            ("skipped", ClusterApi, json!({"selector": all}), &none, &win, &json!({SKIPPED: ""}), false),
-            ("a paused Machine", ClusterApi, json!({"selector": all}), &none, &win, &json!({PAUSED: ""}), false),
-            (
-                "what only Cluster API reads",
-                OpenShift,
-                json!({"selector": all}),
-                &none,
-                &win,
-                &json!({SKIPPED: ""}),
-                true,
-            ),
+            ("nonsense", OpenShift, by(json!(7)), &none, &win, &none, false),
+            ("an unknown operator", OpenShift, expression("Near"), &none, &win, &none, false),
+            ("paused", OpenShift, all(), &paused, &win, &none, false),
+            ("its cluster", ClusterApi, of_cluster("c"), &none, &win, &none, true),
+            ("another cluster", ClusterApi, of_cluster("d"), &none, &win, &none, false),
+            ("skipped", ClusterApi, all(), &none, &win, &skipped, false),
+            ("a paused Machine", ClusterApi, all(), &none, &win, &paused, false),
+            ("what only Cluster API reads", OpenShift, all(), &none, &win, &skipped, true),
         ] {
             let check = json!({"metadata": {"name": "c", "namespace": "ns", "annotations": of_check}, "spec": spec});
             let check = HealthCheck::read(&object(check), group);

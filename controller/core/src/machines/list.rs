@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     inventory::{Departures, Entry, EntryError, HostList},
+    node::permitted::is_label,
     render::Platform,
 };
 
@@ -118,13 +119,7 @@ fn name(machine: &Machine, platform: Platform) -> String {
 }
 
 fn is_host_name(name: &str) -> bool {
-    let label = |l: &str| {
-        !l.is_empty()
-            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
-    name.len() <= 63 && name.split('.').all(label)
+    name.len() <= 63 && name.split('.').all(is_label)
 }
 
 #[cfg(test)]

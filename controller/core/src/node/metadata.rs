@@ -190,6 +190,11 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
+    /// The Node after the patch to the wanted metadata.
+    fn mended(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Node {
+        apply(node, &patch(node, wanted, before).unwrap())
+    }
+
     #[test]
     fn what_others_own_stays_and_what_was_ours_goes() {
         let fresh = node(json!({
@@ -218,7 +223,7 @@ mod tests {
             taints: vec![taint("hall", "c")],
             ..DesiredNodeMetadata::default()
         };
-        let done = apply(&done, &patch(&done, &second, &had).unwrap());
+        let done = mended(&done, &second, &had);
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "2")]));
         assert!(done.annotations().contains_key("b") && !done.annotations().contains_key("z"));
         let taints: Vec<_> = done.spec.clone().unwrap().taints.unwrap().into_iter().map(|t| (t.key, t.value)).collect();
@@ -235,11 +240,11 @@ mod tests {
         };
         let fresh = node(json!({"metadata": {"name": "w"}}));
         let none = Applied::default();
-        let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
+        let done = mended(&fresh, &wanted, &none);
         let mut bent = done.clone();
         bent.labels_mut().insert("x".into(), "2".into());
         bent.spec.as_mut().unwrap().taints = None;
-        let mended = apply(&bent, &patch(&bent, &wanted, &none).unwrap());
+        let mended = mended(&bent, &wanted, &none);
         assert_eq!((mended.labels(), &mended.spec), (done.labels(), &done.spec));
     }
 
@@ -270,7 +275,7 @@ mod tests {
             ]},
         }));
         let none = DesiredNodeMetadata::default();
-        let done = apply(&legacy, &patch(&legacy, &none, &Applied::on(&legacy, None)).unwrap());
+        let done = mended(&legacy, &none, &Applied::on(&legacy, None));
         let left: Vec<_> = done.spec.unwrap().taints.unwrap().into_iter().map(|t| t.key).collect();
         assert_eq!(left, ["theirs"]);
         let same = DesiredNodeMetadata { taints: vec![taint("os", "Windows")], ..DesiredNodeMetadata::default() };
@@ -315,10 +320,10 @@ mod tests {
         let fresh = node(json!({"metadata": {"name": "w", "uid": "u"}}));
         let label = |node: &Node| node.labels().get(key::DOMAIN).cloned();
         let first = of(Some("corp.example.com"));
-        let joined = apply(&fresh, &patch(&fresh, &first, &Applied::on(&fresh, None)).unwrap());
+        let joined = mended(&fresh, &first, &Applied::on(&fresh, None));
         assert_eq!(label(&joined).as_deref(), Some("corp.example.com"));
         let recorded = Applied::of(&first).record(Some("u".into()));
-        let left = apply(&joined, &patch(&joined, &of(None), &Applied::on(&joined, Some(&recorded))).unwrap());
+        let left = mended(&joined, &of(None), &Applied::on(&joined, Some(&recorded)));
         assert_eq!(label(&left), None);
         assert_eq!(patch(&joined, &first, &Applied::on(&joined, Some(&recorded))), None);
     }
@@ -339,7 +344,7 @@ mod tests {
         assert_eq!(machine.labels, strings(&[(key::POOL, "p"), ("x", "1")]));
 
         let before = node(json!({"metadata": {"name": "w", "labels": {key::BYOH: "true", key::WORKER_ROLE: ""}}}));
-        let done = apply(&before, &patch(&before, &machine, &Applied::default()).unwrap());
+        let done = mended(&before, &machine, &Applied::default());
         assert_eq!(done.labels(), &strings(&[(key::POOL, "p"), (key::WORKER_ROLE, ""), ("x", "1")]));
     }
 
@@ -373,7 +378,7 @@ mod tests {
         };
         let fresh = node(json!({"metadata": {"name": "w"}}));
         let none = Applied::default();
-        let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
+        let done = mended(&fresh, &wanted, &none);
         let other = DesiredNodeMetadata {
             annotations_if_missing: strings(&[("u", "another form")]),
             ..DesiredNodeMetadata::default()

@@ -18,7 +18,7 @@ pub mod permitted;
 pub mod silence;
 
 use api::NodeRef;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 /// Returns a reference to a Node.
@@ -31,16 +31,24 @@ pub fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
 
+/// Returns the addresses that kubelet reports for its Node.
+pub(crate) fn addresses(node: &Node) -> impl Iterator<Item = &str> {
+    node.status.iter().filter_map(|s| s.addresses.as_deref()).flatten().map(|a| a.address.as_str())
+}
+
+/// Returns the conditions of a Node.
+pub(crate) fn conditions(node: &Node) -> &[NodeCondition] {
+    node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
+}
+
 /// Reports whether kubelet has stopped reporting: the cluster has set the condition Ready of its Node to Unknown.
 pub fn is_ready_unknown(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
+    conditions(node).iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
 /// Returns whether the Node is Ready, the time of the last transition, and kubelet's message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
-    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    match conditions.iter().find(|c| c.type_ == "Ready") {
+    match conditions(node).iter().find(|c| c.type_ == "Ready") {
         Some(c) => {
             let says =
                 c.message.clone().filter(|m| !m.is_empty()).unwrap_or_else(|| format!("node is Ready: {}", c.status));

@@ -164,8 +164,7 @@ pub fn whose(node: Option<&Node>, evidence: &Evidence) -> NodeOwner {
 
 /// Returns the IP addresses that a Node reports, in canonical form.
 pub fn addresses(node: &Node) -> Vec<IpAddr> {
-    let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
-    all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
+    super::addresses(node).filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }
 
 /// Reports whether a Node runs Windows and has a mark of this operator or the legacy one.
@@ -173,12 +172,16 @@ pub fn is_of_operator(node: &Node) -> bool {
     node.labels().get("kubernetes.io/os").is_some_and(|os| os == "windows") && is_marked(node)
 }
 
+/// Reports whether a Node has an annotation that the legacy operator writes, and this one keeps.
+pub(crate) fn has_annotation(node: &Node) -> bool {
+    [key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME]
+        .iter()
+        .any(|k| node.annotations().contains_key(*k))
+}
+
 /// Reports whether a Node has a mark of this operator or the legacy one.
 fn is_marked(node: &Node) -> bool {
-    [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
-        || [key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME]
-            .iter()
-            .any(|k| node.annotations().contains_key(*k))
+    [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k)) || has_annotation(node)
 }
 
 #[cfg(test)]

@@ -117,8 +117,15 @@ fn is_reserved(group: Option<&str>) -> bool {
 }
 
 fn is_domain(text: &str) -> bool {
-    let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    text.len() <= 253 && text.split('.').all(|part| is_word(part) && part.chars().all(is_lower))
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+/// Reports whether a text is a lower-case DNS label, as in the names of Kubernetes objects.
+pub(crate) fn is_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
 fn is_word(text: &str) -> bool {

@@ -72,10 +72,10 @@ impl Case {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn which_host_it_is() {
+fn hosts_are_identified_by_machine_owner_and_node() {
     let case = Case::default;
-    let ours = || Some(of(HERE, "win-1"));
-    let joined = || Case { known: Some("m-1"), node: NodeProof::Proven, owner: ours(), ..case() };
+    let owned_by = |cluster, node| Case { owner: Some(of(cluster, node)), ..case() };
+    let joined = || Case { known: Some("m-1"), node: NodeProof::Proven, ..owned_by(HERE, "win-1") };
     let conflict = "HostConflict, NotThisMachine, NotThisMachine";
     let elsewhere = "HostOfAnotherCluster";
     for (name, case, expected) in [
@@ -119,17 +119,17 @@ fn which_host_it_is() {
         ),
         (
             "a second entry for a machine that is a node, restarted since or not",
-            Case { owner: Some(of(HERE, "win-2")), others: lives(), ..case() },
+            Case { others: lives(), ..owned_by(HERE, "win-2") },
             "HostConflict, NotThisMachine, anothers cluster-here win-2",
         ),
         (
             "a new name, and the old one is gone",
-            Case { owner: Some(of(HERE, "win-2")), ..case() },
+            owned_by(HERE, "win-2"),
             "supersedes cluster-here win-2, NotThisMachine, anothers cluster-here win-2",
         ),
         (
             "a new name, and an instance without a Node yet is the same machine",
-            Case { owner: Some(of(HERE, "win-2")), others: same_machine_instance(), ..case() },
+            Case { others: same_machine_instance(), ..owned_by(HERE, "win-2") },
             "HostConflict, NotThisMachine, anothers cluster-here win-2",
         ),
         (
@@ -139,53 +139,47 @@ fn which_host_it_is() {
         ),
         (
             "another cluster's",
-            Case { owner: Some(of(THERE, "win-1")), ..case() },
+            owned_by(THERE, "win-1"),
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers cluster-there win-1",
         ),
         (
             "another cluster's, of the name of a Node here",
-            Case { owner: Some(of(THERE, "win-1")), node: NodeProof::Unproven, ..case() },
+            Case { node: NodeProof::Unproven, ..owned_by(THERE, "win-1") },
             elsewhere,
         ),
         (
             "another cluster's that may be taken over",
-            Case { owner: Some(of(THERE, "win-1")), take_over_from: from(THERE), declared: true, ..case() },
+            Case { take_over_from: from(THERE), declared: true, ..owned_by(THERE, "win-1") },
             "supersedes cluster-there win-1, HostOfAnotherCluster, anothers cluster-there win-1",
         ),
         (
             "another cluster's that may be taken over, with a key that is not declared",
-            Case { owner: Some(of(THERE, "win-1")), take_over_from: from(THERE), ..case() },
+            Case { take_over_from: from(THERE), ..owned_by(THERE, "win-1") },
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers cluster-there win-1",
         ),
         (
             "a third cluster's",
-            Case { owner: Some(of("third", "win-1")), take_over_from: from(THERE), declared: true, ..case() },
+            Case { take_over_from: from(THERE), declared: true, ..owned_by("third", "win-1") },
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers third win-1",
         ),
         (
             "another cluster's that may be taken over, but its name is that of a Node here",
-            Case {
-                owner: Some(of(THERE, "win-1")),
-                take_over_from: from(THERE),
-                declared: true,
-                node: NodeProof::Proven,
-                ..case()
-            },
+            Case { node: NodeProof::Proven, take_over_from: from(THERE), declared: true, ..owned_by(THERE, "win-1") },
             elsewhere,
         ),
         (
             "on record without a cluster, and the Node is its own",
-            Case { owner: Some(of("", "win-1")), node: NodeProof::Proven, ..case() },
+            Case { node: NodeProof::Proven, ..owned_by("", "win-1") },
             "supersedes  win-1",
         ),
         (
             "on record without a cluster, and nothing proves it",
-            Case { owner: Some(of("", "win-1")), ..case() },
+            owned_by("", "win-1"),
             "HostOfAnotherCluster, HostOfAnotherCluster, anothers  win-1",
         ),
         (
             "on record without a cluster as another Node",
-            Case { owner: Some(of("", "win-2")), node: NodeProof::Proven, ..case() },
+            Case { node: NodeProof::Proven, ..owned_by("", "win-2") },
             elsewhere,
         ),
         (

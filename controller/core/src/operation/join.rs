@@ -153,6 +153,15 @@ mod tests {
 
     const NOW: i64 = 1_000_000;
 
+    fn now() -> Timestamp {
+        Timestamp::from_second(NOW).unwrap()
+    }
+
+    /// A Ready node of this version.
+    fn node(version: &str, boot_id: &str) -> NodeSeen {
+        NodeSeen { ready: true, version: Some(version.into()), boot_id: boot_id.into(), asks_restart: false }
+    }
+
     fn wanted() -> DesiredJoin {
         DesiredJoin {
             cluster_id: "k".into(),
@@ -199,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_connection() {
+    fn the_state_of_the_host_decides_the_next_step() {
         use OnHost::{Certify, Configure, Reboot, Register, Start, Upload};
         let no_certificates = |s: &mut HostSeen| s.state.certificates.clear();
         let keys_made = |s: &mut HostSeen| {
@@ -209,19 +218,6 @@ mod tests {
         for (name, seen, expected) in [
             ("files are missing", but(|s| s.state.missing = vec!["x".into()]), Upload),
             ("nothing is in place", but(|s| s.state.marker = None), Configure),
-            ("another version is in place", but(|s| s.state.marker.as_mut().unwrap().version = "0".into()), Configure),
-            ("another payload is in place", but(|s| s.state.marker.as_mut().unwrap().payload = "0".into()), Configure),
-            (
-                "another configuration is in place",
-                but(|s| s.state.marker.as_mut().unwrap().configs = "0".into()),
-                Configure,
-            ),
-            (
-                "it was another cluster's node",
-                but(|s| s.state.marker.as_mut().unwrap().cluster_id = "0".into()),
-                Configure,
-            ),
-            ("it was another node", but(|s| s.state.marker.as_mut().unwrap().node_name = "0".into()), Configure),
             ("in place, but the keys were made by an operator that died", but(no_certificates), Configure),
             (
                 "a certificate is about to end",
@@ -261,64 +257,52 @@ mod tests {
             ("all runs, but the Node was deleted", finished(), Start),
             ("all was started", but(|s| s.started = true), Register),
         ] {
-            let now = Timestamp::from_second(NOW).unwrap();
-            assert_eq!(on_host(&wanted(), None, &seen, now), expected, "{name}");
+            assert_eq!(on_host(&wanted(), None, &seen, now()), expected, "{name}");
+        }
+        let in_place: [fn(&mut Marker) -> &mut String; 5] =
+            [|m| &mut m.version, |m| &mut m.payload, |m| &mut m.configs, |m| &mut m.cluster_id, |m| &mut m.node_name];
+        for field in in_place {
+            let seen = but(|s| *field(s.state.marker.as_mut().unwrap()) = "another".into());
+            assert_eq!(on_host(&wanted(), None, &seen, now()), Configure, "{:?}", seen.state.marker);
         }
     }
 
     #[test]
     fn the_node_decides_the_end() {
-        let now = Timestamp::from_second(NOW).unwrap();
-        let node = |ready, version: &str| NodeSeen {
-            ready,
-            version: Some(version.into()),
-            boot_id: "1".into(),
-            asks_restart: false,
-        };
+        let down = NodeSeen { ready: false, ..node("1-a", "1") };
         for (node, registering, expected) in [
             (None, false, WithoutConnection::Connect),
             // A Node of that name says nothing about the host as long as the host is not proven in this operation.
-            (Some(node(true, "1-a")), false, WithoutConnection::Connect),
+            (Some(node("1-a", "1")), false, WithoutConnection::Connect),
             (None, true, WithoutConnection::Register),
-            (Some(node(false, "1-a")), true, WithoutConnection::Register),
-            (Some(node(true, "0")), true, WithoutConnection::Register),
-            (Some(node(true, "1-a")), true, WithoutConnection::Joined),
+            (Some(down), true, WithoutConnection::Register),
+            (Some(node("0", "1")), true, WithoutConnection::Register),
+            (Some(node("1-a", "1")), true, WithoutConnection::Joined),
         ] {
             let chosen = without_connection(&wanted(), node.as_ref(), registering);
             assert_eq!(chosen, expected, "{node:?} {registering}");
         }
-        assert_eq!(on_host(&wanted(), Some(&node(true, "1-a")), &finished(), now), OnHost::Joined);
+        assert_eq!(on_host(&wanted(), Some(&node("1-a", "1")), &finished(), now()), OnHost::Joined);
     }
 
     #[test]
-    fn a_node_that_changes() {
-        let now = Timestamp::from_second(NOW).unwrap();
-        let node = |boot_id: &str| NodeSeen {
-            ready: true,
-            version: Some("1-a".into()),
-            boot_id: boot_id.into(),
-            asks_restart: false,
-        };
-        let asks = |boot_id: &str, version: &str| NodeSeen {
-            version: Some(version.into()),
-            asks_restart: true,
-            ..node(boot_id)
-        };
+    fn a_node_that_changes_restarts_its_services_or_its_host() {
+        let asks = |boot_id, version| NodeSeen { asks_restart: true, ..node(version, boot_id) };
         let on = |boot_id: &str| but(|s| s.state.machine.boot_id = boot_id.into());
         let restarts = DesiredJoin { restarts: true, ..wanted() };
         let started = but(|s| s.started = true);
         let leaves = DesiredJoin { leaves_boot: Some("1".into()), ..wanted() };
         for (name, wanted, node, host, expected) in [
-            ("services are restarted", &restarts, node("1"), finished(), OnHost::Start),
-            ("once", &restarts, node("1"), started, OnHost::Joined),
-            ("the host is restarted", &leaves, node("1"), on("1"), OnHost::Reboot),
-            ("its Node still reports the version before", &leaves, node("1"), on("2"), OnHost::Register),
-            ("all is new", &leaves, node("2"), on("2"), OnHost::Joined),
+            ("services are restarted", &restarts, node("1-a", "1"), finished(), OnHost::Start),
+            ("once", &restarts, node("1-a", "1"), started, OnHost::Joined),
+            ("the host is restarted", &leaves, node("1-a", "1"), on("1"), OnHost::Reboot),
+            ("its Node still reports the version before", &leaves, node("1-a", "1"), on("2"), OnHost::Register),
+            ("all is new", &leaves, node("1-a", "2"), on("2"), OnHost::Joined),
         ] {
-            assert_eq!(on_host(wanted, Some(&node), &host, now), expected, "{name}");
+            assert_eq!(on_host(wanted, Some(&node), &host, now()), expected, "{name}");
         }
         for (name, wanted, node, expected) in [
-            ("until kubelet has started", &leaves, node("1"), WithoutConnection::Register),
+            ("until kubelet has started", &leaves, node("1-a", "1"), WithoutConnection::Register),
             ("a user requests a restart", &restarts, asks("1", "0"), WithoutConnection::Reboot),
             ("a user did, and it has happened", &leaves, asks("2", "0"), WithoutConnection::Register),
             ("that may wait until all is right", &restarts, asks("1", "1-a"), WithoutConnection::Joined),

@@ -278,6 +278,11 @@ mod tests {
         HostState { machine, ..HostState::default() }
     }
 
+    /// Marker of a node of this cluster.
+    fn node_of(cluster_id: &str) -> Option<Marker> {
+        Some(Marker { version: "1".into(), cluster_id: cluster_id.into(), ..Marker::default() })
+    }
+
     #[test]
     fn each_fault_is_found_with_its_remedy() {
         type Change = fn(&mut HostState);
@@ -286,7 +291,7 @@ mod tests {
             s.services.insert("kubelet".into(), ServiceState::Running);
         };
         let lost: Change = |s| {
-            s.marker = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
+            s.marker = node_of("here");
             s.ports_in_use.push(10250);
             s.api_server = Some("timed out".into());
             s.machine.os_build = "10.0.25398.1".into();
@@ -323,7 +328,7 @@ mod tests {
             (
                 "the same on a node",
                 |s| {
-                    s.marker = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
+                    s.marker = node_of("here");
                     s.foreign_credential_plugins.insert("{A}".into(), r"C:\theirs.dll".into());
                 },
                 Some("ForeignServices"),
@@ -340,7 +345,7 @@ mod tests {
             (
                 "a node of another cluster that has no way",
                 |s| {
-                    s.marker = Some(Marker { version: "1".into(), cluster_id: "there".into(), ..Marker::default() });
+                    s.marker = node_of("there");
                     s.api_server = Some("timed out".into());
                 },
                 Some("ApiServerUnreachable"),
@@ -374,12 +379,11 @@ mod tests {
 
     #[test]
     fn windows_server_2019_takes_no_other_vxlan_port() {
-        let node = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
         for (build, vxlan_port, marker, expected) in [
             ("10.0.17763.6414", None, None, None),
             ("10.0.17763.6414", Some(4789), None, None),
             ("10.0.17763.6414", Some(9898), None, Some("WindowsNotSupported")),
-            ("10.0.17763.6414", Some(9898), node, None),
+            ("10.0.17763.6414", Some(9898), node_of("here"), None),
             ("10.0.20348.2527", Some(9898), None, None),
             ("10.0.26100.1", Some(9898), None, None),
         ] {

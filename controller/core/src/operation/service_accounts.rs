@@ -7,6 +7,8 @@ use api::{
     host::{AccountState, HostState},
 };
 
+use crate::node::permitted::is_label;
+
 /// Maximum length of a domain name: that of a label value.
 const DOMAIN: usize = 63;
 
@@ -109,13 +111,7 @@ pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Re
 /// Returns the domain that a host reports, in lower case; `None` if there is none, or if it is no DNS name that fits into a label value.
 pub fn domain(reported: Option<&str>) -> Option<String> {
     let name = reported?.to_ascii_lowercase();
-    let is_part = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    (name.len() <= DOMAIN && name.split('.').all(is_part)).then_some(name)
+    (name.len() <= DOMAIN && name.split('.').all(is_label)).then_some(name)
 }
 
 #[cfg(test)]

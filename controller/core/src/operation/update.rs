@@ -248,92 +248,83 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// What is seen at the begin of a change that drains the node.
+    const SEEN: ObservedChange = ObservedChange {
+        begun: ChangePhase::Check,
+        drains: true,
+        maintenance: Maintenance::None,
+        checked: false,
+        cordoned: false,
+        drained: false,
+        works: false,
+        proven: false,
+        our_cordon: false,
+    };
+    const CORDONED: ObservedChange = ObservedChange { cordoned: true, our_cordon: true, ..SEEN };
+
+    fn past(begun: ChangePhase, seen: ObservedChange) -> ObservedChange {
+        ObservedChange { begun, ..seen }
+    }
+
+    fn works(seen: ObservedChange) -> ObservedChange {
+        ObservedChange { works: true, ..seen }
+    }
+
+    fn proven(seen: ObservedChange) -> ObservedChange {
+        ObservedChange { proven: true, ..works(seen) }
+    }
+
+    fn without_our_cordon(seen: ObservedChange) -> ObservedChange {
+        ObservedChange { our_cordon: false, ..seen }
+    }
+
     #[test]
-    fn cases() {
-        use ChangePhase::{Check, Converge, Cordon, Drain, Verify};
-        let free = ObservedChange {
-            begun: Converge,
-            drains: false,
-            maintenance: Maintenance::None,
-            checked: false,
-            cordoned: false,
-            drained: false,
-            works: false,
-            proven: false,
-            our_cordon: false,
-        };
-        let full = ObservedChange { begun: Check, drains: true, ..free };
-        let held = ObservedChange { cordoned: true, our_cordon: true, ..full };
-        let past = |begun, seen: ObservedChange| ObservedChange { begun, ..seen };
-        let works = |seen: ObservedChange| ObservedChange { works: true, ..seen };
-        let proven = |seen: ObservedChange| ObservedChange { proven: true, ..works(seen) };
+    fn each_phase_follows_from_the_state_of_the_node() {
+        use ChangePhase::{Converge, Cordon, Drain, Verify};
+        let free = ObservedChange { begun: Converge, drains: false, ..SEEN };
+        let by_a_user = ObservedChange { cordoned: true, ..SEEN };
         let checked = |seen: ObservedChange| ObservedChange { checked: true, ..seen };
         let drained = |seen: ObservedChange| ObservedChange { drained: true, ..checked(seen) };
         for (name, seen, expected) in [
             ("no pod is moved for a service", free, Next::Converge),
             ("it works, for a moment", works(free), Next::Verify),
             ("it has worked long enough", proven(free), Next::Done),
-            ("the host is checked before its pods are moved", full, Next::Check),
-            (
-                "a node that a user has cordoned is checked as well",
-                ObservedChange { cordoned: true, ..full },
-                Next::Check,
-            ),
-            ("pods are moved first", checked(full), Next::Cordon(())),
-            ("a crash before the cordon was taken", past(Cordon, full), Next::Cordon(())),
-            ("the cordon is there", checked(held), Next::Drain(())),
-            (
-                "another client's cordon is sufficient",
-                ObservedChange { cordoned: true, ..checked(full) },
-                Next::Drain(()),
-            ),
-            ("empty", drained(held), Next::Converge),
-            ("another client lifted the cordon", past(Drain, full), Next::Cordon(())),
-            ("a crash in the middle of the drain", past(Drain, held), Next::Drain(())),
-            ("a crash past the drain", past(Converge, held), Next::Converge),
-            ("nothing is drained again at the end", past(Verify, works(held)), Next::Verify),
-            ("it stopped working while it was watched", past(Verify, held), Next::Converge),
-            ("proven", past(Verify, proven(held)), Next::Uncordon(())),
-            (
-                "the cordon was another client's",
-                past(Verify, ObservedChange { our_cordon: false, ..proven(held) }),
-                Next::Done,
-            ),
+            ("the host is checked before its pods are moved", SEEN, Next::Check),
+            ("a node that a user has cordoned is checked as well", by_a_user, Next::Check),
+            ("pods are moved first", checked(SEEN), Next::Cordon(())),
+            ("a crash before the cordon was taken", past(Cordon, SEEN), Next::Cordon(())),
+            ("the cordon is there", checked(CORDONED), Next::Drain(())),
+            ("another client's cordon is sufficient", checked(by_a_user), Next::Drain(())),
+            ("empty", drained(CORDONED), Next::Converge),
+            ("another client lifted the cordon", past(Drain, SEEN), Next::Cordon(())),
+            ("a crash in the middle of the drain", past(Drain, CORDONED), Next::Drain(())),
+            ("a crash past the drain", past(Converge, CORDONED), Next::Converge),
+            ("nothing is drained again at the end", past(Verify, works(CORDONED)), Next::Verify),
+            ("it stopped working while it was watched", past(Verify, CORDONED), Next::Converge),
+            ("proven", past(Verify, proven(CORDONED)), Next::Uncordon(())),
+            ("the cordon was another client's", past(Verify, without_our_cordon(proven(CORDONED))), Next::Done),
         ] {
             assert_eq!(next(Some(()), seen), expected, "{name}");
         }
-        assert_eq!(next(None::<()>, full), Next::Check, "a host without a Node is checked as well");
-        assert_eq!(next(None::<()>, checked(full)), Next::Converge, "and has no pods");
+        assert_eq!(next(None::<()>, SEEN), Next::Check, "a host without a Node is checked as well");
+        assert_eq!(next(None::<()>, checked(SEEN)), Next::Converge, "and has no pods");
     }
 
     #[test]
-    fn maintenance() {
+    fn a_node_in_maintenance_is_emptied_and_handed_back() {
         use ChangePhase::{Converge, Cordon, Drain, Maintain, Verify};
         use MaintenanceState::{Drained, Draining, Returning};
-        let free = ObservedChange {
-            begun: Cordon,
-            drains: true,
-            maintenance: Maintenance::Requested,
-            checked: false,
-            cordoned: false,
-            drained: false,
-            works: false,
-            proven: false,
-            our_cordon: false,
-        };
+        let free = ObservedChange { begun: Cordon, maintenance: Maintenance::Requested, ..SEEN };
         let held = ObservedChange { cordoned: true, our_cordon: true, ..free };
         let empty = ObservedChange { drained: true, ..held };
-        let at = |begun, seen: ObservedChange| ObservedChange { begun, ..seen };
         let over = |begun, seen: ObservedChange| ObservedChange { begun, maintenance: Maintenance::Over, ..seen };
-        let works = |seen: ObservedChange| ObservedChange { works: true, ..seen };
-        let proven = |seen: ObservedChange| ObservedChange { proven: true, ..works(seen) };
         for (name, seen, expected, state) in [
             ("its host is not asked", free, Next::Cordon(()), Draining),
             ("it is emptied", held, Next::Drain(()), Draining),
             ("it is stored that it is empty", empty, Next::Maintain, Draining),
-            ("and shown then", at(Maintain, empty), Next::Maintain, Drained),
-            ("another client lifts the cordon", at(Maintain, free), Next::Cordon(()), Draining),
-            ("and it is emptied again", at(Drain, held), Next::Drain(()), Draining),
+            ("and shown then", past(Maintain, empty), Next::Maintain, Drained),
+            ("another client lifts the cordon", past(Maintain, free), Next::Cordon(()), Draining),
+            ("and it is emptied again", past(Drain, held), Next::Drain(()), Draining),
             ("it is handed back", over(Maintain, empty), Next::Converge, Returning),
             ("and once more after a crash", over(Converge, held), Next::Converge, Returning),
             ("while it is emptied again", over(Drain, held), Next::Converge, Returning),
@@ -341,12 +332,12 @@ mod tests {
             ("long enough", over(Verify, proven(held)), Next::Uncordon(()), Returning),
             (
                 "with a cordon that was there before",
-                over(Verify, ObservedChange { our_cordon: false, ..proven(held) }),
+                over(Verify, without_our_cordon(proven(held))),
                 Next::Done,
                 Returning,
             ),
-            ("requested again on the way back", at(Verify, works(held)), Next::Drain(()), Draining),
-            ("and empty", at(Verify, works(empty)), Next::Maintain, Draining),
+            ("requested again on the way back", past(Verify, works(held)), Next::Drain(()), Draining),
+            ("and empty", past(Verify, works(empty)), Next::Maintain, Draining),
         ] {
             assert_eq!((next(Some(()), seen), seen.maintenance_state()), (expected, Some(state)), "{name}");
         }
@@ -354,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_drained() {
+    fn the_type_and_disruption_of_a_change_decide_the_drain() {
         for (type_, disruption, expected) in [
             (GrantType::Update, Disruption::None, false),
             (GrantType::Update, Disruption::Restart, false),
@@ -370,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_windows_waits_for_is_done_at_the_end_of_a_maintenance() {
+    fn restarts_that_windows_waits_for_are_done_at_the_end_of_a_maintenance() {
         use RestartCause::{NameOrDomain, Servicing, WindowsUpdate};
         for (type_, causes, expected) in [
             (GrantType::Maintenance, &[][..], false),
@@ -394,17 +385,7 @@ mod tests {
             ChangePhase::Uncordon,
         ]);
         (phase, any::<[bool; 6]>()).prop_map(|(begun, [checked, cordoned, drained, works, proven, our_cordon])| {
-            ObservedChange {
-                drains: true,
-                maintenance: Maintenance::None,
-                checked,
-                cordoned,
-                drained,
-                begun,
-                works,
-                proven,
-                our_cordon,
-            }
+            ObservedChange { begun, checked, cordoned, drained, works, proven, our_cordon, ..SEEN }
         })
     }
 
@@ -434,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_a_failure() {
+    fn a_failure_is_retried_given_up_or_taken_back() {
         use AfterFailure::{GiveUp, Retry, TakeBack};
         use Blame::{Cluster, Host, Version};
         let update = Failure {

@@ -12,12 +12,20 @@ use crate::render::{
     fixtures::{PROGRAMS, cluster, host, payload},
 };
 
+fn rendered_in(cluster: &Cluster, template: &TemplateSpec) -> Rendered {
+    render(cluster, &payload(&PROGRAMS), &Settings::default(), template).unwrap()
+}
+
 fn rendered(template: &TemplateSpec) -> Rendered {
-    render(&cluster(), &payload(&PROGRAMS), &Settings::default(), template).unwrap()
+    rendered_in(&cluster(), template)
 }
 
 fn plain() -> Rendered {
     rendered(&TemplateSpec::default())
+}
+
+fn of_cloud(cloud_provider: Option<CloudProvider>) -> TemplateSpec {
+    kubelet_of(KubeletSettings { cloud_provider, ..KubeletSettings::default() })
 }
 
 fn kubelet_of(settings: KubeletSettings) -> TemplateSpec {
@@ -63,8 +71,7 @@ fn a_pool_may_be_where_the_cloud_is_not() {
         (false, Some(Nobody), false),
     ] {
         let cluster = Cluster { platform: Platform::Azure, external_cloud_provider: in_cluster, ..cluster() };
-        let template = kubelet_of(KubeletSettings { cloud_provider: of_pool, ..KubeletSettings::default() });
-        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &template).unwrap();
+        let rendered = rendered_in(&cluster, &of_cloud(of_pool));
         assert_eq!(rendered.has_cloud_controller(), expected, "{in_cluster} {of_pool:?}");
         let services = rendered.services.services;
         let has_flag = services.iter().any(|s| s.name == "kubelet" && s.path.contains("--cloud-provider=external"));
@@ -82,7 +89,7 @@ fn each_platform_is_as_the_reference_says() {
     for platform in platforms {
         // OpenShift runs a cloud controller manager on each of these platforms.
         let cluster = Cluster { platform, external_cloud_provider: platform != Platform::None, ..cluster() };
-        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &TemplateSpec::default()).unwrap();
+        let rendered = rendered_in(&cluster, &TemplateSpec::default());
         let services = &rendered.services.services;
         let kubelet = services.iter().find(|s| s.name == "kubelet").unwrap();
         let mark = |is_there: bool| if is_there { "yes" } else { "-" };
@@ -96,9 +103,7 @@ fn each_platform_is_as_the_reference_says() {
         );
         assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/limits.md lacks\n{row}");
         // Hosts that the cloud does not know have no metadata service.
-        let none =
-            kubelet_of(KubeletSettings { cloud_provider: Some(CloudProvider::None), ..KubeletSettings::default() });
-        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &none).unwrap();
+        let rendered = rendered_in(&cluster, &of_cloud(Some(CloudProvider::None)));
         assert_eq!(rendered.shared.metadata_address, None, "{platform:?}");
     }
 }
@@ -236,9 +241,7 @@ fn taints_make_no_version_but_reach_the_host() {
 fn the_clusters_files_are_known_by_hash_and_secrets_not_at_all() {
     let tls = TlsPair { certificate: "cert".into(), key: "hunter2".into() };
     let with_tls = Cluster { exporter_tls: Some(tls), platform: Platform::Aws, ..cluster() };
-    let render = |cluster: &Cluster| {
-        render(cluster, &payload(&PROGRAMS), &Settings::default(), &TemplateSpec::default()).unwrap()
-    };
+    let render = |cluster: &Cluster| rendered_in(cluster, &TemplateSpec::default());
     let rendered = render(&with_tls);
     let text = serde_json::to_string(&rendered.shared).unwrap();
     assert!(!text.contains("BEGIN CERTIFICATE") && !text.contains("hunter2") && !text.contains("tls.key"), "{text}");

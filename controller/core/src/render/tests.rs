@@ -20,15 +20,15 @@ fn no_rotation() -> Settings {
     Settings { logs: LogSettings { size: None, age: None, ..LogSettings::default() }, ..Settings::default() }
 }
 
+/// Services of the full payload, with the default settings.
+fn config(cluster: &Cluster) -> Result<ServicesConfig, RenderError> {
+    services(cluster, &payload(&PROGRAMS), &Settings::default())
+}
+
 fn rendered(cluster: &Cluster, destinations: &[&str], settings: &Settings) -> BTreeMap<String, Service> {
     let config = services(cluster, &payload(destinations), settings).unwrap();
     config.validate().unwrap();
     config.services.into_iter().map(|s| (s.name.clone(), s)).collect()
-}
-
-fn names(cluster: &Cluster, destinations: &[&str]) -> Vec<String> {
-    let config = services(cluster, &payload(destinations), &Settings::default()).unwrap();
-    config.services.into_iter().map(|s| s.name).collect()
 }
 
 fn configs(cluster: &Cluster, settings: &Settings, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
@@ -43,35 +43,33 @@ fn files(cluster: &Cluster, settings: &Settings) -> BTreeMap<String, ConfigFile>
 const OVN: Network = Network::OvnHybrid { vxlan_port: None };
 
 #[test]
-fn which_services() {
+fn services_follow_the_payload_the_platform_and_the_network() {
     let on = |platform, network| Cluster { platform, network, ..cluster() };
+    let with_cloud = Cluster { external_cloud_provider: true, ..on(Platform::Azure, Network::External) };
     let overlay =
         [program::KUBELET, program::KUBE_PROXY, program::HYBRID_OVERLAY, program::WIN_OVERLAY, program::HOST_LOCAL];
-    let cases: [(&str, Cluster, &[&str], &[&str]); 6] = [
+    let cases: [(&str, Cluster, &[&str], &str); 6] = [
         (
             "own network",
             on(Platform::None, Network::External),
             &PROGRAMS,
-            &["containerd", "kubelet", "csi-proxy", "windows_exporter"],
+            "containerd kubelet csi-proxy windows_exporter",
         ),
         (
             "hybrid overlay",
             on(Platform::Aws, OVN),
             &PROGRAMS,
-            &["containerd", "kubelet", "csi-proxy", "hybrid-overlay-node", "windows_exporter", "kube-proxy"],
+            "containerd kubelet csi-proxy hybrid-overlay-node windows_exporter kube-proxy",
         ),
-        (
-            "Azure",
-            Cluster { external_cloud_provider: true, ..on(Platform::Azure, Network::External) },
-            &PROGRAMS,
-            &["containerd", "kubelet", "csi-proxy", "windows_exporter", "cloud-node-manager"],
-        ),
-        ("least", on(Platform::Azure, Network::External), &[program::KUBELET], &["kubelet"]),
-        ("no csi-proxy", cluster(), &[program::KUBELET, program::CONTAINERD], &["containerd", "kubelet"]),
-        ("least with an overlay", on(Platform::None, OVN), &overlay, &["kubelet", "hybrid-overlay-node", "kube-proxy"]),
+        ("Azure", with_cloud, &PROGRAMS, "containerd kubelet csi-proxy windows_exporter cloud-node-manager"),
+        ("least", on(Platform::Azure, Network::External), &[program::KUBELET], "kubelet"),
+        ("no csi-proxy", cluster(), &[program::KUBELET, program::CONTAINERD], "containerd kubelet"),
+        ("least with an overlay", on(Platform::None, OVN), &overlay, "kubelet hybrid-overlay-node kube-proxy"),
     ];
     for (name, cluster, destinations, expected) in cases {
-        assert_eq!(names(&cluster, destinations), expected, "{name}");
+        let config = services(&cluster, &payload(destinations), &Settings::default()).unwrap();
+        let names: Vec<_> = config.services.into_iter().map(|s| s.name).collect();
+        assert_eq!(names.join(" "), expected, "{name}");
     }
     assert_eq!(
         services(&cluster(), &payload(&[program::CONTAINERD]), &Settings::default()),
@@ -204,10 +202,10 @@ fn kube_proxy_is_prepared_by_the_host() {
     assert!(all.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
     for bad in ["", "172.30.0.0", "172.30.0.0/33", "fd02::/112", "172.30.0.0/16,fd02::/112"] {
         let cluster = Cluster { service_cidr: bad.into(), ..ovn.clone() };
-        let error = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap_err();
+        let error = config(&cluster).unwrap_err();
         assert!(matches!(error, RenderError::Fact { what: "service network", .. }), "{bad}: {error}");
         let own = Cluster { network: Network::External, ..cluster };
-        assert!(services(&own, &payload(&PROGRAMS), &Settings::default()).is_ok(), "{bad}: only the overlay needs it");
+        assert!(config(&own).is_ok(), "{bad}: only the overlay needs it");
     }
 }
 
@@ -218,7 +216,7 @@ fn another_network_may_have_directories_of_its_own() {
     let written = files(&cluster(Network::External, good), &Settings::default());
     assert!(written[program::CONTAINERD_NETWORK].content.contains(r"conf_dir = 'C:\etc\cni\net.d'"));
     let longer = r"C:\Program Files\containerd\cni\bin";
-    services(&cluster(Network::External, longer), &payload(&PROGRAMS), &Settings::default()).unwrap();
+    config(&cluster(Network::External, longer)).unwrap();
     for (network, directory, problem) in [
         (OVN, good, "hybrid overlay has its own"),
         (Network::External, "/etc/cni/net.d", "must be a directory on C:"),
@@ -227,7 +225,7 @@ fn another_network_may_have_directories_of_its_own() {
         (Network::External, r"C:\Windows\System32\cni", "use a directory for CNI only"),
         (Network::External, r"C:\Program Files\containerd", "use a directory for CNI only"),
     ] {
-        let error = services(&cluster(network, directory), &payload(&PROGRAMS), &Settings::default()).unwrap_err();
+        let error = config(&cluster(network, directory)).unwrap_err();
         assert!(error.to_string().contains(problem), "{directory}: {error}");
     }
 }
@@ -240,12 +238,11 @@ fn without_the_log_runner_services_run_by_themselves() {
 }
 
 #[test]
-fn what_a_node_must_reach_is_reached_without_the_proxy() {
+fn addresses_that_every_node_needs_are_reached_without_the_proxy() {
     let of = |api_server: &str, no: &str| {
         let proxy = Proxy { https: Some("http://proxy:3128".into()), no: Some(no.into()), ..Proxy::default() };
         let cluster = Cluster { api_server: api_server.into(), proxy, ..cluster() };
-        let config = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap();
-        config.services[0].environment["NO_PROXY"].clone()
+        config(&cluster).unwrap().services[0].environment["NO_PROXY"].clone()
     };
     let rest = "172.30.0.0/16,169.254.169.254";
     for (api_server, no, expected) in [
@@ -262,7 +259,7 @@ fn what_a_node_must_reach_is_reached_without_the_proxy() {
         assert_eq!(of(api_server, no), expected, "{api_server} {no}");
     }
     let no = Proxy { no: Some(".svc".into()), ..Proxy::default() };
-    let config = services(&Cluster { proxy: no, ..cluster() }, &payload(&PROGRAMS), &Settings::default()).unwrap();
+    let config = config(&Cluster { proxy: no, ..cluster() }).unwrap();
     assert!(config.services[0].environment.is_empty(), "there is no proxy");
 }
 
@@ -270,7 +267,7 @@ fn what_a_node_must_reach_is_reached_without_the_proxy() {
 fn files_and_variables_are_listed() {
     let proxy = Proxy { http: Some("http://proxy:3128".into()), https: Some(String::new()), no: None };
     let cluster = Cluster { proxy, ..cluster() };
-    let config = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap();
+    let config = config(&cluster).unwrap();
     let without = "localhost,127.0.0.1,.svc,api-int.example.com,172.30.0.0/16,169.254.169.254";
     let variables =
         BTreeMap::from([("HTTP_PROXY".into(), "http://proxy:3128".into()), ("NO_PROXY".into(), without.into())]);
@@ -287,8 +284,9 @@ fn files_and_variables_are_listed() {
 fn kubelet_configuration() {
     let patch = json!({"address": "10.0.0.7", "maxPods": 10, "logging": {"verbosity": 3}, "registerNode": null});
     let settings = Settings { kubelet_extra: patch.as_object().unwrap().clone(), ..Settings::default() };
-    let plain: Value =
-        serde_json::from_str(&files(&cluster(), &Settings::default())[path::KUBELET_CONFIG].content).unwrap();
+    let of = |settings: &Settings| -> Value {
+        serde_json::from_str(&files(&cluster(), settings)[path::KUBELET_CONFIG].content).unwrap()
+    };
     let expected = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -317,8 +315,8 @@ fn kubelet_configuration() {
         "registerWithTaints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}],
         "resolvConf": "",
     });
-    assert_eq!(plain, expected);
-    let patched: Value = serde_json::from_str(&files(&cluster(), &settings)[path::KUBELET_CONFIG].content).unwrap();
+    assert_eq!(of(&Settings::default()), expected);
+    let patched = of(&settings);
     assert_eq!(patched["address"], "10.0.0.7");
     assert_eq!(patched["maxPods"], 10);
     assert_eq!(patched["logging"], json!({"flushFrequency": "5s", "verbosity": 3}));
@@ -346,7 +344,7 @@ fn kubeconfigs_name_certificates_and_hold_no_token() {
 }
 
 #[test]
-fn which_files() {
+fn files_follow_the_facts_of_the_cluster() {
     let least = [path::API_CA, path::KUBELET_CA, path::KUBELET_CONFIG, path::NODE_KUBECONFIG, path::WICD_KUBECONFIG];
     let plain = files(&cluster(), &Settings::default());
     assert_eq!(plain.len(), least.len());
@@ -419,7 +417,7 @@ fn bad_facts_are_refused() {
 fn no_password_of_a_proxy_gets_to_hosts_or_into_a_message() {
     let of = |http: Option<&str>, https: Option<&str>| {
         let proxy = Proxy { http: http.map(str::to_owned), https: https.map(str::to_owned), no: Some("a@b".into()) };
-        services(&Cluster { proxy, ..cluster() }, &payload(&PROGRAMS), &Settings::default())
+        config(&Cluster { proxy, ..cluster() })
     };
     for secret in ["http://user:hunter2@proxy", "http://user:hunter2@proxy\n", "hunter2@proxy:3128"] {
         for error in [of(Some(secret), None).unwrap_err(), of(None, Some(secret)).unwrap_err()] {

@@ -249,5 +249,10 @@ pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Ti
 
 /// Returns the number of candidates that match the predicate.
 pub(super) fn count(candidates: &[Candidate], which: impl Fn(&Candidate) -> bool) -> u32 {
-    u32::try_from(candidates.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
+    number(candidates.iter().filter(|s| which(s)))
+}
+
+/// Returns the number of items.
+pub(super) fn number<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }

@@ -14,17 +14,15 @@ use std::{
 
 use api::{Disruption, GrantType, IntOrPercent, Order, RemediationType};
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
 
 use super::{
     budgets::{Budget, Budgets, Charge},
-    candidate::{
-        count, disturbs, has, has_its_maintenance, has_pods, is_granted, is_maintained, is_repeated, is_silent, later,
-        waits,
-    },
+    candidate::{count, disturbs, has_pods, is_silent, later, waits},
     progress::{BlockedBy, UpdateLimit},
     shared_limit::Share,
 };
+
+mod changes;
 
 pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 
@@ -348,260 +346,6 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Grants maintenance that users and hosts request. The requester has chosen the time, so that windows, approvals and rollout steps do not apply;
-    /// a pause does.
-    fn maintain(&mut self) {
-        if self.limits.paused {
-            return;
-        }
-        // A slot that the last maintenance has used becomes free in the next decision.
-        let is_next = |s: &Candidate| has_its_maintenance(s) || !(is_repeated(s) || is_maintained(s));
-        let mut candidates = self.to_be_maintained(|s| is_next(s) && self.is_free(s));
-        // Requests of users take precedence over requests of hosts.
-        candidates.sort_by_key(|s| (!has_its_maintenance(s), s.maintenance, s.available, &s.name));
-        self.give_maintenance(candidates);
-    }
-
-    /// Grants maintenance that hosts request again since their last update. Updates come first: a host that ends its maintenance and begins the next
-    /// would otherwise keep a slot forever, and no update would get its turn.
-    fn maintain_again(&mut self) {
-        if self.limits.paused {
-            return;
-        }
-        let mut candidates = self.to_be_maintained(|s| is_repeated(s) && !is_maintained(s) && self.is_idle(s));
-        candidates.sort_by_key(|s| (s.maintained_at, s.available, &s.name));
-        self.give_maintenance(candidates);
-    }
-
-    fn to_be_maintained(&self, which: impl Fn(&Candidate) -> bool) -> Vec<&'a Candidate> {
-        let wants = |s: &&'a Candidate| s.maintenance.is_some() && !s.withheld && which(s);
-        self.candidates.iter().copied().filter(wants).collect()
-    }
-
-    fn give_maintenance(&mut self, candidates: Vec<&'a Candidate>) {
-        for candidate in candidates {
-            if self.charge(candidate, Disruption::Reboot) {
-                self.give(candidate, GrantType::Maintenance);
-            }
-        }
-    }
-
-    /// Grants renewals of wicd's expired certificates, which only the operator can renew. No pod is disturbed, so that windows and rollout steps do
-    /// not apply.
-    fn renew(&mut self) {
-        for candidate in self.candidates.clone() {
-            let Some(version) = candidate.renews.clone().filter(|_| self.is_free(candidate)) else { continue };
-            if !self.limits.paused && !candidate.withheld && self.charge(candidate, Disruption::None) {
-                let grant = Granting { version: Some(version), ..GrantType::Update.into() };
-                self.give(candidate, Granting { disruption: Some(Disruption::None), ..grant });
-            }
-        }
-    }
-
-    /// Grants updates, and the copying of their files in advance.
-    fn update(&mut self) {
-        let mut candidates: Vec<(&'a Candidate, &'a PendingChange)> = self
-            .candidates
-            .iter()
-            .filter(|s| self.is_free(s) && !s.failed && !s.withheld && self.can_be_first(s))
-            .filter_map(|s| Some((*s, s.change.as_ref()?)))
-            .collect();
-        candidates.sort_by_cached_key(|(candidate, _)| self.rank(candidate));
-        if !self.may_change() {
-            // Copying that has begun may continue, because it is not disruptive.
-            for (candidate, wanted) in candidates {
-                if !self.is_repaired_first(candidate) && has(candidate, GrantType::Stage, wanted) {
-                    self.keep(candidate);
-                }
-            }
-            return;
-        }
-
-        let settled = |s: &&&Candidate| {
-            let on_its_way = |w| s.begun && has(s, GrantType::Update, w);
-            self.is_base(s) && !s.leaving && (s.failed || s.change.as_ref().is_none_or(on_its_way))
-        };
-        let settled = u32::try_from(self.candidates.iter().filter(settled).count()).unwrap_or(u32::MAX);
-        let mut room = self.limits.gate.limit.map_or(u32::MAX, |limit| limit.saturating_sub(settled));
-
-        // Nodes with a grant go first, so that grants stay where they are. A node of an abandoned rollout keeps its place among the first while its
-        // files are copied.
-        let is_to_be_sent =
-            |s: &Candidate| s.follows_abandoned_version && !s.staged && s.waits_until.is_none() && self.is_free(s);
-        let reserved = candidates.iter().filter(|(s, _)| is_to_be_sent(s)).count();
-        let reserved = u32::try_from(reserved).unwrap_or(u32::MAX);
-        for granted in [true, false] {
-            for (candidate, wanted) in &candidates {
-                let fits = if granted {
-                    is_granted(candidate, wanted)
-                } else {
-                    candidate.staged && !pulls_first(candidate, wanted)
-                };
-                let reserved = if granted || candidate.follows_abandoned_version { 0 } else { reserved };
-                if fits && room > reserved && self.is_free(candidate) && self.charge(candidate, wanted.disruption) {
-                    room -= 1;
-                    self.give(
-                        candidate,
-                        Granting {
-                            version: Some(wanted.version.clone()),
-                            disruption: Some(wanted.disruption),
-                            services: wanted.services.clone(),
-                            ..GrantType::Update.into()
-                        },
-                    );
-                }
-            }
-        }
-        candidates.retain(|(candidate, _)| self.is_free(candidate));
-
-        let ahead = self.cap.saturating_mul(2).saturating_add(self.limits.max_concurrent);
-        let staging = candidates.iter().filter(|(s, w)| !s.staged && has(s, GrantType::Stage, w)).count();
-        let mut free = ahead.saturating_sub(u32::try_from(staging).unwrap_or(u32::MAX));
-        for (place, (candidate, wanted)) in (0..room).zip(&candidates) {
-            self.admitted.insert(&candidate.name);
-            if place < ahead
-                && !candidate.staged
-                && !has(candidate, GrantType::Stage, wanted)
-                && !self.is_repaired_first(candidate)
-            {
-                if free == 0 {
-                    continue;
-                }
-                free -= 1;
-                let version = Some(wanted.version.clone());
-                self.give(candidate, Granting { version, ..GrantType::Stage.into() });
-            }
-        }
-        // Nodes whose files are being copied, or that wait for their turn with all files, keep their grant.
-        for (candidate, wanted) in candidates {
-            if room > 0 && has(candidate, GrantType::Stage, wanted) && !self.is_repaired_first(candidate) {
-                self.keep(candidate);
-            }
-        }
-    }
-
-    /// Grants restarts that hosts request.
-    fn reboot(&mut self) {
-        if !self.may_change() {
-            return;
-        }
-        let asks = |s: &&'a Candidate| {
-            s.wants_reboot && !s.withheld && self.is_free(s) && !self.admitted.contains(s.name.as_str())
-        };
-        let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(asks).collect();
-        candidates.sort_by_cached_key(|s| (s.grant != Some(GrantType::Reboot), self.rank(s)));
-        for candidate in candidates {
-            if self.charge(candidate, Disruption::Reboot) {
-                self.give(candidate, GrantType::Reboot);
-            }
-        }
-    }
-
-    /// Grants repairs of nodes that have not been Ready for a long time, the longest first. A node whose repair has failed comes after nodes that
-    /// were not tried yet: a few broken nodes must not block the others.
-    fn repair(&mut self) {
-        let mut candidates: Vec<&'a Candidate> =
-            self.candidates.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
-        candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.waits_until, s.down_since));
-        let restarts = self.limits.remediation == RemediationType::Reboot;
-        let disruption = restarts.then_some(Disruption::Reboot);
-        for candidate in candidates {
-            if self.budgets.take(Budget::Repairs) {
-                self.give(candidate, Granting { disruption, ..GrantType::Repair.into() });
-            }
-        }
-    }
-
-    /// Grants key rotations, on one host at a time: a key that locks the operator out is detected on the first host. A rotation is not disruptive, so
-    /// that windows and budgets do not apply.
-    fn rotate_key(&mut self) {
-        // A host that is to be removed gives up its turn, even in the middle of a rotation.
-        if self.limits.paused || self.candidates.iter().any(|s| s.rotating && !s.leaving) {
-            return;
-        }
-        let waits = |s: &Candidate| s.key_waits_until.is_some_and(|until| until > self.now);
-        let has = |s: &Candidate| s.grant == Some(GrantType::RotateKey);
-        let taken = self.candidates.iter().any(|s| has(s));
-        let wants = |s: &&'a Candidate| s.wants_key && s.ready && has(s) == taken && !waits(s) && self.is_idle(s);
-        // Hosts whose rotation has failed go last.
-        let next = self.candidates.iter().copied().filter(wants).min_by_key(|s| (s.key_waits_until.is_some(), &s.name));
-        if let Some(candidate) = next {
-            self.give(candidate, GrantType::RotateKey);
-        }
-    }
-
-    /// Grants image pulls ahead of use, on a few hosts at a time. No pod is disturbed: only the budget of pulls applies, and no window.
-    fn pull_images(&mut self) {
-        if self.limits.paused {
-            return;
-        }
-        let has = |s: &Candidate| s.grant == Some(GrantType::PullImages);
-        let waits = |s: &Candidate| s.images_wait_until.is_some_and(|until| until > self.now);
-        let is_wanted = |s: &Candidate| s.wants_images && !s.withheld && s.maintenance.is_none();
-        let wants = |s: &&'a Candidate| is_wanted(s) && !s.pulling && s.ready && !waits(s) && self.is_idle(s);
-        let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(wants).collect();
-        // Hosts whose pull has failed go last.
-        candidates.sort_by_key(|s| (!has(s), s.images_wait_until.is_some(), s.images_wait_until, &s.name));
-        for candidate in candidates {
-            if self.budgets.take(Budget::Pulls) {
-                self.give(candidate, GrantType::PullImages);
-            }
-        }
-    }
-
-    /// Reports whether an operation that disturbs no pod may begin on a node. A node that has all files for its change may wait for its turn for
-    /// days, and needs no grant for that.
-    fn is_idle(&self, candidate: &Candidate) -> bool {
-        let idles = candidate.staged && candidate.grant == Some(GrantType::Stage) && self.is_kept(candidate);
-        let is_ours = candidate.joined && !candidate.held && !candidate.leaving;
-        self.is_free(candidate) || (idles && is_ours && !self.waits(candidate))
-    }
-
-    fn is_kept(&self, candidate: &Candidate) -> bool {
-        matches!(self.decisions.get(candidate.name.as_str()), Some(GrantDecision::Keep))
-    }
-
-    fn is_to_be_repaired(&self, candidate: &Candidate) -> bool {
-        let is_due = later(candidate.down_since, Some(self.limits.not_ready_after)).is_some_and(|at| at <= self.now);
-        // A user who requests a repair knows whether many nodes are down for one cause.
-        let is_requested = candidate.repair_requested && !self.limits.paused && may_be_repaired(candidate);
-        is_requested || (self.may_repair(candidate) && is_due)
-    }
-
-    fn may_repair(&self, candidate: &Candidate) -> bool {
-        !self.limits.paused && !self.too_many_down && self.is_repairable(candidate)
-    }
-
-    fn is_repairable(&self, candidate: &Candidate) -> bool {
-        self.limits.remediation != RemediationType::None && may_be_repaired(candidate)
-    }
-
-    /// Reports whether a node is repaired before it is sent another version. After a failed attempt it is not: perhaps only the other version can fix
-    /// it.
-    fn is_repaired_first(&self, candidate: &Candidate) -> bool {
-        (candidate.waits_until.is_none() || candidate.repair_requested) && self.is_to_be_repaired(candidate)
-    }
-
-    /// Returns the rank of a node that is to be changed. Nodes of an abandoned rollout go first, to keep the number of versions in use low; then
-    /// unavailable nodes, which have nothing to lose. Nodes whose last attempt has failed and lost nodes go last: they would only delay the others.
-    fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
-        let place = match candidate {
-            _ if self.lost.names.contains(&candidate.name) => 4,
-            Candidate { waits_until: Some(_), .. } => 3,
-            Candidate { follows_abandoned_version: true, .. } => 0,
-            Candidate { available: false, .. } => 1,
-            _ => 2,
-        };
-        // Names often follow the role of hosts, so that neighbours by name would change together; the hash spreads
-        // them, differently for each version.
-        let version = candidate.change.as_ref().map_or("", |w| w.version.as_str());
-        let (zone, spread) = match self.limits.order {
-            Order::Zone => (candidate.zone.clone(), Sha256::digest(format!("{}{version}", candidate.name)).to_vec()),
-            Order::Name => (String::new(), Vec::new()),
-        };
-        (place, zone, spread, candidate.name.clone())
-    }
-
     fn next(&self) -> Option<Timestamp> {
         let of = |s: &&Candidate| {
             let repair = later(s.down_since, Some(self.limits.not_ready_after)).filter(|_| self.is_repairable(s));
@@ -616,10 +360,9 @@ impl<'a> Plan<'a> {
     /// Returns the cause that uses up the budget of unavailable nodes, while no working node is being changed. A node that has just come back is no
     /// cause: its slot becomes free by itself.
     fn used_up(&self) -> Option<UsedUp> {
-        let is_granted = |s: &Candidate| match self.decisions.get(s.name.as_str()) {
-            Some(GrantDecision::Keep) => disturbs(s.grant, s.grant_disruption),
-            Some(GrantDecision::Give(grant)) => disturbs(Some(grant.type_), grant.disruption),
-            None => false,
+        let is_granted = |s: &Candidate| {
+            let (type_, disruption) = self.decided_grant(s);
+            disturbs(type_, disruption)
         };
         let is_changed = |s: &&Candidate| s.joined && s.ready && (s.begun || is_granted(s));
         if !self.may_change() || self.budgets.left(Budget::Unavailable) > 0 || self.candidates.iter().any(is_changed) {
@@ -635,6 +378,15 @@ impl<'a> Plan<'a> {
         (down.len() >= self.cap as usize).then_some(UsedUp::Unavailable { nodes, cap: self.cap, since })
     }
 
+    /// Returns the type and disruption of a host's grant by this decision.
+    fn decided_grant(&self, candidate: &Candidate) -> (Option<GrantType>, Option<Disruption>) {
+        match self.decisions.get(candidate.name.as_str()) {
+            None => (None, None),
+            Some(GrantDecision::Keep) => (candidate.grant, candidate.grant_disruption),
+            Some(GrantDecision::Give(grant)) => (Some(grant.type_), grant.disruption),
+        }
+    }
+
     fn decision(self) -> Decision {
         let mut decision = Decision {
             used_up: self.used_up(),
@@ -645,12 +397,7 @@ impl<'a> Plan<'a> {
         };
         let mut waiting: Vec<&Candidate> = Vec::new();
         for candidate in &self.candidates {
-            let decided = self.decisions.get(candidate.name.as_str());
-            let (type_, disruption) = match decided {
-                None => (None, None),
-                Some(GrantDecision::Keep) => (candidate.grant, candidate.grant_disruption),
-                Some(GrantDecision::Give(grant)) => (Some(grant.type_), grant.disruption),
-            };
+            let (type_, disruption) = self.decided_grant(candidate);
             let disturbs = disturbs(candidate.grant, candidate.grant_disruption) || disturbs(type_, disruption);
             if candidate.joined && (candidate.begun || (candidate.available && disturbs)) {
                 decision.disrupting += 1;
@@ -664,7 +411,7 @@ impl<'a> Plan<'a> {
             if wants && type_ != Some(GrantType::Update) {
                 waiting.push(candidate);
             }
-            match decided {
+            match self.decisions.get(candidate.name.as_str()) {
                 None if candidate.grant.is_some() => drop(decision.changes.insert(candidate.name.clone(), None)),
                 Some(GrantDecision::Give(grant)) => {
                     drop(decision.changes.insert(candidate.name.clone(), Some(grant.clone())));
@@ -700,24 +447,9 @@ fn is_too_many_down(candidates: &[Candidate], max_unhealthy: IntOrPercent) -> bo
     down > max_unhealthy.of(count(candidates, joined))
 }
 
-/// Reports whether a node is not Ready, and no user or other program is working on it.
-fn may_be_repaired(candidate: &Candidate) -> bool {
-    // A repair would install the target version, which a withheld node must not get yet.
-    let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
-    // The requester of a maintenance works on the node, or is about to.
-    is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none() && !candidate.ready
-}
-
-/// Reports whether a node pulls its images before it is disturbed. One attempt is enough: a failing registry does not block a rollout. A node with
-/// requested maintenance pulls none.
-fn pulls_first(candidate: &Candidate, wanted: &PendingChange) -> bool {
-    let is_tried = candidate.images_wait_until.is_some() || candidate.maintenance.is_some();
-    wanted.disruption >= Disruption::Restart && candidate.ready && candidate.wants_images && !is_tried
-}
-
 #[cfg(test)]
 #[path = "grants_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 #[path = "grants_walk_tests.rs"]
 mod walk_tests;

@@ -8,37 +8,19 @@ fn keys_one_host_at_a_time() {
     let keyless = |candidate| Candidate { wants_key: true, ..candidate };
     let at_it = |candidate| Candidate { rotating: true, ..granted(keyless(candidate), RotateKey) };
     let failed = |s, candidate| Candidate { key_waits_until: at(s), ..keyless(candidate) };
-    let paused = Limits { paused: true, ..limits() };
-    let closed = Limits { open: false, ..limits() };
     let spent = Limits { max_unavailable: IntOrPercent::Int(0), others: Some(Share::default()), ..limits() };
-    check! { &limits();
+    check! {
         "one": [keyless(node("b")), keyless(node("a"))] => "a RotateKey",
         "the others wait": [granted(keyless(node("b")), RotateKey), keyless(node("a"))] => "",
         "also for one that is at it": [at_it(node("b")), keyless(node("a"))] => "",
-    }
-    check! { &paused;
-        "it goes on when paused": [at_it(node("b")), keyless(node("a"))] => "",
-    }
-    check! { &limits();
+        "it goes on when paused": [at_it(node("b")), keyless(node("a"))], &paused() => "",
         "and when held": [at_it(held(node("b"))), keyless(node("a"))] => "",
         "it is over": [granted(node("b"), RotateKey), keyless(node("a"))] => "b -",
-    }
-    check! { &paused;
-        "paused": [keyless(node("a")), granted(keyless(node("b")), RotateKey)] => "b -",
-    }
-    check! { &closed;
-        "no window is asked": [keyless(node("a"))] => "a RotateKey",
-    }
-    check! { &spent;
-        "and no budget": [dead("b"), keyless(node("a"))] => "a RotateKey",
-    }
-    check! { &limits();
+        "paused": [keyless(node("a")), granted(keyless(node("b")), RotateKey)], &paused() => "b -",
+        "no window is asked": [keyless(node("a"))], &closed() => "a RotateKey",
+        "and no budget": [dead("b"), keyless(node("a"))], &spent => "a RotateKey",
         "held": [held(keyless(node("a"))), keyless(node("b"))] => "b RotateKey",
-    }
-    check! { &Limits { max_concurrent: 0, ..limits() };
-        "not joined": [keyless(new("a"))] => "",
-    }
-    check! { &limits();
+        "not joined": [keyless(new("a"))], &Limits { max_concurrent: 0, ..limits() } => "",
         "not Ready": [keyless(dead("a")), keyless(node("b"))] => "b RotateKey",
         "leaves": [leaving(keyless(node("a")))] => "a Remove",
         "leaves while it is at it": [leaving(at_it(node("a")))] => "a Remove",

@@ -1,420 +1,19 @@
-//! Simulated pools: hosts carry out their grants, fail, die and come back, and users change their minds.
+//! Walks of simulated pools: hosts do what happens to them, and users change their minds.
+
+#[path = "grants_invariants_tests.rs"]
+mod invariants;
+#[path = "grants_world_tests.rs"]
+mod world;
 
 use api::{FailureAction, RolloutStatus, RolloutStep};
 use proptest::prelude::*;
+use world::{Event, Host, World, time};
 
-use super::*;
+use super::{tests::limits, *};
 use crate::{
     node::maintenance::By,
     rollout::progress::{ObservedNodes, Settings, course},
 };
-
-/// Simulated host, with its observed and its hidden state.
-#[derive(Clone, Debug)]
-struct Host {
-    candidate: Candidate,
-    follows: String,
-    has: Option<String>,
-    gave_up: Option<String>,
-    disruption: Disruption,
-    /// True if every operation on the host fails.
-    broken: bool,
-    /// True if the host requests the next maintenance as soon as one is over.
-    asks_again: bool,
-}
-
-#[derive(Clone, Debug)]
-struct World {
-    now: i64,
-    target: String,
-    hosts: Vec<Host>,
-    limits: Limits,
-}
-
-/// Next event on a simulated host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
-    GoesOn,
-    Fails,
-    Dies,
-    Recovers,
-    Nothing,
-}
-
-fn time(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
-
-impl Host {
-    fn look(&mut self, target: &str) {
-        let wanted =
-            || PendingChange { version: target.into(), disruption: self.disruption, services: vec!["kubelet".into()] };
-        self.candidate.change = (self.candidate.joined && self.follows != target).then(wanted);
-        self.candidate.staged = self.has.as_deref() == Some(target);
-        self.candidate.failed = self.gave_up.as_deref() == Some(target);
-    }
-
-    fn is_down(&mut self, now: i64) {
-        (self.candidate.ready, self.candidate.available) = (false, false);
-        self.candidate.down_since = self.candidate.down_since.or(Some(time(now)));
-    }
-
-    fn is_up(&mut self) {
-        (self.candidate.ready, self.candidate.available, self.candidate.unreachable) =
-            (self.candidate.joined, self.candidate.joined, false);
-        (self.candidate.down_since, self.broken) = (None, false);
-    }
-
-    fn is_gone(&mut self) {
-        self.candidate = Candidate { name: self.candidate.name.clone(), ..Candidate::default() };
-    }
-
-    /// Removes the host from the list or adds it again, as a user does.
-    fn is_wanted_or_not(&mut self) {
-        self.candidate.leaving ^= !self.candidate.deconfiguring;
-    }
-
-    /// Performs the next granted operation.
-    fn act(&mut self, event: Event, target: &str, now: i64) {
-        let waits = self.candidate.waits_until.is_some_and(|until| until > time(now));
-        let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
-        match (event, self.candidate.grant) {
-            (Event::Dies, _) if self.candidate.joined => {
-                self.is_down(now);
-                self.candidate.unreachable = true;
-            }
-            (Event::Recovers, _) if !self.candidate.begun => self.is_up(),
-            (Event::Fails, Some(GrantType::Update)) if self.candidate.begun && !self.broken => {
-                // The host has gone back to the previous version.
-                (self.candidate.begun, self.candidate.irrevocable) = (false, false);
-                self.gave_up.clone_from(&self.candidate.grant_version);
-                self.is_up();
-            }
-            (Event::Fails, Some(GrantType::RotateKey)) => {
-                self.candidate.rotating = false;
-                self.candidate.key_waits_until = Some(time(now + 60));
-            }
-            (Event::Fails, Some(GrantType::PullImages)) => {
-                self.candidate.pulling = false;
-                self.candidate.images_wait_until = Some(time(now + 60));
-            }
-            (Event::Fails, Some(_)) => {
-                self.candidate.waits_until = Some(time(now + 60));
-                self.candidate.unreachable = self.broken;
-            }
-            (Event::GoesOn, _) if self.candidate.vanishing => self.is_gone(),
-            // A pull ends between two images.
-            (Event::GoesOn, None) => self.candidate.pulling = false,
-            (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
-            _ => {}
-        }
-    }
-
-    fn proceed(&mut self, grant: GrantType, target: &str, now: i64) {
-        self.candidate.unreachable = false;
-        match grant {
-            GrantType::Provision if !self.candidate.joined => {
-                (self.candidate.joined, self.follows) = (true, target.into());
-                self.is_up();
-            }
-            GrantType::Stage => {
-                self.has.clone_from(&self.candidate.grant_version);
-                self.candidate.waits_until = None;
-            }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance
-                if !self.candidate.begun =>
-            {
-                self.candidate.begun = true;
-                if self.candidate.grant_disruption.is_none_or(|d| d >= Disruption::Drain) {
-                    self.candidate.available = false;
-                }
-                if grant == GrantType::Reboot || self.candidate.grant_disruption == Some(Disruption::Reboot) {
-                    self.is_down(now);
-                }
-            }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance
-                if !self.candidate.irrevocable =>
-            {
-                self.candidate.irrevocable = true;
-            }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance => {
-                (self.candidate.begun, self.candidate.irrevocable) = (false, false);
-                self.candidate.waits_until = None;
-                if let (GrantType::Update, Some(version)) = (grant, &self.candidate.grant_version) {
-                    self.follows.clone_from(version);
-                }
-                if grant == GrantType::Reboot || self.candidate.grant_disruption == Some(Disruption::Reboot) {
-                    self.candidate.wants_reboot = false;
-                }
-                if grant == GrantType::Maintenance {
-                    (self.candidate.maintained_at, self.candidate.grant_used) = (Some(time(now)), true);
-                    self.candidate.maintenance = self.candidate.maintenance.filter(|_| self.asks_again);
-                } else if grant == GrantType::Update {
-                    self.candidate.maintained_at = None;
-                }
-                self.is_up();
-            }
-            // Before it is deconfigured, the host is only cordoned and drained.
-            GrantType::Remove if self.candidate.available => self.candidate.available = false,
-            GrantType::Remove if self.candidate.joined && !self.candidate.deconfiguring => {
-                self.candidate.deconfiguring = true;
-            }
-            GrantType::Remove | GrantType::Orphan => self.is_gone(),
-            GrantType::RotateKey if !self.candidate.rotating => self.candidate.rotating = self.candidate.joined,
-            GrantType::RotateKey => {
-                (self.candidate.rotating, self.candidate.wants_key, self.candidate.key_waits_until) =
-                    (false, false, None);
-            }
-            GrantType::PullImages if !self.candidate.pulling => self.candidate.pulling = self.candidate.joined,
-            GrantType::PullImages => {
-                (self.candidate.pulling, self.candidate.wants_images, self.candidate.images_wait_until) =
-                    (false, false, None);
-            }
-            GrantType::Provision => {}
-        }
-    }
-}
-
-impl World {
-    fn candidates(&mut self) -> Vec<Candidate> {
-        for host in &mut self.hosts {
-            host.look(&self.target);
-        }
-        self.hosts.iter().map(|h| h.candidate.clone()).collect()
-    }
-
-    fn write(&mut self, decision: &Decision) {
-        for host in &mut self.hosts {
-            if let Some(change) = decision.changes.get(&host.candidate.name) {
-                let removed = leaves(host.candidate.grant);
-                write(&mut host.candidate, change.as_ref());
-                // The removal is revoked: the cordon is lifted.
-                host.candidate.available |= removed && !leaves(host.candidate.grant) && host.candidate.ready;
-            }
-        }
-    }
-}
-
-fn leaves(grant: Option<GrantType>) -> bool {
-    matches!(grant, Some(GrantType::Remove | GrantType::Orphan))
-}
-
-fn write(candidate: &mut Candidate, change: Option<&Granting>) {
-    let gives_up = candidate.begun && !candidate.irrevocable && !candidate.leaving;
-    if candidate.grant != change.map(|g| g.type_) || gives_up {
-        // The cordon is lifted.
-        candidate.available |= gives_up && candidate.ready;
-        (candidate.begun, candidate.irrevocable) = (false, false);
-    }
-    candidate.grant = change.map(|g| g.type_);
-    candidate.grant_used = false;
-    candidate.grant_version = change.and_then(|g| g.version.clone());
-    candidate.grant_disruption = change.and_then(|g| g.disruption);
-}
-
-/// Reports whether a node counts against the budget of unavailable nodes, independently of the tested code.
-fn takes_one(candidate: &Candidate) -> bool {
-    let granted = match candidate.grant {
-        Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),
-        Some(grant) => {
-            matches!(grant, GrantType::Reboot | GrantType::Repair | GrantType::Remove | GrantType::Maintenance)
-        }
-        None => false,
-    };
-    !candidate.available || candidate.begun || granted
-}
-
-/// Reports whether a grant is blocked by a user or a window, or is no longer needed by its node.
-fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> bool {
-    let stopped = candidate.held || candidate.withheld || limits.paused;
-    let wanted = match candidate.grant {
-        Some(GrantType::Update) => {
-            !candidate.failed
-                && candidate.change.as_ref().is_some_and(|w| Some(&w.version) == candidate.grant_version.as_ref())
-        }
-        Some(GrantType::Reboot) => candidate.wants_reboot,
-        Some(GrantType::Maintenance) => return stopped || candidate.maintenance.is_none(),
-        Some(GrantType::Repair) => {
-            let is_wanted = !candidate.ready && candidate.maintenance.is_none();
-            return stopped || !is_wanted || too_many_down || limits.remediation == RemediationType::None;
-        }
-        _ => true,
-    };
-    stopped || !limits.open || !wanted
-}
-
-/// Reports whether the operator disturbs the pods of a node, or may do so.
-fn loses_pods(candidate: &Candidate) -> bool {
-    let quiet = candidate.grant == Some(GrantType::Update) && candidate.grant_disruption == Some(Disruption::None);
-    let changes = candidate.begun
-        || candidate.removing
-        || matches!(
-            candidate.grant,
-            Some(
-                GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove | GrantType::Maintenance
-            )
-        );
-    candidate.joined && candidate.ready && !candidate.cordoned && !candidate.vanishing && changes && !quiet
-}
-
-/// Reports whether an operation has changed nothing on the host, so that only the cordon must be lifted.
-fn can_be_taken_back(candidate: &Candidate) -> bool {
-    match candidate.grant {
-        Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Maintenance) => {
-            !candidate.irrevocable
-        }
-        _ => false,
-    }
-}
-
-/// Checks the invariants of every decision.
-#[expect(clippy::too_many_lines, reason = "one act after the other")]
-fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
-    let decision = decide(candidates, limits, now);
-    let base = |s: &&Candidate| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
-    let cap = limits.max_unavailable.of(u32::try_from(candidates.iter().filter(base).count()).unwrap()) as usize;
-    // A hold does not make a node available while an operation disturbs it.
-    let pays = |s: &&Candidate| base(s) || (s.held && loses_pods(s));
-    let before = candidates.iter().filter(pays).filter(|s| takes_one(s)).count();
-    let mut after = candidates.to_vec();
-    for candidate in &mut after {
-        if let Some(change) = decision.changes.get(&candidate.name) {
-            write(candidate, change.as_ref());
-        }
-    }
-    let pairs = || candidates.iter().zip(&after);
-    let new = pairs().filter(|(old, new)| base(new) && takes_one(new) && !takes_one(old)).count();
-    prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
-    prop_assert!(limits.others.as_ref().is_none_or(|share| new <= share.left as usize), "{decision:?}");
-
-    // A node that was down when its operation was granted may be up again: no more nodes than allowed are disturbed, whatever their state was.
-    let losing = |candidates: &[Candidate]| candidates.iter().filter(|s| loses_pods(s)).count();
-    let too_many = losing(candidates) > cap;
-    let goes_on =
-        |(old, new): (&Candidate, &Candidate)| loses_pods(new) && (!loses_pods(old) || can_be_taken_back(old));
-    prop_assert!(
-        losing(&after) <= cap || !pairs().any(goes_on),
-        "{} of {cap} lose their pods: {decision:?}",
-        losing(&after)
-    );
-
-    let staying: Vec<Candidate> = candidates.iter().filter(|s| !s.vanishing).cloned().collect();
-    let too_many_down = is_too_many_down(&staying, limits.max_unhealthy);
-    for (old, new) in pairs() {
-        let is_left_alone = old.vanishing || (old.leaving && old.deconfiguring);
-        prop_assert!(!is_left_alone || !decision.changes.contains_key(&old.name), "{old:?} {new:?}");
-        prop_assert!(is_left_alone || old.leaving || !leaves(new.grant), "who is to stay is removed: {new:?}");
-        let orphan = old.leaving && (limits.orphan || old.let_go);
-        prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
-    }
-    // An operation that is no longer wanted is aborted, as long as the host is unchanged.
-    let is_reversible = |old: &Candidate| old.begun && !old.irrevocable && !old.leaving && !old.vanishing;
-    for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
-        let is_change = old.grant.is_some_and(GrantType::is_change);
-        let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
-        prop_assert!(!(is_change && is_kept && is_unwanted(old, limits, too_many_down)), "{old:?}");
-    }
-    for (old, new) in pairs().filter(|(old, _)| decision.changes.contains_key(&old.name)) {
-        let waits = old.waits_until.is_some_and(|until| until > now);
-        let ends = old.grant.is_none() || (old.leaving && new.grant.is_some());
-        let given_up = !old.irrevocable && (is_unwanted(old, limits, too_many_down) || (too_many && loses_pods(old)));
-        prop_assert!(!old.begun || ends || leaves(old.grant) || given_up, "{old:?} {new:?}");
-        prop_assert!(old.grant != new.grant || old.grant.is_some());
-        let Some(grant) = new.grant else { continue };
-        let leaves = leaves(Some(grant));
-        prop_assert_eq!(leaves, old.leaving);
-        prop_assert_eq!(grant == GrantType::Provision, !old.joined && !leaves);
-        prop_assert!(!old.held || grant == GrantType::Orphan);
-        let changes = grant.is_change() || grant == GrantType::Stage;
-        prop_assert!(!old.withheld || !changes, "a node loses what it has: {new:?}");
-        prop_assert!(!waits || leaves);
-        let (version, disruption) =
-            old.change.as_ref().map_or((None, None), |w| (Some(&w.version), Some(w.disruption)));
-        match grant {
-            GrantType::Stage => prop_assert!(version == new.grant_version.as_ref() && !old.staged && !old.failed),
-            GrantType::Update => {
-                let its_own = old.grant == Some(grant) && old.grant_version == new.grant_version;
-                prop_assert!(old.staged || its_own);
-                prop_assert!(
-                    version == new.grant_version.as_ref() && disruption == new.grant_disruption && !old.failed
-                );
-            }
-            GrantType::Reboot => prop_assert!(old.wants_reboot),
-            GrantType::Maintenance => prop_assert!(old.maintenance.is_some()),
-            GrantType::RotateKey => {
-                prop_assert!(old.wants_key && old.ready && old.key_waits_until.is_none_or(|until| until <= now));
-            }
-            GrantType::PullImages => {
-                prop_assert!(old.wants_images && old.ready && old.images_wait_until.is_none_or(|until| until <= now));
-            }
-            GrantType::Repair => prop_assert!(!old.ready && limits.remediation != RemediationType::None),
-            _ => {}
-        }
-        let changes = matches!(grant, GrantType::Stage | GrantType::Update | GrantType::Reboot);
-        prop_assert!(limits.open || !changes, "{new:?}");
-        prop_assert!(!limits.paused || grant == GrantType::Orphan, "{new:?}");
-    }
-
-    // New grants exceed none of the other limits.
-    let many = limits.max_concurrent as usize;
-    let joins = |s: &Candidate| !s.joined && s.grant == Some(GrantType::Provision);
-    let tries = |s: &Candidate| s.waits_until.is_none_or(|until| until <= now);
-    let quiet =
-        |s: &Candidate| tries(s) && s.grant == Some(GrantType::Update) && s.grant_disruption == Some(Disruption::None);
-    let dead = |s: &Candidate| {
-        let changes = matches!(s.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Maintenance));
-        let is_drained = s.grant == Some(GrantType::Maintenance) && s.irrevocable;
-        tries(s) && s.joined && !s.available && changes && !is_drained && !quiet(s)
-    };
-    let repair = |s: &Candidate| tries(s) && s.grant == Some(GrantType::Repair);
-    let rotates = |s: &Candidate| (s.rotating && !s.leaving) || s.grant == Some(GrantType::RotateKey);
-    let pulls = |s: &Candidate| s.pulling || s.grant == Some(GrantType::PullImages);
-    let sends = |s: &Candidate| s.grant == Some(GrantType::Stage) && !s.staged;
-    let limit = limits.gate.limit.map_or(usize::MAX, |l| l as usize);
-    let counts = |s: &Candidate| {
-        let follows = s
-            .change
-            .as_ref()
-            .is_none_or(|w| s.grant == Some(GrantType::Update) && s.grant_version.as_ref() == Some(&w.version));
-        base(&s) && !s.leaving && (s.failed || follows)
-    };
-    type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Candidate) -> bool);
-    let kinds: [Kind<'_>; 8] = [
-        ("pulls", limits.max_pulling as usize, &pulls),
-        ("rotates", 1, &rotates),
-        ("joins", many, &joins),
-        ("quiet", many, &quiet),
-        ("dead", many, &dead),
-        ("repair", many, &repair),
-        ("sends", 2 * cap + many, &sends),
-        ("gate", limit, &counts),
-    ];
-    for (name, limit, which) in kinds {
-        let count = |candidates: &[Candidate]| candidates.iter().filter(|s| !s.vanishing && which(s)).count();
-        prop_assert!(count(&after) <= limit.max(count(candidates)), "{}: {} {:?}", name, limit, decision);
-    }
-
-    let mut other = candidates.to_vec();
-    other.reverse();
-    let middle = other.len() / 3;
-    other.rotate_left(middle);
-    prop_assert_eq!(&decide(&other, limits, now), &decision);
-
-    // The written grants lead to a stable state after at most one round for each host: a grant for one host may make room for another.
-    let limits = &Limits { others: limits.others.as_ref().map(|_| Share::default()), ..limits.clone() };
-    let mut next = decide(&after, limits, now);
-    for _ in 0..after.len() {
-        for candidate in &mut after {
-            if let Some(change) = next.changes.get(&candidate.name) {
-                write(candidate, change.as_ref());
-            }
-        }
-        next = decide(&after, limits, now);
-    }
-    prop_assert!(next.changes.is_empty(), "does not come to rest: {:?}", next);
-    Ok(decision)
-}
 
 fn any_version() -> impl Strategy<Value = String> {
     prop_oneof![Just("v1".to_string()), Just("v2".to_string())]
@@ -514,7 +113,6 @@ prop_compose! {
         let (paused, orphan, open, by_name, ignores_lost, repairs) = flags;
         Limits {
             max_concurrent,
-            max_pulling: 2,
             max_unavailable,
             paused,
             orphan,
@@ -523,10 +121,9 @@ prop_compose! {
             ignore_lost_after: ignores_lost.then_some(Duration::from_mins(25)),
             gate: UpdateLimit { limit, ..UpdateLimit::default() },
             remediation: if repairs { RemediationType::Reconfigure } else { RemediationType::None },
-            not_ready_after: Duration::from_mins(10),
             max_unhealthy,
             others: others.map(|left| Share { left, ..Share::default() }),
-            joins: true,
+            ..limits()
         }
     }
 }
@@ -555,7 +152,7 @@ proptest! {
     #[test]
     fn every_decision_keeps_to_the_limits(world in any_world()) {
         let mut world = world;
-        check(&world.candidates(), &world.limits.clone(), time(0))?;
+        world.decide()?;
     }
 
     /// Checks the limits while hosts progress, fail, die and come back, and users pause the pool, close its window, hold hosts, remove hosts, add
@@ -569,28 +166,25 @@ proptest! {
         for (events, passed, who, whim) in rounds {
             world.now += passed;
             let who = who % world.hosts.len();
+            let Candidate { joined, held, vanishing, withheld, wants_reboot, wants_key, maintenance, .. } = &mut world.hosts[who].candidate;
             match whim {
                 0 => world.limits.paused ^= true,
                 1 => world.limits.open ^= true,
-                2 => world.hosts[who].candidate.held ^= true,
+                2 => *held ^= true,
                 3 => world.hosts[who].is_wanted_or_not(),
-                9 => world.hosts[who].candidate.vanishing ^= true,
-                10 => world.hosts[who].candidate.withheld ^= true,
-                4 => world.hosts[who].candidate.wants_reboot = world.hosts[who].candidate.joined,
-                8 => world.hosts[who].candidate.wants_key = world.hosts[who].candidate.joined,
-                11 => world.hosts[who].candidate.maintenance = world.hosts[who].candidate.joined.then_some(By::Host),
-                12 => world.hosts[who].candidate.maintenance = None,
+                4 => *wants_reboot = *joined,
                 5 => world.target = format!("v{passed}"),
                 6 => world.limits.gate.limit = None,
                 7 => world.limits.gate.limit = Some(3),
+                8 => *wants_key = *joined,
+                9 => *vanishing ^= true,
+                10 => *withheld ^= true,
+                11 => *maintenance = joined.then_some(By::Host),
+                12 => *maintenance = None,
                 _ => {}
             }
-            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
-            world.write(&decision);
-            let (target, now) = (world.target.clone(), world.now);
-            for (host, event) in world.hosts.iter_mut().zip(events) {
-                host.act(event, &target, now);
-            }
+            world.decide()?;
+            world.act(&events);
         }
     }
 
@@ -613,12 +207,8 @@ proptest! {
             if whim == 0 {
                 world.target = format!("v{passed}");
             }
-            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
-            world.write(&decision);
-            let (target, now) = (world.target.clone(), world.now);
-            for (host, event) in world.hosts.iter_mut().zip(events) {
-                host.act(event, &target, now);
-            }
+            world.decide()?;
+            world.act(&events);
         }
         match stop {
             0 => world.limits.paused = true,
@@ -630,8 +220,7 @@ proptest! {
         }
         world.limits.remediation = RemediationType::None;
         for round in 0..6 {
-            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
-            world.write(&decision);
+            world.decide()?;
             let begun = world.hosts.iter().filter(|h| h.candidate.begun && !h.candidate.irrevocable).count();
             prop_assert!(begun == 0, "round {}: {:?}", round, world);
             world.now += 100;
@@ -677,8 +266,7 @@ proptest! {
                 1..=4 => world.hosts[usize::try_from(passed).unwrap() % many].is_wanted_or_not(),
                 _ => {}
             }
-            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
-            world.write(&decision);
+            world.decide()?;
             let (target, now) = (world.target.clone(), world.now);
             for (host, event) in world.hosts.iter_mut().zip(events) {
                 let removes = host.candidate.grant == Some(GrantType::Remove) && !host.candidate.available;
@@ -740,8 +328,7 @@ proptest! {
             let course = course(status.as_ref(), "v2", &seen, settings, now);
             status.clone_from(&course.status);
             world.limits.gate = course.gate;
-            let decision = check(&candidates, &world.limits.clone(), now)?;
-            world.write(&decision);
+            world.decide()?;
             // A rollout without nodes makes no progress.
             let nobody = world.hosts.iter().all(|h| h.broken);
             if done(&world) && (nobody || status.as_ref().is_some_and(|s| s.completed)) {

@@ -147,7 +147,7 @@ struct Schedule {
 
 impl Schedule {
     fn read(window: &MaintenanceWindow) -> Result<Self, WindowError> {
-        let pattern = parse(&window.schedule).map_err(|fault| fault.of(window))?;
+        let pattern = parse(&window.schedule)?;
         let zone = match window.time_zone.as_deref() {
             None => TimeZone::UTC,
             Some(name) => TimeZone::get(name).ok().filter(|zone| !zone.is_unknown()).ok_or_else(|| {
@@ -228,43 +228,26 @@ impl Schedule {
     }
 }
 
-/// Fault of a schedule.
-enum Fault {
-    /// Number of fields, which is not five.
-    Fields(usize),
-    /// Index in [`FIELDS`] and text of the field that cannot be read.
-    Field(usize, String),
-}
-
-impl Fault {
-    fn of(self, window: &MaintenanceWindow) -> WindowError {
-        let schedule = window.schedule.clone();
-        match self {
-            Self::Fields(fields) => WindowError::Fields { schedule, fields },
-            Self::Field(index, value) => {
-                let (field, expected, _) = FIELDS[index];
-                WindowError::Field { schedule, value, field, expected }
-            }
-        }
-    }
-}
-
 /// Parses a schedule. Some forms that croner accepts are refused: nicknames such as `@daily`, `?` for `*`, and a `+` that turns "either day" into
 /// "both days".
-fn parse(schedule: &str) -> Result<croner::CronPattern, Fault> {
+fn parse(schedule: &str) -> Result<croner::CronPattern, WindowError> {
     let fields: Vec<&str> = schedule.split_ascii_whitespace().collect();
     if fields.len() != FIELDS.len() {
-        return Err(Fault::Fields(fields.len()));
+        return Err(WindowError::Fields { schedule: schedule.to_owned(), fields: fields.len() });
+    }
+    let invalid = |index: usize| {
+        let (field, expected, _) = FIELDS[index];
+        WindowError::Field { schedule: schedule.to_owned(), value: fields[index].to_owned(), field, expected }
+    };
+    if let Some(strange) = fields.iter().zip(FIELDS).position(|(field, (_, _, words))| !is_plain(field, words)) {
+        return Err(invalid(strange));
     }
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-    if let Some(strange) = fields.iter().zip(FIELDS).position(|(field, (_, _, words))| !is_plain(field, words)) {
-        return Err(Fault::Field(strange, fields[strange].to_owned()));
-    }
     parser.parse(&fields.join(" ")).map(|cron| cron.pattern).map_err(|_| {
         // croner does not report which field is invalid.
         let alone = |i: usize| (0..fields.len()).map(|n| if n == i { fields[i] } else { "*" }).collect::<Vec<_>>();
         let wrong = (0..fields.len()).find(|i| parser.parse(&alone(*i).join(" ")).is_err()).unwrap_or_default();
-        Fault::Field(wrong, fields[wrong].to_owned())
+        invalid(wrong)
     })
 }
 

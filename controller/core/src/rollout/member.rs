@@ -170,14 +170,20 @@ mod tests {
     use api::WindowsInstanceSpec;
     use serde_json::json;
 
+    /// Observes a host of a pool with this version.
+    fn observed(
+        instance: WindowsInstance,
+        node: Option<&Node>,
+        version: &str,
+        change: Option<(PendingChange, bool)>,
+    ) -> Candidate {
+        let backoff_max = Duration::from_mins(10);
+        let wish = DesiredMember { version, min_ready: Duration::ZERO, looks: true, backoff_max };
+        member(&Arc::new(instance), false, node, &wish, change, Timestamp::UNIX_EPOCH).candidate
+    }
+
     #[test]
     fn a_host_that_is_taken_out_as_it_joins_counts_as_the_node_that_it_is() {
-        let wish = DesiredMember {
-            version: "v1",
-            min_ready: Duration::ZERO,
-            looks: true,
-            backoff_max: Duration::from_mins(10),
-        };
         for (uid, leaving, expected) in [("n-1", true, true), ("n-1", false, false), ("n-2", true, false)] {
             let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
             instance.spec.leaving = leaving.then(api::Leaving::default);
@@ -185,20 +191,13 @@ mod tests {
             let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"}]);
             let node = json!({"metadata": {"name": "w", "uid": uid}, "status": {"conditions": ready}});
             let node: Node = serde_json::from_value(node).unwrap();
-            let candidate =
-                member(&Arc::new(instance), false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
+            let candidate = observed(instance, Some(&node), "v1", None);
             assert_eq!((candidate.joined, candidate.available), (expected, expected), "{uid} {leaving}");
         }
     }
 
     #[test]
     fn a_used_grant_is_none_or_is_taken_back() {
-        let wish = DesiredMember {
-            version: "v1",
-            min_ready: Duration::ZERO,
-            looks: true,
-            backoff_max: Duration::from_mins(10),
-        };
         for (type_, disruption, is_none) in [
             ("Provision", None, true),
             ("Stage", None, true),
@@ -220,7 +219,7 @@ mod tests {
                 instance.spec.grant = serde_json::from_value(grant).unwrap();
                 instance.status =
                     serde_json::from_value(json!({"currentVersion": "v1", "lastOperation": last})).unwrap();
-                let seen = member(&Arc::new(instance), false, None, &wish, None, Timestamp::UNIX_EPOCH).candidate;
+                let seen = observed(instance, None, "v1", None);
                 assert_eq!((seen.grant.is_some(), seen.grant_used), expected, "{type_} {disruption:?} {last}");
             }
         }
@@ -228,12 +227,6 @@ mod tests {
 
     #[test]
     fn a_repair_that_a_person_requests_keeps_its_permission_until_it_is_over() {
-        let wish = DesiredMember {
-            version: "v1",
-            min_ready: Duration::ZERO,
-            looks: true,
-            backoff_max: Duration::from_mins(10),
-        };
         for (about, requested, handled, operation, ready, expected) in [
             ("nothing is requested", None, None, None, "False", (false, true)),
             ("it is requested", Some("1"), None, None, "False", (true, false)),
@@ -256,9 +249,8 @@ mod tests {
             let node =
                 json!({"metadata": {"name": "w"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}});
             let node: Node = serde_json::from_value(node).unwrap();
-            let now = Timestamp::UNIX_EPOCH;
-            let candidate = member(&Arc::new(instance), false, Some(&node), &wish, None, now).candidate;
-            let waits = candidate.waits_until.is_some_and(|at| at > now);
+            let candidate = observed(instance, Some(&node), "v1", None);
+            let waits = candidate.waits_until.is_some_and(|at| at > Timestamp::UNIX_EPOCH);
             assert_eq!((candidate.repair_requested, waits), expected, "{about}");
         }
     }
@@ -268,13 +260,6 @@ mod tests {
         let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
         instance.status =
             Some(WindowsInstanceStatus { current_version: Some("v1".into()), ..WindowsInstanceStatus::default() });
-        let instance = Arc::new(instance);
-        let wish = DesiredMember {
-            version: "v2",
-            min_ready: Duration::ZERO,
-            looks: true,
-            backoff_max: Duration::from_mins(10),
-        };
         for (asks, disruption, expected) in [
             (false, Disruption::None, Disruption::None),
             (false, Disruption::Restart, Disruption::Restart),
@@ -285,13 +270,13 @@ mod tests {
             let annotations = if asks { json!({key::REBOOT_REQUIRED: ""}) } else { json!({}) };
             let node: Node = serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
             let change = (PendingChange { version: "v2".into(), disruption, services: Vec::new() }, true);
-            let candidate = member(&instance, false, Some(&node), &wish, Some(change), Timestamp::UNIX_EPOCH).candidate;
+            let candidate = observed(instance.clone(), Some(&node), "v2", Some(change));
             assert_eq!(
                 (candidate.change.unwrap().disruption, candidate.wants_reboot),
                 (expected, asks),
                 "{disruption:?}"
             );
-            let alone = member(&instance, false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
+            let alone = observed(instance.clone(), Some(&node), "v2", None);
             assert_eq!((alone.change, alone.wants_reboot), (None, asks));
         }
     }

@@ -52,12 +52,8 @@ pub fn preview(
             }),
             Some(m) if m.candidate.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
             Some(m) if m.candidate.leaving => {
-                list.push(planned(
-                    name,
-                    "Remove",
-                    Disruption::Drain,
-                    "its instance is being deleted; it joins again".into(),
-                ));
+                let why = "its instance is being deleted; it joins again";
+                list.push(planned(name, "Remove", Disruption::Drain, why.into()));
             }
             Some(m) if !m.candidate.joined => {
                 list.push(planned(name, "Join", Disruption::None, "has not joined yet".into()));
@@ -123,11 +119,8 @@ fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: V
         return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
     }
     if candidate.wants_images {
-        return planned(
-            "PullImages",
-            Disruption::None,
-            "images to pull or release ahead (provisioning.prePullImages)".into(),
-        );
+        let why = "images to pull or release ahead (provisioning.prePullImages)";
+        return planned("PullImages", Disruption::None, why.into());
     }
     None
 }
@@ -165,35 +158,13 @@ pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
-    use api::{IntOrPercent, Order, WindowsInstance, WindowsInstanceSpec};
+    use api::{WindowsInstance, WindowsInstanceSpec};
     use jiff::Timestamp;
 
     use super::*;
-    use crate::rollout::{
-        grants::{Candidate, PendingChange},
-        progress::UpdateLimit,
-    };
-
-    fn limits(orphan: bool, remediation: RemediationType) -> Limits {
-        Limits {
-            max_concurrent: 10,
-            max_pulling: 2,
-            max_unavailable: IntOrPercent::Int(1),
-            paused: false,
-            orphan,
-            open: true,
-            order: Order::Name,
-            ignore_lost_after: None,
-            gate: UpdateLimit::default(),
-            remediation,
-            not_ready_after: Duration::from_mins(10),
-            max_unhealthy: IntOrPercent::Percent(20),
-            others: None,
-            joins: true,
-        }
-    }
+    use crate::rollout::grants::{Candidate, PendingChange, tests::limits};
 
     #[test]
     fn one_host() {
@@ -215,7 +186,7 @@ mod tests {
                 adoptable: &BTreeMap::new(),
                 beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
             };
-            let list = preview(&hosts, &members, &limits(orphan, remediation), &sights);
+            let list = preview(&hosts, &members, &Limits { orphan, remediation, ..limits() }, &sights);
             list.first().map(|p| format!("{} {}: {}", p.action, p.disruption.as_str(), p.why)).unwrap_or_default()
         };
         let listed = |candidate: Candidate| said(true, Some(candidate), "", false, heal);
@@ -290,7 +261,7 @@ mod tests {
         ] {
             let adoptable = BTreeMap::from([("w".to_owned(), Adoption { refusal, withheld })]);
             let sights = HostLookups { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
-            let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
+            let list = preview(&hosts, &[], &limits(), &sights);
             assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), (action, "None"));
             assert!(list[0].why.ends_with(expected), "{}", list[0].why);
             assert_eq!(super::summary(&list, 1), summary);

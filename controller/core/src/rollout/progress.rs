@@ -59,10 +59,7 @@ pub enum BlockedBy {
         until: Timestamp,
     },
     /// The nodes of the step follow the version, and it is not approved.
-    Approval {
-        /// Version that is not approved.
-        version: String,
-    },
+    Approval,
     /// Too many nodes failed to follow the version.
     FailureLimit {
         /// Number of nodes that failed.
@@ -193,7 +190,7 @@ fn pass_steps(
         status.step_reached_time = Some(reached.into());
         if step.approval == Some(true) {
             if !settings.approved.contains(&status.to_version.as_str()) {
-                gate.hold = BlockedBy::Approval { version: status.to_version.clone() };
+                gate.hold = BlockedBy::Approval;
                 break;
             }
         } else {

@@ -25,6 +25,11 @@ fn settings<'a>(steps: &'a [RolloutStep], approved: &'a [&'a str], action: Failu
     Settings { steps, approved, max_failures: IntOrPercent::Int(2), action }
 }
 
+/// Progress to v2 with the [`steps`].
+fn progress(before: &RolloutStatus, seen: &ObservedNodes, approved: &[&str], action: FailureAction) -> Progress {
+    course(Some(before), "v2", seen, settings(&steps(), approved, action), at(1000))
+}
+
 /// A hundred nodes, of which `changed` are changed and `failed` have failed.
 fn seen(changed: u32, failed: u32) -> ObservedNodes {
     ObservedNodes { total: 100, changed, following: changed, failed, current: Some("v1".into()), foreign: false }
@@ -73,8 +78,7 @@ fn begins() {
         ("back by hand after it was rolled back", Some(failed), "v1", seen(100, 0), Some("v1"), 2, true),
         ("goes on", Some(on_its_way(1, None)), "v2", seen(5, 0), Some("v1"), 1, false),
     ] {
-        let steps = steps();
-        let course = course(before.as_ref(), rendered, &seen, settings(&steps, &[], FailureAction::Pause), at(10));
+        let course = course(before.as_ref(), rendered, &seen, settings(&steps(), &[], FailureAction::Pause), at(10));
         let status = course.status.unwrap();
         assert_eq!(
             (status.from_version.as_deref(), status.step, status.completed),
@@ -95,7 +99,6 @@ fn begins() {
 fn passes_steps() {
     use BlockedBy::None as Free;
     let soaking = |s| BlockedBy::Soaking { until: at(s) };
-    let approval = || BlockedBy::Approval { version: "v2".into() };
     for (name, before, seen, approved, step, reached, limit, hold) in [
         ("no node yet", on_its_way(0, None), seen(0, 0), &[][..], 0, None, Some(1), Free),
         ("the first is there", on_its_way(0, None), seen(1, 0), &[], 0, Some(1000), Some(1), soaking(1900)),
@@ -123,8 +126,17 @@ fn passes_steps() {
             Some(1),
             soaking(1900),
         ),
-        ("a tenth is there", on_its_way(1, None), seen(10, 0), &[], 1, Some(1000), Some(10), approval()),
-        ("another is approved", on_its_way(1, Some(1)), seen(10, 0), &["v1", "v3"], 1, Some(1), Some(10), approval()),
+        ("a tenth is there", on_its_way(1, None), seen(10, 0), &[], 1, Some(1000), Some(10), BlockedBy::Approval),
+        (
+            "another is approved",
+            on_its_way(1, Some(1)),
+            seen(10, 0),
+            &["v1", "v3"],
+            1,
+            Some(1),
+            Some(10),
+            BlockedBy::Approval,
+        ),
         ("is approved", on_its_way(1, Some(1)), seen(10, 0), &["v2"], 2, None, None, Free),
         ("approved before they are there", on_its_way(1, None), seen(9, 0), &["v2"], 1, None, Some(10), Free),
         ("both at once", on_its_way(0, Some(100)), seen(10, 0), &["v2"], 2, None, None, Free),
@@ -151,8 +163,7 @@ fn passes_steps() {
             soaking(1900),
         ),
     ] {
-        let steps = steps();
-        let course = course(Some(&before), "v2", &seen, settings(&steps, approved, FailureAction::Pause), at(1000));
+        let course = progress(&before, &seen, approved, FailureAction::Pause);
         let status = course.status.unwrap();
         assert_eq!((status.step, status.step_reached_time), (step, reached.map(|s| at(s).into())), "{name}");
         let next = if let BlockedBy::Soaking { until } = hold { Some(until) } else { None };
@@ -182,8 +193,7 @@ fn is_completed_when_all_follow() {
             false,
         ),
     ] {
-        let steps = steps();
-        let course = course(Some(&before), "v2", &seen, settings(&steps, &[], action), at(1000));
+        let course = progress(&before, &seen, &[], action);
         let status = course.status.unwrap();
         assert_eq!(status.completed, expected, "{name}");
         if expected {
@@ -209,15 +219,13 @@ fn failures() {
         ("it was the way back", back, 2, Rollback, "v2", (Some(0), limit(2, false))),
         ("it was over", completed("v2"), 2, Rollback, "v2", (Some(0), limit(2, false))),
     ] {
-        let steps = steps();
         let current = if before.completed { "v2" } else { "v1" };
         let seen = ObservedNodes { current: Some(current.into()), ..seen(50, failed) };
-        let course = course(Some(&before), "v2", &seen, settings(&steps, &["v2"], action), at(1000));
+        let course = progress(&before, &seen, &["v2"], action);
         assert_eq!((course.target.as_str(), (course.gate.limit, course.gate.hold)), (target, gate), "{name}");
         assert_eq!(course.status.unwrap().rolled_back, target == "v1", "{name}");
     }
-    let steps = steps();
-    let again = course(Some(&rolled_back), "v3", &seen(0, 0), settings(&steps, &[], Rollback), at(1000));
+    let again = course(Some(&rolled_back), "v3", &seen(0, 0), settings(&steps(), &[], Rollback), at(1000));
     assert_eq!((again.target.as_str(), again.gate.limit), ("v3", Some(1)));
 }
 
@@ -295,8 +303,7 @@ fn hosts_that_join_get_no_version_that_is_gated() {
             "v2",
         ),
     ] {
-        let steps = steps();
-        let course = course(Some(&before), "v2", &seen, settings(&steps, &[], action), at(1000));
+        let course = progress(&before, &seen, &[], action);
         assert_eq!(course.in_force(open), expected, "{name}");
     }
 }
@@ -309,18 +316,15 @@ fn a_rollout_is_not_taken_back_to_an_ancient_version() {
         ("hosts of another pool have moved in", moved_in("v1", false), Some("v1")),
         ("hosts of another operator have", moved_in("10.19", true), None),
     ] {
-        let steps = steps();
-        let course = course(Some(&over), "v2", &seen, settings(&steps, &[], FailureAction::Rollback), at(1000));
-        let status = course.status.unwrap();
+        let status = progress(&over, &seen, &[], FailureAction::Rollback).status.unwrap();
         assert_eq!((status.from_version.as_deref(), status.completed), (from, false), "{name}");
     }
 }
 
 #[test]
 fn who_is_astray() {
-    let steps = steps();
     let at_v3 = RolloutStatus { to_version: "v3".into(), ..on_its_way(0, None) };
-    let course = course(Some(&at_v3), "v3", &seen(0, 0), settings(&steps, &[], FailureAction::Pause), at(1000));
+    let course = course(Some(&at_v3), "v3", &seen(0, 0), settings(&steps(), &[], FailureAction::Pause), at(1000));
     assert_eq!(["v1", "v2", "v3"].map(|v| course.is_astray(v)), [false, true, false]);
     let first = Progress { status: Some(RolloutStatus { from_version: None, ..at_v3 }), ..course };
     assert!(!first.is_astray("v1"), "of nodes that were there before nothing is known");

@@ -154,13 +154,14 @@ impl Differences {
 
     fn service(&mut self, from: &Service, to: &Service) {
         let name = to.name.as_str();
-        let node = |s: &Service| sorted(s.node_variables_in_command.iter().map(|v| format!("{v:?}")));
-        let host = |s: &Service| sorted(s.host_variables_in_command.iter().map(|v| format!("{v:?}")));
+        let node = |s: &Service| s.node_variables_in_command.iter().map(|v| format!("{v:?}")).collect::<BTreeSet<_>>();
+        let host = |s: &Service| s.host_variables_in_command.iter().map(|v| format!("{v:?}")).collect::<BTreeSet<_>>();
         let scripts = |s: &Service| s.powershell_pre_scripts.clone();
         if (&from.path, node(from), host(from)) != (&to.path, node(to), host(to)) {
             self.add(of_service(name), [name], format!("the command of {name}"));
         }
-        if sorted(from.dependencies.iter().cloned()) != sorted(to.dependencies.iter().cloned()) {
+        let dependencies = |s: &Service| s.dependencies.iter().cloned().collect::<BTreeSet<_>>();
+        if dependencies(from) != dependencies(to) {
             self.add(of_service(name), [name], format!("the dependencies of {name}"));
         }
         let variables = differing(&from.environment, &to.environment);
@@ -231,26 +232,18 @@ impl Differences {
         if from.containerd != to.containerd {
             self.add(Disruption::Drain, [CONTAINERD], format!("{CONTAINERD}'s settings"));
         }
-        if from.logs != to.logs {
-            self.add(Disruption::None, [], "the rotation of logs".to_owned());
-        }
-        if from.metadata_address != to.metadata_address {
-            self.add(Disruption::None, [], "the route to the metadata service".to_owned());
-        }
-        if from.cluster_pull_secret != to.cluster_pull_secret {
-            self.add(Disruption::None, [], "the use of the pull secret".to_owned());
-        }
-        if from.trusted_certificates != to.trusted_certificates {
-            self.add(Disruption::None, [], "the certificates that the pool trusts".to_owned());
-        }
-        if from.image_mirrors != to.image_mirrors {
-            self.add(Disruption::None, [], "the mirrors of the pool".to_owned());
-        }
-        if from.service_accounts != to.service_accounts {
-            self.add(Disruption::None, [], "the accounts that hosts are checked for".to_owned());
-        }
-        if from.credential_plugin != to.credential_plugin {
-            self.add(Disruption::None, [], "the plugin of Container Credential Guard".to_owned());
+        for (is_other, why) in [
+            (from.logs != to.logs, "the rotation of logs"),
+            (from.metadata_address != to.metadata_address, "the route to the metadata service"),
+            (from.cluster_pull_secret != to.cluster_pull_secret, "the use of the pull secret"),
+            (from.trusted_certificates != to.trusted_certificates, "the certificates that the pool trusts"),
+            (from.image_mirrors != to.image_mirrors, "the mirrors of the pool"),
+            (from.service_accounts != to.service_accounts, "the accounts that hosts are checked for"),
+            (from.credential_plugin != to.credential_plugin, "the plugin of Container Credential Guard"),
+        ] {
+            if is_other {
+                self.add(Disruption::None, [], why.to_owned());
+            }
         }
         let runs = |name: &str| services.iter().any(|s| s.name == name);
         let paths: BTreeSet<&String> = from.cluster_files.keys().chain(to.cluster_files.keys()).collect();
@@ -285,12 +278,7 @@ impl Differences {
             restart.extend(more);
         }
         let disruption = self.found.first().map(|(Reverse(d), _)| *d).unwrap_or_default();
-        let left = self.found.len().saturating_sub(SHOWN);
-        let mut why: Vec<String> = self.found.into_iter().take(SHOWN).map(|(_, why)| why).collect();
-        if left > 0 {
-            why.push(format!("and {left} more"));
-        }
-        Change { disruption, services: restart, why }
+        Change { disruption, services: restart, why: first(self.found.iter().map(|(_, why)| why)) }
     }
 }
 
@@ -317,10 +305,6 @@ fn by_name(config: &ServicesConfig) -> BTreeMap<String, &Service> {
     config.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect()
 }
 
-fn sorted(texts: impl Iterator<Item = String>) -> BTreeSet<String> {
-    texts.collect()
-}
-
 fn differing_keys(from: &Value, to: &Value) -> BTreeSet<String> {
     let keys =
         |value: &Value| value.as_object().map(|m| m.keys().cloned().collect::<BTreeSet<_>>()).unwrap_or_default();
@@ -328,11 +312,14 @@ fn differing_keys(from: &Value, to: &Value) -> BTreeSet<String> {
 }
 
 fn list(names: &BTreeSet<String>) -> String {
-    let mut shown: Vec<String> = names.iter().take(SHOWN).cloned().collect();
-    if names.len() > SHOWN {
-        shown.push(format!("and {} more", names.len() - SHOWN));
-    }
-    shown.join(", ")
+    first(names.iter()).join(", ")
+}
+
+/// Returns the first texts, and the number of the others.
+fn first<'a>(texts: impl ExactSizeIterator<Item = &'a String>) -> Vec<String> {
+    let others = texts.len().saturating_sub(SHOWN);
+    let others = (others > 0).then(|| format!("and {others} more"));
+    texts.take(SHOWN).cloned().chain(others).collect()
 }
 
 #[cfg(test)]

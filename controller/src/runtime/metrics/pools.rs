@@ -62,7 +62,9 @@ pub(super) struct PoolGauge {
 /// All gauges of a pool.
 pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("hosts", &[POOL, PHASE], "Hosts by pool and phase", Pool::phases),
-    gauge("hosts_failed", &[POOL], "Hosts whose last attempt failed", |pool| pool.number(|s| s.failed_nodes)),
+    gauge("hosts_failed", &[POOL], "Hosts whose last attempt failed, without those that leave", |pool| {
+        pool.number(|s| s.failed_nodes)
+    }),
     gauge(
         "unhealthy_host_info",
         &[POOL, HOST, PHASE, REASON_OF_HOST],

@@ -8,14 +8,17 @@
 pub mod neighbours;
 pub mod reserved;
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use api::{WindowsInstance, WindowsInstanceStatus, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::Claim;
-use crate::{node::owner::is_of_operator, operation::remove};
+use crate::{
+    node::{self, owner::is_of_operator},
+    operation::remove,
+};
 use neighbours::Neighbours;
 use reserved::Reserved;
 
@@ -50,27 +53,21 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
     let of_machine = beside.machine.iter().filter(|a| a.parse::<IpAddr>().is_err()).map(|a| a.to_ascii_lowercase());
     // The names of a Machine count only after its host has been reached.
     let of_machine = of_machine.filter(|_| !beside.proven.is_empty());
-    let mut dns_names: Vec<String> =
-        [name.clone()].into_iter().chain(reported).chain(of_machine).filter(is_unused).collect();
-    dns_names.sort();
-    dns_names.dedup();
+    let dns_names = unique([name.clone()].into_iter().chain(reported).chain(of_machine).filter(is_unused));
     let addresses: Vec<IpAddr> = beside.proven.iter().copied().filter(is_free).collect();
     let proven = status.proven_address.is_some() && status.host_key.is_some();
+    let (joined, ended) = (status.node_ref.is_some(), status.operation.as_ref().is_some_and(remove::is_deconfiguring));
     let by_node = beside.node.filter(|node| !proven && is_of_operator(node));
     if let Some(node) = by_node {
         let of_node = of_node(node, beside.reserved, beside.neighbours);
-        let (joined, ended) =
-            (status.node_ref.is_some(), status.operation.as_ref().is_some_and(remove::is_deconfiguring));
         let legacy_daemon = Some(legacy_daemon(beside.namespace));
         return Claim { unclaimed: false, legacy_daemon, joined, ended, ..of_node };
     }
 
-    let said = beside.node.and_then(|n| n.status.as_ref()?.addresses.clone()).unwrap_or_default();
-    let (ips, names): (Vec<String>, Vec<String>) =
-        said.into_iter().map(|a| a.address).partition(|a| a.parse::<IpAddr>().is_ok());
+    let (ips, names) = split(beside.node.into_iter().flat_map(node::addresses));
     // An address that two hosts claim is proven for neither but may be correct, so neighbours are not excluded here.
     let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
-    let reported_addresses = ips.iter().filter_map(|a| a.parse().ok()).filter(unproven).collect();
+    let reported_addresses = ips.into_iter().filter(unproven).collect();
     let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
     Claim {
         legacy_daemon: (!proven || follows_legacy(status, beside.node)).then(|| legacy_daemon(beside.namespace)),
@@ -79,9 +76,9 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
         dns_names,
         reported_addresses,
         reported_names,
-        joined: status.node_ref.is_some(),
+        joined,
         proven,
-        ended: status.operation.as_ref().is_some_and(remove::is_deconfiguring),
+        ended,
         renews: false,
         unclaimed: false,
     }
@@ -96,24 +93,34 @@ fn legacy_daemon(namespace: &str) -> String {
 /// certificates. A Node's report is only a claim, so an address that another Node reports, too, does not count.
 pub fn of_node(node: &Node, reserved: &Reserved, neighbours: &Neighbours) -> Claim {
     let name = node.name_any();
-    let said = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
-    let is_alone = |address: &str| !neighbours.is_reported_by_another(address, &name);
-    let (ips, names): (Vec<String>, Vec<String>) =
-        said.into_iter().map(|a| a.address).filter(|a| is_alone(a)).partition(|a| a.parse::<IpAddr>().is_ok());
+    let (ips, names) = split(node::addresses(node).filter(|a| !neighbours.is_reported_by_another(a, &name)));
     let is_free = |ip: &IpAddr| reserved.allows_address(*ip) && !neighbours.has_address(*ip, &name);
     let is_unused = |dns: &String| reserved.allows_name(dns) && !neighbours.has_name(dns, &name);
-    let mut dns_names: Vec<String> = names.into_iter().chain([name.clone()]).filter(is_unused).collect();
-    dns_names.sort();
-    dns_names.dedup();
     Claim {
-        addresses: ips.iter().filter_map(|a| a.parse().ok()).filter(is_free).collect(),
-        dns_names,
+        addresses: ips.into_iter().filter(is_free).collect(),
+        dns_names: unique(names.into_iter().chain([name.clone()]).filter(is_unused)),
         joined: true,
         renews: true,
         unclaimed: true,
         node_name: name,
         ..Claim::default()
     }
+}
+
+/// Splits the addresses of a Node into IP addresses and names.
+fn split<'a>(addresses: impl Iterator<Item = &'a str>) -> (Vec<IpAddr>, Vec<String>) {
+    let (mut ips, mut names) = (Vec::new(), Vec::new());
+    for address in addresses {
+        match address.parse() {
+            Ok(ip) => ips.push(ip),
+            Err(_) => names.push(address.to_owned()),
+        }
+    }
+    (ips, names)
+}
+
+fn unique(names: impl Iterator<Item = String>) -> Vec<String> {
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Reports whether the claim may differ between two states of an instance.

@@ -10,7 +10,7 @@ use api::WindowsInstance;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::node::owner::addresses;
+use crate::node;
 
 /// Known owners of addresses, and names in use.
 #[derive(Debug, Default)]
@@ -37,11 +37,11 @@ impl Neighbours {
         }
         for node in nodes {
             let name = node.name_any();
-            for address in node.status.iter().filter_map(|s| s.addresses.as_deref()).flatten() {
-                found.reported.entry(spelled(&address.address)).or_default().insert(name.clone());
+            for address in node::addresses(node) {
+                found.reported.entry(spelled(address)).or_default().insert(name.clone());
             }
             if found.names.insert(name.clone()) && is_of_the_control_plane(node) {
-                for ip in addresses(node) {
+                for ip in node::owner::addresses(node) {
                     found.addresses.entry(ip).or_default().insert(name.clone());
                 }
             }

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use api::{
     Pause, Reason, SignatureCheck, Step, Time, WindowsNodePool,
-    act::{Act, HOST},
     conditions::{self, Status, kind},
     names::key,
     services_version::short,
@@ -14,13 +13,13 @@ use jiff::Timestamp;
 use super::{
     super::shown,
     ObservedPool, blocked,
-    groups::{Groups, standstill},
-    trouble::{Trouble, first_failure, too_many_unhealthy, worst},
+    groups::Groups,
+    held::{Held, held, stalled},
+    trouble::{Trouble, first_failure, more, worst},
 };
 use crate::{
     enumeration::{counted, first_names},
-    rollout::{image_pull, key_rotation::KeyRotationStatus, member::Member, progress::BlockedBy},
-    wait::{Cause, Wait},
+    rollout::{image_pull, key_rotation::KeyRotationStatus, member::Member},
 };
 
 /// Change to a condition.
@@ -31,6 +30,12 @@ pub(super) enum Next {
     Remove,
     /// Condition as it was before.
     Keep,
+}
+
+impl From<(Status, Reason, String)> for Next {
+    fn from((status, reason, message): (Status, Reason, String)) -> Self {
+        Self::Set(status, reason, message)
+    }
 }
 
 fn set(status: Status, reason: Reason, message: impl Into<String>) -> Next {
@@ -96,19 +101,16 @@ impl<'a> View<'a> {
 
     /// Returns [`kind::PAUSED`]: True if a user has paused the pool.
     pub(super) fn paused(&self) -> Next {
-        let (status, why, message) = pause_in_words(self.pause);
-        set(status, why, message)
+        pause_in_words(self.pause).into()
     }
 
     /// Returns [`kind::DEGRADED`]: True if something is wrong.
     pub(super) fn degraded(&self) -> Next {
-        let Some(Trouble { reason, message }) = &self.trouble else {
-            return match self.keys_trouble() {
-                Some((why, message)) => set(Status::True, why, message),
-                None => set(Status::False, Reason::AsExpected, ""),
-            };
-        };
-        set(Status::True, *reason, message)
+        let trouble = self.trouble.as_ref().map(|trouble| (trouble.reason, trouble.message.clone()));
+        match trouble.or_else(|| self.keys_trouble()) {
+            Some((reason, message)) => set(Status::True, reason, message),
+            None => set(Status::False, Reason::AsExpected, ""),
+        }
     }
 
     /// Returns [`kind::UPDATED`]: True if every host is a node of the desired version.
@@ -237,52 +239,33 @@ impl<'a> View<'a> {
     /// Facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes without
     /// reports of wicd, and keys and accounts that cannot be used. The nodes work nevertheless.
     fn asides(&self) -> impl Iterator<Item = String> {
-        let is_said = self.held.as_ref().is_some_and(|h| h.reason() == Reason::OnHold);
-        let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
-        let on_hold = held.map(|held| format!("{} on hold: {}", held.len(), first_names(&held)));
-        let cordoned = Some(blocked::cordoned(self.seen.members)).filter(|cordoned| !cordoned.is_empty());
-        let cordoned = cordoned.filter(|_| self.held.as_ref().is_none_or(|h| h.reason() != Reason::BlockedByCordon));
-        let cordoned =
-            cordoned.map(|names| format!("{} cordoned, not by the operator: {}", names.len(), first_names(&names)));
-        let maintained = Some(&self.groups.maintained).filter(|names| !names.is_empty());
-        let maintained = maintained.map(|names| format!("{} in maintenance: {}", names.len(), first_names(names)));
+        let members = self.seen.members;
+        let is_said = |reason| self.held.as_ref().is_some_and(|held| held.reason() == reason);
+        let on_hold = if is_said(Reason::OnHold) { Vec::new() } else { blocked::held(members) };
+        let cordoned = if is_said(Reason::BlockedByCordon) { Vec::new() } else { blocked::cordoned(members) };
+        let until = self.seen.window.ok().filter(|window| !window.open).map(|window| {
+            let opens = window.opens.map(|at| format!("; the next opens at {}", shown(at)));
+            format!(" in a maintenance window{}", opens.unwrap_or_default())
+        });
         let with = |type_: &str, status: &str| -> Vec<String> {
             let has = |m: &&Member| {
                 let conditions = m.instance.status.as_ref().map_or(&[][..], |s| &s.conditions);
                 conditions::find(conditions, type_).is_some_and(|c| c.status == status)
             };
-            self.seen.members.iter().filter(has).map(|m| m.candidate.name.clone()).collect()
+            members.iter().filter(has).map(|m| m.candidate.name.clone()).collect()
         };
-        let silent = Some(with(kind::WICD_SILENT, "True")).filter(|names| !names.is_empty());
-        let silent = silent.map(|names| {
-            format!("{} without reports of wicd ({}): {}", names.len(), kind::WICD_SILENT, first_names(&names))
-        });
-        let restart = Some(&self.groups.to_restart).filter(|names| !names.is_empty()).map(|names| {
-            let until = self.seen.window.ok().filter(|window| !window.open).map(|window| {
-                let opens = window.opens.map(|at| format!("; the next opens at {}", shown(at)));
-                format!(" in a maintenance window{}", opens.unwrap_or_default())
-            });
-            format!("{} to be restarted{}: {}", names.len(), until.unwrap_or_default(), first_names(names))
-        });
-        let without = with(kind::GMSA_READY, "False");
-        let without = (!without.is_empty()).then(|| {
-            format!(
-                "{} cannot use their gMSA accounts ({}): {}",
-                without.len(),
-                kind::GMSA_READY,
-                first_names(&without)
-            )
-        });
+        let of_nodes = [
+            (on_hold, "on hold".to_owned()),
+            (cordoned, "cordoned, not by the operator".to_owned()),
+            (self.groups.maintained.clone(), "in maintenance".to_owned()),
+            (self.groups.to_restart.clone(), format!("to be restarted{}", until.unwrap_or_default())),
+            (with(kind::WICD_SILENT, "True"), format!("without reports of wicd ({})", kind::WICD_SILENT)),
+            (with(kind::GMSA_READY, "False"), format!("cannot use their gMSA accounts ({})", kind::GMSA_READY)),
+        ];
+        let of_nodes = of_nodes.into_iter().filter(|(names, _)| !names.is_empty());
+        let of_nodes = of_nodes.map(|(names, what)| format!("{} {what}: {}", names.len(), first_names(&names)));
         let pause = self.pause.map(|pause| pause.to_string());
-        pause
-            .into_iter()
-            .chain(on_hold)
-            .chain(cordoned)
-            .chain(maintained)
-            .chain(restart)
-            .chain(silent)
-            .chain(without)
-            .chain(self.keys_trouble().map(|(_, message)| message))
+        pause.into_iter().chain(of_nodes).chain(self.keys_trouble().map(|(_, message)| message))
     }
 
     /// Reason and message if the SSH keys of hosts cannot be changed.
@@ -324,7 +307,7 @@ impl<'a> View<'a> {
         let waits_for = self.held.as_ref().filter(|h| h.counts_as_progress()).map(Held::message);
         let act = (!self.act.is_empty()).then_some(self.act.as_str()).or(waits_for).filter(|_| self.pause.is_none());
         let Some(message) = asked_again.or(act) else { return Next::Remove };
-        let is_first = self.groups.failed.is_empty() && asked_again.is_none();
+        let is_first = self.groups.failed.is_empty() && self.groups.stuck.is_empty() && asked_again.is_none();
         let why = if is_first { Reason::Progressing } else { Reason::ProgressingWithRetry };
         set(Status::True, why, message)
     }
@@ -333,8 +316,7 @@ impl<'a> View<'a> {
     pub(super) fn keys_current(&self) -> Next {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.total > 0 || keys.problem.is_some());
         let Some(keys) = keys else { return Next::Remove };
-        let (status, why, message) = keys_in_words(keys, self.pause.is_some());
-        set(status, why, message)
+        keys_in_words(keys, self.pause.is_some()).into()
     }
 
     /// Returns [`kind::IMAGES_PULLED`]: True if every host has the images that are pulled in advance.
@@ -366,7 +348,7 @@ fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
 }
 
 /// Returns a text in brackets, with a space before; empty for an empty text.
-fn in_brackets(text: &str) -> String {
+pub(super) fn in_brackets(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 
@@ -432,133 +414,11 @@ fn keys_in_words(keys: &KeyRotationStatus, paused: bool) -> (Status, Reason, Str
             (Status::True, Reason::AsExpected, format!("{hosts} {verb} the first key of the list"))
         }
         (false, Some((name, why)), _) => {
-            let more =
-                if keys.failed.len() > 1 { format!(" (and {} more)", keys.failed.len() - 1) } else { String::new() };
-            (Status::False, Reason::KeyRotationFailed, format!("{of}; {name}: {why}{more}"))
+            (Status::False, Reason::KeyRotationFailed, format!("{of}; {name}: {why}{}", more(keys.failed.len())))
         }
         (false, None, _) if paused => (Status::False, Reason::Paused, of),
         (false, None, _) => (Status::False, Reason::Progressing, of),
     }
-}
-
-/// Cause, other than their turn, for which nodes that must be changed are not changed now.
-pub(super) enum Held {
-    /// Wait of the nodes.
-    Waits(Wait),
-    /// Fault that only a user can correct.
-    Stalled {
-        reason: Reason,
-        message: String,
-        /// True if the nodes are still changed: back to the previous version.
-        passes: bool,
-    },
-}
-
-impl Held {
-    pub(super) fn reason(&self) -> Reason {
-        match self {
-            Self::Waits(wait) => wait.cause.reason(),
-            Self::Stalled { reason, .. } => *reason,
-        }
-    }
-
-    pub(super) fn message(&self) -> &str {
-        match self {
-            Self::Waits(Wait { message, .. }) | Self::Stalled { message, .. } => message,
-        }
-    }
-
-    /// Reports whether only a user can help.
-    fn stalls(&self) -> bool {
-        matches!(self, Self::Stalled { .. })
-    }
-
-    /// Reports whether the nodes count as about to change nevertheless.
-    fn passes(&self) -> bool {
-        match self {
-            Self::Waits(wait) => wait.cause == Cause::Soak,
-            Self::Stalled { passes, .. } => *passes,
-        }
-    }
-
-    /// Reports whether the wait ends with time, or with a decision that is still to be made.
-    fn counts_as_progress(&self) -> bool {
-        matches!(self, Self::Waits(wait) if wait.cause.counts_as_progress())
-    }
-}
-
-fn held(pool: &WindowsNodePool, seen: &ObservedPool<'_>, pause: Option<Pause>, now: Timestamp) -> Option<Held> {
-    let waiting = &seen.decision.waiting;
-    let stalled = |reason, message, passes| Some(Held::Stalled { reason, message, passes });
-    let version = &seen.course.target;
-    if let BlockedBy::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
-        let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
-        let (what, todo) = if *rolled_back {
-            ("all nodes return to their previous version", "Change the template or the operator".to_string())
-        } else {
-            let again = format!("Change the template or the operator; or, to try a host again, {}", Act::Retry(HOST));
-            ("no further node is changed", again)
-        };
-        let message = format!(
-            "version {} failed on {}; {what}. {todo}",
-            short(&tried),
-            counted(usize::try_from(*failed).unwrap_or(usize::MAX), "node")
-        );
-        return stalled(Reason::FailureLimitReached, message, *rolled_back);
-    }
-    if let Err(error) = seen.window {
-        return stalled(error.reason(), error.to_string(), false);
-    }
-    if waiting.is_empty() {
-        return blocked::withheld(seen.members).or_else(|| blocked::on_hold(seen.members)).map(Held::Waits);
-    }
-    let waits = |cause, message| Some(Held::Waits(Wait::new(cause, message)));
-    let n = waiting.len();
-    if let Some(pause) = pause {
-        return waits(Cause::Pause, format!("{pause}; {n} to be updated: {}", first_names(waiting)));
-    }
-    let n = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
-    if let Ok(window) = seen.window
-        && !window.open
-    {
-        let opens = window.opens.map(|at| format!("the next opens at {}", shown(at)));
-        return waits(Cause::Window, format!("{n} for a maintenance window; {}", opens.unwrap_or_default()));
-    }
-    match &seen.course.gate.hold {
-        BlockedBy::Approval { .. } => {
-            let name = pool.metadata.name.as_deref().unwrap_or_default();
-            let act = Act::ApproveVersion(name, version);
-            let changes = in_brackets(seen.changes);
-            waits(Cause::Approval, format!("{n} until version {}{changes} is approved: {act}", short(version)))
-        }
-        BlockedBy::Soaking { until } => waits(Cause::Soak, format!("{n} until {}", shown(*until))),
-        _ => {
-            let by_cordon = blocked::by_cordon(seen.members, seen.decision);
-            let wait = by_cordon.or_else(|| blocked::used_up(seen.decision))?;
-            // The cause may pass by itself, but must not be waited for indefinitely.
-            if standstill(pool, seen.decision).is_some_and(|at| at <= now) {
-                return stalled(Reason::ProgressDeadlineExceeded, wait.message, false);
-            }
-            Some(Held::Waits(wait))
-        }
-    }
-}
-
-/// First fault that only a user can correct.
-fn stalled(
-    pool: &WindowsNodePool,
-    seen: &ObservedPool<'_>,
-    groups: &Groups,
-    held: Option<&Held>,
-) -> Option<(Reason, String)> {
-    if let Some(held) = held.filter(|h| h.stalls()) {
-        return Some((held.reason(), held.message().into()));
-    }
-    if let Some(Trouble { reason, message }) = too_many_unhealthy(pool, seen, groups) {
-        return Some((reason, message));
-    }
-    let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.is_transient));
-    first.map(|first| (first.reason, first.message.clone()))
 }
 
 /// Current step of a node's operation, as text.

@@ -33,7 +33,7 @@ pub(super) struct Groups {
     pub available: Vec<String>,
     /// Ready nodes that stay, and follow the desired version.
     pub up_to_date: Vec<String>,
-    /// Nodes that are not available.
+    /// Nodes that stay, and are not available.
     pub unavailable: Vec<String>,
     /// Nodes that are being changed.
     pub updating: Vec<String>,
@@ -51,7 +51,7 @@ pub(super) struct Groups {
     pub outdated: Vec<String>,
     /// Number of nodes that follow the desired version, Ready or not.
     pub updated: usize,
-    /// All hosts that failed.
+    /// Hosts that stay, and failed: while they join, or while their nodes are changed.
     pub failed: Vec<String>,
     /// Hosts that have failed for so long, or so often, that the pool counts as failed while the operator continues to try.
     pub lasting: Vec<String>,
@@ -82,17 +82,15 @@ impl Groups {
         let rollout = seen.course.status.as_ref();
         let tried = rollout.map(|r| r.to_version.as_str());
         // Failures also count during a rollback of all nodes: a user must know that the version was tried and failed.
-        let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
-        let failing = names(&|m| joins(m) && fails(m));
-        let stuck = names(&|m| m.candidate.leaving && fails(m));
-        let taken_back = names(&|m| tried.is_some() && gave_up(m) && stays(m));
+        let gave_up = |m: &Member| {
+            tried.is_some() && m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried
+        };
         // Failures also count between two attempts, so that the numbers do not change with every retry.
         let is_to_do = |m: &Member| m.candidate.begun || !m.candidate.ready || is_kept_waiting(m);
-        let update_fails = names(&|m| m.candidate.joined && !m.candidate.held && fails(m) && stays(m) && is_to_do(m));
-        let mut failed: Vec<String> =
-            failing.iter().chain(&stuck).chain(&taken_back).chain(&update_fails).cloned().collect();
-        failed.sort();
-        failed.dedup();
+        let update_fails = |m: &Member| m.candidate.joined && !m.candidate.held && fails(m) && is_to_do(m);
+        let failing = |m: &Member| joins(m) && fails(m);
+        let failed = |m: &Member| stays(m) && (failing(m) || gave_up(m) || update_fails(m));
+        let stuck = |m: &Member| m.candidate.leaving && fails(m);
         Self {
             not_ready: names(&|m| {
                 let is_expected = m.candidate.begun && granted(m) != Some(GrantType::Repair);
@@ -106,7 +104,7 @@ impl Groups {
             up_to_date: names(&|m| {
                 m.candidate.ready && stays(m) && current(m).as_deref() == Some(seen.course.target.as_str())
             }),
-            unavailable: names(&|m| m.candidate.joined && !m.candidate.available),
+            unavailable: names(&|m| m.candidate.joined && !m.candidate.available && stays(m)),
             updating: names(&|m| {
                 let is_update =
                     |g: GrantType| g.is_change() && !matches!(g, GrantType::Maintenance | GrantType::Repair);
@@ -126,12 +124,10 @@ impl Groups {
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
             updated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_none()).len(),
             new: seen.list.hosts.len().saturating_sub(names(&|m| stays(m)).len()),
-            lasting: names(&|m| {
-                failed.contains(&m.candidate.name) && failures(m).is_some_and(|failures| lasts(failures, now))
-            }),
-            failing,
-            stuck,
-            failed,
+            lasting: names(&|m| (failed(m) || stuck(m)) && failures(m).is_some_and(|failures| lasts(failures, now))),
+            failing: names(&|m| failing(m)),
+            stuck: names(&|m| stuck(m)),
+            failed: names(&|m| failed(m)),
         }
     }
 }

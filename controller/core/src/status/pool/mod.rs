@@ -4,6 +4,7 @@ mod blocked;
 mod conditions;
 mod events;
 mod groups;
+mod held;
 mod trouble;
 mod windows;
 
@@ -209,7 +210,7 @@ pub fn planned(
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
     status.ready_nodes = of(&|m| m.candidate.ready && !m.candidate.leaving);
     status.available_nodes = of(&|m| m.candidate.available && !m.candidate.leaving);
-    status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available);
+    status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available && !m.candidate.leaving);
     status.effective = Some(pool.spec.effective());
     let plan = preview::status_of(list, hosts);
     let mut put = |type_, s: Status, why: Reason, message: &str| {

@@ -75,15 +75,12 @@ pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>
 }
 
 fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
-    // The number of the pool's hosts does not include leaving hosts.
-    let (leaving, staying): (Vec<String>, Vec<String>) =
-        groups.failed.iter().cloned().partition(|name| groups.leaving.contains(name));
     let of = |names: &[String], what: &str| {
         let message = || format!("{} {what}: {}{}", names.len(), first_failure(names, seen), more(names.len()));
         (!names.is_empty()).then(message)
     };
-    let failed = of(&staying, &format!("of {} failed", seen.list.hosts.len()));
-    let messages: Vec<String> = failed.into_iter().chain(of(&leaving, "not removed")).collect();
+    let failed = of(&groups.failed, &format!("of {} failed", seen.list.hosts.len()));
+    let messages: Vec<String> = failed.into_iter().chain(of(&groups.stuck, "not removed")).collect();
     (!messages.is_empty()).then(|| Trouble::new(Reason::NodesFailed, messages.join("; ")))
 }
 
@@ -168,7 +165,8 @@ fn refused(seen: &ObservedPool<'_>) -> Option<Trouble> {
     Some(Trouble::new(first.reason, format!("{}{}", first.message, more(number))))
 }
 
-fn more(n: usize) -> String {
+/// Text about the further ones of `n` faults of which the first is named.
+pub(super) fn more(n: usize) -> String {
     if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() }
 }
 

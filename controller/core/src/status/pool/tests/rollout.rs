@@ -3,145 +3,136 @@
 use api::IntOrPercent;
 
 use super::*;
-use crate::rollout::grants::{Limits, decide};
+use crate::rollout::grants::{Limits, decide, tests::limits};
 
-/// Returns three nodes, of which two must be updated; `h1` is being updated if `moves`.
-fn half_way(moves: bool) -> (Vec<Member>, Decision) {
-    let mut members = vec![member("h0", Phase::Ready), member("h1", Phase::Ready), member("h2", Phase::Ready)];
-    for m in &mut members[1..] {
-        m.candidate.change =
-            Some(PendingChange { version: VERSION.into(), disruption: Disruption::Drain, services: Vec::new() });
-    }
-    let mut waiting = vec!["h1".to_string(), "h2".to_string()];
+/// A pool of three nodes, of which two must be updated; `h1` is being updated if `moves`.
+fn half_way(moves: bool) -> Scene {
+    let outdated = |name| {
+        changed(ready(name), |candidate, _| {
+            let disruption = Disruption::Drain;
+            candidate.change = Some(PendingChange { version: VERSION.into(), disruption, services: Vec::new() });
+        })
+    };
+    let mut scene = Scene::of(pool(3), [ready("h0"), outdated("h2")]);
+    scene.decision.waiting = vec!["h2".to_owned()];
+    let mut other = outdated("h1");
     if moves {
-        members[1].candidate.grant = Some(GrantType::Update);
-        members[1].candidate.begun = true;
-        members[1].candidate.ready = false;
-        let operation = Operation {
-            type_: GrantType::Update,
-            step: "Drain".into(),
-            start_time: now().into(),
-            drain: Some(api::DrainStatus { remaining: 2, ..api::DrainStatus::default() }),
-            ..Operation::default()
-        };
-        Arc::get_mut(&mut members[1].instance).unwrap().status.as_mut().unwrap().operation = Some(operation);
-        waiting.remove(0);
+        other = changed(other, |candidate, status| {
+            (candidate.grant, candidate.begun, candidate.ready) = (Some(GrantType::Update), true, false);
+            status.operation = Some(Operation {
+                type_: GrantType::Update,
+                step: "Drain".into(),
+                start_time: now().into(),
+                drain: Some(api::DrainStatus { remaining: 2, ..api::DrainStatus::default() }),
+                ..Operation::default()
+            });
+        });
+    } else {
+        scene.decision.waiting.insert(0, "h1".to_owned());
     }
-    (members, Decision { waiting, ..Decision::default() })
+    scene.members.insert(1, other);
+    scene
 }
 
 #[test]
-fn what_a_rollout_waits_for() {
+fn the_cause_for_which_a_rollout_waits_is_the_reason() {
     use BlockedBy::None as Free;
-    let closed = Windows { open: false, closes: None, opens: Some(now()) };
-    let wrong = crate::rollout::maintenance_window::look(
-        &[api::MaintenanceWindow { schedule: "x".into(), duration_seconds: Some(3600), time_zone: None }],
-        now(),
-    )
-    .unwrap_err();
+    let open = || Ok(OPEN);
+    let closed = || Ok(Windows { open: false, closes: None, opens: Some(now()) });
+    let wrong = || {
+        let window = api::MaintenanceWindow { schedule: "x".into(), duration_seconds: Some(3600), time_zone: None };
+        crate::rollout::maintenance_window::look(&[window], now())
+    };
     let limit = |rolled_back| BlockedBy::FailureLimit { failed: 1, rolled_back };
-    let approval = BlockedBy::Approval { version: VERSION.into() };
+    let soaking = BlockedBy::Soaking { until: now() };
     // Columns: name, update in progress, hold, window, and expected: Ready with its reason, Updated's reason, kstatus.
     for (name, moves, hold, window, expected) in [
-        ("on its way", true, Free, Ok(&OPEN), "Unknown Progressing, Progressing, InProgress"),
-        ("the next one has its turn", false, Free, Ok(&OPEN), "Unknown Progressing, Progressing, InProgress"),
-        ("closed", false, Free, Ok(&closed), "Unknown WaitingForWindow, WaitingForWindow, InProgress"),
-        ("closed, one is finished", true, Free, Ok(&closed), "Unknown Progressing, WaitingForWindow, InProgress"),
-        ("not approved", false, approval, Ok(&OPEN), "Unknown WaitingForApproval, WaitingForApproval, InProgress"),
-        ("soaking", false, BlockedBy::Soaking { until: now() }, Ok(&OPEN), "Unknown Progressing, Waiting, InProgress"),
-        ("failed", false, limit(false), Ok(&OPEN), "False FailureLimitReached, FailureLimitReached, Failed"),
-        ("taken back", true, limit(true), Ok(&OPEN), "False FailureLimitReached, FailureLimitReached, Failed"),
-        ("a window that means nothing", false, Free, Err(&wrong), "False InvalidWindow, InvalidWindow, Failed"),
+        ("on its way", true, Free, open(), "Unknown Progressing, Progressing, InProgress"),
+        ("the next one has its turn", false, Free, open(), "Unknown Progressing, Progressing, InProgress"),
+        ("closed", false, Free, closed(), "Unknown WaitingForWindow, WaitingForWindow, InProgress"),
+        ("closed, one is finished", true, Free, closed(), "Unknown Progressing, WaitingForWindow, InProgress"),
+        (
+            "not approved",
+            false,
+            BlockedBy::Approval,
+            open(),
+            "Unknown WaitingForApproval, WaitingForApproval, InProgress",
+        ),
+        ("soaking", false, soaking, open(), "Unknown Progressing, Waiting, InProgress"),
+        ("failed", false, limit(false), open(), "False FailureLimitReached, FailureLimitReached, Failed"),
+        ("taken back", true, limit(true), open(), "False FailureLimitReached, FailureLimitReached, Failed"),
+        ("a window that means nothing", false, Free, wrong(), "False InvalidWindow, InvalidWindow, Failed"),
     ] {
-        let (members, decision) = half_way(moves);
-        let s = described_in(&pool(3), &members, &[], &decision, &course(hold), window, now());
-        let [ready, updated] = [kind::READY, kind::UPDATED].map(|type_| find(&s.conditions, type_).unwrap());
-        let seen = format!("{} {}, {}, {}", ready.status, ready.reason, updated.reason, kstatus(&pool(3), &s));
+        let scene = Scene { course: course(hold), window, ..half_way(moves) };
+        let s = scene.status();
+        let (ready, reason, _) = condition(&s, kind::READY);
+        let seen = format!("{ready} {reason}, {}, {}", condition(&s, kind::UPDATED).1, scene.kstatus(&s));
         assert_eq!(seen, expected, "{name}");
         assert_eq!(s.updating_nodes, i32::from(moves), "{name}");
     }
 }
 
 #[test]
-fn a_rollout_tells_what_it_does() {
-    let (members, decision) = half_way(true);
-    let s = described_in(&pool(3), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
+fn the_steps_of_a_rollout_are_in_the_message() {
+    let s = half_way(true).status();
     let expected = "2 of 3 nodes Ready, 1 updated; h1: Drain, 2 pods left; 1 updating: h1; 1 to be updated: h2 (kubelet's settings)";
-    assert_eq!(find(&s.conditions, kind::READY).unwrap().message, expected);
+    assert_eq!(condition(&s, kind::READY).2, expected);
     assert_eq!(s.versions, [VersionCount { version: VERSION.into(), nodes: 3 }]);
 }
 
 #[test]
-fn too_many_that_are_not_ready_need_a_person() {
-    let decision = Decision { too_many_unhealthy: true, ..Decision::default() };
-    let members = [member("h0", Phase::NotReady), member("h1", Phase::Ready)];
-    let s = described_in(&pool(2), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
-    assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "TooManyUnhealthy");
+fn lost_nodes_degrade_a_pool() {
     let decision = Decision { lost: vec!["h0".into()], ..Decision::default() };
-    let s = described_in(&pool(2), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
-    assert_eq!(find(&s.conditions, kind::DEGRADED).unwrap().reason, "NodesLost");
+    let scene = Scene { decision, ..Scene::of(pool(2), [member("h0", Phase::NotReady), ready("h1")]) };
+    assert_eq!(condition(&scene.status(), kind::DEGRADED).1, "NodesLost");
 }
 
 #[test]
-fn who_gave_up_is_reported_until_another_version_is_wanted() {
-    let mut gave_up = member("h0", Phase::Ready);
-    let mut instance = (*gave_up.instance).clone();
-    instance.status.as_mut().unwrap().failed_version = Some("2-b".into());
-    gave_up.instance = Arc::new(instance);
-    let members = [gave_up, member("h1", Phase::Ready)];
+fn a_host_that_gave_up_is_reported_until_another_version_is_wanted() {
     for (to, hold, failed, degraded) in [
         ("2-b", BlockedBy::FailureLimit { failed: 1, rolled_back: true }, &["h0"][..], "True"),
         ("3-c", BlockedBy::None, &[], "False"),
     ] {
+        let gave_up = changed(ready("h0"), |_, status| status.failed_version = Some("2-b".into()));
         let rollout = RolloutStatus { to_version: to.into(), ..RolloutStatus::default() };
         let course = Progress { status: Some(rollout), ..course(hold) };
-        let status = described_in(&pool(2), &members, &[], &Decision::default(), &course, Ok(&OPEN), now());
+        let status = Scene { course, ..Scene::of(pool(2), [gave_up, ready("h1")]) }.status();
         assert_eq!(status.failed_node_names, failed, "{to}");
-        assert_eq!(find(&status.conditions, kind::DEGRADED).unwrap().status, degraded, "{to}");
+        assert_eq!(condition(&status, kind::DEGRADED).0, degraded, "{to}");
     }
 }
 
 #[test]
 fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
-    let mut pool = pool(1);
-    pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
-    let at = |age: i64| api::Time::from(Timestamp::from_second(1_000_000 - age).unwrap());
-    let failing = |first: i64, change: bool| {
-        let mut m = member("h0", Phase::Ready);
-        Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().failures = Some(Failures {
-            count: 2,
-            first_time: Some(at(first)),
-            step: "Stage".into(),
-            last_reason: "Unreachable".into(),
-            last_message: "10.0.0.1 port 22 refuses connections".into(),
-            ..Failures::default()
-        });
-        m.candidate.change = change.then(|| PendingChange { version: "2-b".into(), ..PendingChange::default() });
-        m
-    };
-    let begun = |age: i64| Progress {
-        status: Some(RolloutStatus { start_time: at(age), to_version: "2-b".into(), ..RolloutStatus::default() }),
-        ..course(BlockedBy::None)
+    let failing = |seconds: i64, change: bool, held: bool| {
+        changed(ready("h0"), |candidate, status| {
+            status.failures = Some(Failures {
+                count: 2,
+                first_time: Some(seconds_ago(seconds).into()),
+                step: "Stage".into(),
+                last_reason: "Unreachable".into(),
+                last_message: "10.0.0.1 port 22 refuses connections".into(),
+                ..Failures::default()
+            });
+            candidate.change = change.then(|| PendingChange { version: "2-b".into(), ..PendingChange::default() });
+            candidate.held = held;
+        })
     };
     for (about, member, began, failed, stalled) in [
-        ("it has just failed", failing(10, true), 80, 1, false),
-        ("it fails, but the rollout has just begun", failing(500, true), 30, 1, false),
-        ("it has failed for too long", failing(70, true), 80, 1, true),
-        ("there is nothing to be sent any more", failing(500, false), 800, 0, false),
-        (
-            "it is held",
-            Member { candidate: Candidate { held: true, ..failing(500, true).candidate }, ..failing(500, true) },
-            800,
-            0,
-            false,
-        ),
+        ("it has just failed", failing(10, true, false), 80, 1, ""),
+        ("it fails, but the rollout has just begun", failing(500, true, false), 30, 1, ""),
+        ("it has failed for too long", failing(70, true, false), 80, 1, "ProgressDeadlineExceeded"),
+        ("there is nothing to be sent any more", failing(500, false, false), 800, 0, ""),
+        ("it is held", failing(500, true, true), 800, 0, ""),
     ] {
-        let s = described_in(&pool, &[member], &[], &Decision::default(), &begun(began), Ok(&OPEN), now());
-        let degraded = find(&s.conditions, kind::DEGRADED).unwrap();
-        assert_eq!((s.failed_nodes, degraded.status == "True"), (failed, failed > 0), "{about}");
-        assert!(failed == 0 || degraded.message.contains("refuses connections"), "{about}: {}", degraded.message);
-        let says = find(&s.conditions, kind::STALLED).map(|c| c.reason.as_str());
-        assert_eq!(says, stalled.then_some("ProgressDeadlineExceeded"), "{about}");
+        let start_time = seconds_ago(began).into();
+        let rollout = RolloutStatus { start_time, to_version: "2-b".into(), ..RolloutStatus::default() };
+        let course = Progress { status: Some(rollout), ..course(BlockedBy::None) };
+        let s = Scene { course, ..Scene::of(pool_with(1, deadline(60)), [member]) }.status();
+        let (degraded, _, message) = condition(&s, kind::DEGRADED);
+        assert_eq!((s.failed_nodes, degraded == "True"), (failed, failed > 0), "{about}");
+        assert!(failed == 0 || message.contains("refuses connections"), "{about}: {message}");
+        assert_eq!(condition(&s, kind::STALLED).1, stalled, "{about}");
     }
 }
 
@@ -152,53 +143,39 @@ fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
         for max_unavailable in 1..=u32::try_from(nodes).unwrap() {
             let change = PendingChange { version: "2-b".into(), disruption: Disruption::Drain, services: Vec::new() };
             let outdated = |n: usize| {
-                let mut member = member(&format!("h{n}"), Phase::Ready);
-                (member.candidate.change, member.candidate.staged) = (Some(change.clone()), staged);
-                member
+                changed(ready(&format!("h{n}")), |candidate, _| {
+                    (candidate.change, candidate.staged) = (Some(change.clone()), staged);
+                })
             };
             let members: Vec<Member> = (0..nodes).map(outdated).collect();
             let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
             let limits = Limits {
                 max_concurrent: 5,
-                max_pulling: 2,
                 max_unavailable: IntOrPercent::Int(max_unavailable),
-                paused: false,
-                orphan: false,
-                open: true,
-                order: api::Order::Name,
-                ignore_lost_after: None,
-                gate: UpdateLimit::default(),
-                remediation: api::RemediationType::None,
-                not_ready_after: std::time::Duration::MAX,
                 max_unhealthy: IntOrPercent::Percent(100),
-                others: None,
-                joins: true,
+                remediation: api::RemediationType::None,
+                ..limits()
             };
             let decision = decide(&candidates, &limits, now());
             assert!(!decision.changes.is_empty(), "nothing is granted");
-            let (pool, course) = (pool(nodes), Progress { target: "2-b".into(), ..course(BlockedBy::None) });
-            let status = described_in(&pool, &members, &[], &decision, &course, Ok(&OPEN), now());
-            let ready = find(&status.conditions, "Ready").unwrap();
-            assert_eq!(
-                (ready.status.as_str(), kstatus(&pool, &status).as_str()),
-                ("Unknown", "InProgress"),
-                "{ready:?}"
-            );
+            let course = Progress { target: "2-b".into(), ..course(BlockedBy::None) };
+            let scene = Scene { decision, course, ..Scene::of(pool(nodes), members) };
+            let status = scene.status();
+            let ready = condition(&status, kind::READY);
+            assert_eq!((ready.0, scene.kstatus(&status).as_str()), ("Unknown", "InProgress"), "{ready:?}");
         }
     }
 }
 
 #[test]
-fn a_pool_whose_other_nodes_are_held_by_people_is_done() {
-    let (mut members, _) = half_way(false);
-    for m in &mut members[1..] {
+fn a_pool_whose_other_nodes_are_held_by_users_is_done() {
+    let mut scene = half_way(false);
+    scene.decision.waiting.clear();
+    for m in &mut scene.members[1..] {
         m.candidate.held = true;
     }
-    let status = described(&pool(3), &members, &[]);
-    let ready = find(&status.conditions, "Ready").unwrap();
-    assert_eq!(
-        (ready.status.as_str(), ready.reason.as_str(), kstatus(&pool(3), &status).as_str()),
-        ("True", "OnHold", "Current")
-    );
-    assert!(ready.message.contains("2 nodes are not updated") && ready.message.contains("h1, h2"), "{}", ready.message);
+    let status = scene.status();
+    let (ready, reason, message) = condition(&status, kind::READY);
+    assert_eq!((ready, reason, scene.kstatus(&status).as_str()), ("True", "OnHold", "Current"));
+    assert!(message.contains("2 nodes are not updated") && message.contains("h1, h2"), "{message}");
 }
