@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_refused_with_a_sentence() {
+    fn each_rule_has_a_message_and_no_field_has_a_pattern() {
         let pool = serde_json::to_value(&super::crds()[0]).unwrap();
         let mut found = Vec::new();
         schemas(&pool["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut found);

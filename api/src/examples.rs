@@ -26,6 +26,11 @@ fn host(name: &str, address: &str) -> Host {
     Host { name: name.into(), address: address.into(), ..Host::default() }
 }
 
+/// Returns a pool with hosts from this source, and the defaults.
+fn pool_of(name: &str, inventory: Inventory) -> WindowsNodePool {
+    WindowsNodePool::new(name, WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() })
+}
+
 fn secret(name: &str) -> SecretRef {
     SecretRef { name: name.into() }
 }
@@ -45,57 +50,48 @@ pub fn examples() -> Vec<Example> {
         Example {
             name: "minimal",
             about: "Two hosts and the defaults. Needs the Secret cloud-private-key in the operator's namespace.",
-            pool: WindowsNodePool::new(
+            pool: pool_of(
                 "factory",
-                WindowsNodePoolSpec {
-                    inventory: Inventory {
-                        hosts: Some(vec![host("win-1", "10.20.0.11"), host("win-2", "win-2.example.com")]),
-                        ..Inventory::default()
-                    },
-                    ..WindowsNodePoolSpec::default()
+                Inventory {
+                    hosts: Some(vec![host("win-1", "10.20.0.11"), host("win-2", "win-2.example.com")]),
+                    ..Inventory::default()
                 },
             ),
         },
         Example {
             name: "git",
             about: "Hosts from a Git repository, whose commits must be signed. The Secret hosts-repository has username and password, the Secret hosts-signers the trusted public keys.",
-            pool: WindowsNodePool::new(
+            pool: pool_of(
                 "factory",
-                WindowsNodePoolSpec {
-                    inventory: Inventory {
-                        git: Some(GitSource {
-                            url: "https://git.example.com/factory/hosts.git".into(),
-                            reference: Some(GitRef { branch: Some("main".into()), ..GitRef::default() }),
-                            path: Some("halls".into()),
-                            interval_seconds: Some(300),
-                            secret_ref: Some(secret("hosts-repository")),
-                            verify: Some(GitVerify { mode: None, secret_ref: secret("hosts-signers") }),
-                            ..GitSource::default()
-                        }),
-                        removal: Some(Removal { max_removals: Some(IntOrPercent::Int(2)) }),
-                        ..Inventory::default()
-                    },
-                    ..WindowsNodePoolSpec::default()
+                Inventory {
+                    git: Some(GitSource {
+                        url: "https://git.example.com/factory/hosts.git".into(),
+                        reference: Some(GitRef { branch: Some("main".into()), ..GitRef::default() }),
+                        path: Some("halls".into()),
+                        interval_seconds: Some(300),
+                        secret_ref: Some(secret("hosts-repository")),
+                        verify: Some(GitVerify { mode: None, secret_ref: secret("hosts-signers") }),
+                        ..GitSource::default()
+                    }),
+                    removal: Some(Removal { max_removals: Some(IntOrPercent::Int(2)) }),
+                    ..Inventory::default()
                 },
             ),
         },
         Example {
             name: "flux",
             about: "Hosts from a GitRepository of Flux, which Flux has verified.",
-            pool: WindowsNodePool::new(
+            pool: pool_of(
                 "from-flux",
-                WindowsNodePoolSpec {
-                    inventory: Inventory {
-                        source_ref: Some(SourceRef {
-                            kind: SourceKind::GitRepository,
-                            name: "hosts".into(),
-                            namespace: "flux-system".into(),
-                            path: Some("halls".into()),
-                            require_verified: Some(true),
-                        }),
-                        ..Inventory::default()
-                    },
-                    ..WindowsNodePoolSpec::default()
+                Inventory {
+                    source_ref: Some(SourceRef {
+                        kind: SourceKind::GitRepository,
+                        name: "hosts".into(),
+                        namespace: "flux-system".into(),
+                        path: Some("halls".into()),
+                        require_verified: Some(true),
+                    }),
+                    ..Inventory::default()
                 },
             ),
         },
@@ -132,7 +128,7 @@ pub fn examples() -> Vec<Example> {
                         port: Some(22),
                         username: Some("Administrator".into()),
                         host_key_policy: Some(HostKeyPolicy::Strict),
-                        known_hosts_secret_ref: Some(SecretRef { name: "windows-known-hosts".into() }),
+                        known_hosts_secret_ref: Some(secret("windows-known-hosts")),
                         jump_host: Some(JumpHost {
                             address: "jump.example.com".into(),
                             port: Some(22),

@@ -462,7 +462,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn commands_are_harmless_to_every_shell() {
+    fn a_command_has_no_characters_that_are_special_to_a_shell() {
         let line = command(&"a".repeat(64), Verb::Apply, "join-win-1-0");
         assert!(line.bytes().all(|b| b.is_ascii_alphanumeric() || br" -\:.".contains(&b)), "{line}");
         for bad in ["", "A", "a b", "a;b", "..", "a/b", &"a".repeat(64)] {
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_tells_paths_from_contents() {
+    fn the_digest_distinguishes_paths_from_contents() {
         let file = |path: &str, content: &str| ConfigFile { path: path.into(), content: content.into(), secret: false };
         assert_eq!(
             configs_digest(&[file("a", "1"), file("b", "2")]),

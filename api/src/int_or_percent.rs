@@ -57,7 +57,7 @@ impl Serialize for IntOrPercent {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Int(n) => s.serialize_u32(*n),
-            Self::Percent(p) => s.collect_str(&format_args!("{p}%")),
+            Self::Percent(_) => s.collect_str(self),
         }
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_rounded_down_but_never_to_nothing() {
+    fn a_share_is_rounded_down_but_at_least_one() {
         for (value, total, expected) in
             [("1", 0, 1), ("3", 2, 3), ("10%", 100, 10), ("10%", 19, 1), ("10%", 3, 1), ("100%", 7, 7), ("33%", 10, 3)]
         {
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn other_texts_are_refused() {
         for bad in ["", "%", "0", "0%", "101%", "-1", "1.5", " 1", "1 %", "10%%", "+5", "+5%", "ten"] {
             assert!(bad.parse::<IntOrPercent>().is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn json_keeps_the_form() {
+    fn json_round_trips() {
         for json in ["3", "\"10%\""] {
             let value: IntOrPercent = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_string(&value).unwrap(), json);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_back() {
+    fn names_round_trip() {
         for state in MaintenanceState::ALL {
             assert_eq!(MaintenanceState::parse(&state.to_string()), Some(*state));
         }

@@ -35,8 +35,6 @@ pub const LEASE: &str = "windows-node-pools";
 pub const METRICS_SERVICE: &str = "windows-node-pools-metrics";
 /// Name of the Secret with the last facts of the cluster, for the next instance of the operator.
 pub const KEPT_FACTS: &str = "windows-node-pools-facts";
-/// Name of the Secret with a certificate for the Service [`METRICS_SERVICE`], if another program creates it.
-pub const METRICS_TLS_SECRET: &str = "windows-node-pools-metrics-tls";
 /// Value in a pool's `takeOverFrom` that stands for hosts whose record names no cluster.
 pub const UNKNOWN_CLUSTER: &str = "unknown";
 /// Label of all objects of the program `acceptance` and of its Node, with the name of the run; annotation of the same objects with the host's

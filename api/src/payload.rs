@@ -3,7 +3,6 @@
 //! The directory holds each file as `<path>.zst` (one zstd frame), so that the operator sends it without compressing.
 //! Hashes and sizes are those of the uncompressed file.
 
-use crate::Reason;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -66,13 +65,6 @@ pub enum ManifestError {
         /// Problem with the entry.
         problem: &'static str,
     },
-}
-
-impl ManifestError {
-    /// Reason for conditions and events.
-    pub fn reason(&self) -> Reason {
-        Reason::PayloadInvalid
-    }
 }
 
 impl Manifest {
@@ -160,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn paths() {
+    fn invalid_paths_are_refused() {
         for good in [r"C:\k\kubelet.exe", r"C:\Program Files\x", r"c:\k"] {
             assert!(is_host_path(good), "{good}");
         }
@@ -187,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_entries_are_named() {
+    fn invalid_entries_are_refused() {
         for (files, problem) in [
             (vec![file("../x", r"C:\k\x")], "relative"),
             (vec![file("x", r"D:\x")], "must begin with C:"),
@@ -202,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_of_content_and_place_alone() {
+    fn the_digest_depends_on_contents_and_destinations_alone() {
         let (a, b) = (file("a", r"C:\k\a"), file("b", r"C:\k\b"));
         assert_eq!(digest(&[a.clone(), b.clone()]), digest(&[b.clone(), a.clone()]));
         assert_ne!(digest(std::slice::from_ref(&a)), digest(&[b]));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_stands_for_its_text() {
+    fn a_number_is_the_same_as_its_text() {
         for (json, text) in [("2", "2"), ("\"2\"", "2"), ("\"1.5Gi\"", "1.5Gi"), ("\"10%\"", "10%")] {
             let quantity: Quantity = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_value(&quantity).unwrap(), text, "{json}");

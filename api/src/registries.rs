@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_special_key_wins() {
+    fn the_most_specific_key_wins() {
         for (keys, registry, path, expected) in [
             (&["r.example", "r.example/team"][..], "r.example", "team/app", Some("r.example/team")),
             (&["r.example", "r.example/team"], "r.example", "teams/app", Some("r.example")),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_moved_from_one_text_to_the_next() {
+    fn the_digest_depends_on_the_borders_of_the_texts() {
         let of = |pairs: &[(&str, &str)], rendered| {
             let data = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             digest(&data, rendered)
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn other_content_does_not_fit(
+        fn only_the_same_content_matches_the_digest(
             data in proptest::collection::btree_map(".{0,5}", ".{0,9}", 0..4),
             other in proptest::collection::btree_map(".{0,5}", ".{0,9}", 0..4),
             rendered in ".{0,9}",

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_and_those_of_other_versions_are_read() {
+    fn names_round_trip_and_unknown_ones_are_read() {
         for step in Step::ALL {
             let json = serde_json::to_string(step).unwrap();
             assert_eq!(json, format!("\"{step}\""));

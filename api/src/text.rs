@@ -79,18 +79,14 @@ pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
         [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
         [0, c, ..] | [c, 0, ..] if *c != 0 => Err(NotText::Utf16),
         _ => match str::from_utf8(bytes) {
-            Ok(text) => Ok(Cow::Borrowed(without_mark(text))),
+            // Windows editors put a byte order mark before the text.
+            Ok(text) => Ok(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text))),
             Err(error) => {
                 let line = bytes[..error.valid_up_to()].split(|b| *b == b'\n').count();
                 Err(NotText::Encoding { line })
             }
         },
     }
-}
-
-/// Returns the text without the byte order mark that Windows editors put before it.
-pub fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Reports whether a character is invisible or changes the appearance of the text around it: bidirectional controls, line separators, joiners,
@@ -125,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_of_a_hostile_text() {
+    fn control_and_deceptive_characters_are_removed() {
         for (text, expected) in [
             ("", ""),
             ("  no\r\nroom \n", "no  room"),
@@ -160,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_windows() {
+    fn utf_8_and_utf_16_are_decoded() {
         let utf16 = |mark: &[u8], unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
             mark.iter().copied().chain("grüße\r\n".encode_utf16().flat_map(unit)).collect()
         };
@@ -190,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_deceives_gets_through(text in hostile(), most in 0..60_usize) {
+        fn sanitised_text_has_no_deceptive_characters(text in hostile(), most in 0..60_usize) {
             let one = line(&text, most);
             prop_assert!(one.chars().count() <= most);
             prop_assert!(!one.chars().any(|c| c.is_control() || is_deceptive(c)), "{:?}", one);
@@ -205,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn plain_text_stays_as_it_is(text in "[ -~]{0,80}") {
+        fn plain_text_is_unchanged(text in "[ -~]{0,80}") {
             prop_assert_eq!(line(&text, 80), text.trim());
         }
     }

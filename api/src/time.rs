@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_unknown_and_spoils_nothing_else() {
+    fn an_invalid_time_is_unknown_and_leaves_the_object_readable() {
         for text in ["", "yesterday", "2026-02-30T00:00:00Z", "1970-01-01T00:00:00Z", "-000400-01-01T00:00:00Z"] {
             let operation: Operation = serde_json::from_value(serde_json::json!({
                 "id": "update-1", "type": "Update", "step": "Drain", "stepStartTime": text, "startTime": "2026-03-01T08:00:00Z",

@@ -14,7 +14,7 @@ use api::{Reason, text};
 use flate2::read::GzDecoder;
 use tar::{Archive, EntryType, PaxExtensions};
 
-use crate::{File, Limits};
+use crate::{File, Limits, is_inventory};
 pub use digest::{Checked, Digest, DigestError};
 
 /// Maximum number of bytes of a name, or of the extension header of an entry. Both are held in memory.
@@ -87,15 +87,10 @@ pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<F
     let files = entries(&mut unpacked, &wanted, limits);
     // A wrong digest or a read error takes precedence over faults in the archive.
     let rest = io::copy(&mut bytes, &mut io::sink()).map_err(|error| classify(error, limits));
-    match rest {
+    let (files, is_there) = match rest {
         Err(error @ (ArtifactError::Digest | ArtifactError::Read(_))) => return Err(error),
-        Err(error) => {
-            files?;
-            return Err(error);
-        }
-        Ok(_) => {}
-    }
-    let (files, is_there) = files?;
+        rest => files.and_then(|files| rest.map(|_| files))?,
+    };
     if !is_there {
         return Err(ArtifactError::PathNotFound(path.to_owned()));
     }
@@ -202,11 +197,6 @@ fn place(path: &str, wanted: &str) -> Option<bool> {
     if rest.is_empty() { Some(true) } else { rest.starts_with('/').then_some(false) }
 }
 
-fn is_inventory(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    name.rsplit_once('.').is_some_and(|(_, extension)| ["yaml", "yml", "json"].contains(&extension))
-}
-
 /// Returns the path without `.` and needless `/`. `None` if the path is absolute or leads upwards, on any operating system.
 fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains(['\\', '\0']) {
@@ -218,10 +208,9 @@ fn normal(path: &str) -> Option<String> {
 
 fn classify(error: io::Error, limits: &Limits) -> ArtifactError {
     let inner = error.get_ref();
-    let is_digest = inner.and_then(|e| e.downcast_ref::<DigestError>()).is_some();
-    if is_digest {
+    if inner.is_some_and(|e| e.is::<DigestError>()) {
         ArtifactError::Digest
-    } else if inner.and_then(|e| e.downcast_ref::<Exceeded>()).is_some() {
+    } else if inner.is_some_and(|e| e.is::<Exceeded>()) {
         ArtifactError::TooLarge(format!("more than {} bytes", limits.transfer))
     } else if inner.is_some() && error.kind() == io::ErrorKind::Other
         || matches!(

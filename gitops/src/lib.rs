@@ -23,6 +23,12 @@ pub struct File {
     pub bytes: Vec<u8>,
 }
 
+/// Reports whether a file in a directory belongs to the inventory.
+pub(crate) fn is_inventory(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.rsplit_once('.').is_some_and(|(_, extension)| ["yaml", "yml", "json"].contains(&extension))
+}
+
 /// Limits for reading an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -40,5 +46,20 @@ impl Default for Limits {
     /// Returns limits far above the size of 5,000 hosts: 256 MiB of transfer, 10,000 files, 8 MiB per file and 64 MiB in total.
     fn default() -> Self {
         Self { transfer: 256 << 20, files: 10_000, file: 8 << 20, total: 64 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_decides_whether_a_file_is_inventory() {
+        for path in ["a.yaml", "a.yml", "a.json", ".yaml", "a.b/c.yaml"] {
+            assert!(is_inventory(path), "{path}");
+        }
+        for path in ["a.YAML", "a.yaml.bak", "yaml", "a.yaml/b", ""] {
+            assert!(!is_inventory(path), "{path}");
+        }
     }
 }

@@ -6,8 +6,7 @@
 mod openpgp;
 mod ssh;
 
-use api::Reason;
-use std::{collections::BTreeMap, fmt, time::SystemTime};
+use std::{collections::BTreeMap, time::SystemTime};
 
 use russh::keys::ssh_key::PublicKey;
 
@@ -30,35 +29,6 @@ pub struct Signed {
 pub struct Keys {
     ssh: Vec<PublicKey>,
     openpgp: Vec<pgp::composed::SignedPublicKey>,
-}
-
-/// Kind of key that made a signature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SignerKind {
-    /// SSH key.
-    Ssh,
-    /// OpenPGP key.
-    OpenPgp,
-}
-
-/// Key that made a signature.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signer {
-    /// Kind of the key.
-    pub kind: SignerKind,
-    /// Fingerprint of the key or subkey: `SHA256:…` for SSH, hexadecimal for OpenPGP. The key id if the key is unknown and an OpenPGP signature
-    /// names only that.
-    pub fingerprint: String,
-}
-
-impl fmt::Display for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            SignerKind::Ssh => "SSH",
-            SignerKind::OpenPgp => "OpenPGP",
-        };
-        write!(f, "{kind} {}", self.fingerprint)
-    }
 }
 
 /// Reason why a signer is not trusted.
@@ -123,17 +93,10 @@ pub enum VerifyError {
     #[error("signed by {signer}, but {doubt}")]
     Untrusted {
         /// Signer, as the signature claims.
-        signer: Signer,
+        signer: String,
         /// Reason why the signer is not trusted.
         doubt: RejectReason,
     },
-}
-
-impl VerifyError {
-    /// Returns the stable reason for conditions, events and metrics.
-    pub fn reason(&self) -> Reason {
-        Reason::VerificationError
-    }
 }
 
 impl Keys {
@@ -161,17 +124,18 @@ impl Keys {
     }
 }
 
-/// Returns the signer if one of `keys` made the signature.
+/// Returns the signer if one of `keys` made the signature: `SSH SHA256:…`, or `OpenPGP` and the fingerprint of the key or subkey in hex. For an
+/// unknown OpenPGP key, the error may have the key id instead, if the signature names only that.
 ///
 /// # Errors
 /// [`VerifyError::Unsigned`] when there is no signature. [`VerifyError::Malformed`] when it is longer than 64 KiB, cannot be
 /// read, or is neither an SSH nor an OpenPGP signature. [`VerifyError::Untrusted`] when its key is not one of `keys`, or
 /// there is another [`RejectReason`] about the key or the signature.
-pub fn verify(signed: &Signed, keys: &Keys) -> Result<Signer, VerifyError> {
+pub fn verify(signed: &Signed, keys: &Keys) -> Result<String, VerifyError> {
     verify_at(signed, keys, SystemTime::now())
 }
 
-fn verify_at(signed: &Signed, keys: &Keys, now: SystemTime) -> Result<Signer, VerifyError> {
+fn verify_at(signed: &Signed, keys: &Keys, now: SystemTime) -> Result<String, VerifyError> {
     let text = signed.signature.as_deref().map(<[u8]>::trim_ascii).filter(|s| !s.is_empty());
     let text = text.ok_or(VerifyError::Unsigned)?;
     if text.len() > MAX_SIGNATURE {

@@ -13,8 +13,11 @@ fn seconds(value: Option<i32>, default: u32) -> Duration {
     Duration::from_secs(u64::from(value.and_then(|v| u32::try_from(v).ok()).unwrap_or(default)))
 }
 
-/// Effective values: the value of the spec, or the documented default. The CRD itself has no defaults, because a GitOps
-/// tool would report a value that the API server adds as a permanent difference.
+/// Returns the port of an SSH server, 1 to 65535.
+fn ssh_port(value: Option<i32>) -> u16 {
+    value.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
+}
+
 impl WindowsNodePoolSpec {
     /// Hosts of the inventory.
     pub fn hosts(&self) -> &[Host] {
@@ -118,9 +121,7 @@ impl Inventory {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
         self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)
     }
-}
 
-impl Inventory {
     /// Reports whether revisions must be signed by a trusted key.
     pub fn is_verified(&self) -> bool {
         self.git.as_ref().is_some_and(|g| g.verify.is_some())
@@ -162,7 +163,7 @@ fn relative(path: Option<&str>) -> &str {
 impl Ssh {
     /// Port of the SSH server, 1 to 65535.
     pub fn port(&self) -> u16 {
-        self.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
+        ssh_port(self.port)
     }
     /// User to log in as.
     pub fn username(&self) -> &str {
@@ -179,7 +180,7 @@ impl Ssh {
 impl JumpHost {
     /// Port of the SSH server, 1 to 65535.
     pub fn port(&self) -> u16 {
-        self.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
+        ssh_port(self.port)
     }
 }
 
@@ -247,7 +248,7 @@ mod tests {
     /// The API server has dropped renamed fields. The remaining ones must be readable: while a pool is unreadable, no
     /// host of any pool is removed.
     #[test]
-    fn a_pool_that_an_earlier_commit_stored_is_read() {
+    fn a_pool_with_fields_of_another_version_is_read() {
         let stored = serde_json::json!({
             "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1",
             "kind": "WindowsNodePool",
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn fetches_have_limits_whatever_the_object_says() {
+    fn the_interval_of_fetches_is_limited() {
         let git = |n| GitSource { interval_seconds: n, ..GitSource::default() };
         for (n, interval) in [
             (None, Duration::from_mins(5)),
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_begin_at_the_root() {
+    fn paths_are_relative_to_the_root() {
         for (text, path) in [("", ""), (".", ""), ("./", ""), ("/", ""), ("./a/b/", "a/b"), ("/a", "a"), ("a.b", "a.b")]
         {
             assert_eq!(relative(Some(text)), path, "{text}");
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_comes_from_afar_is_limited() {
+    fn only_removals_of_external_sources_are_limited_by_default() {
         let git = Inventory { git: Some(GitSource::default()), ..Inventory::default() };
         assert_eq!(git.max_removals(), Some(IntOrPercent::Percent(10)));
         assert_eq!(Inventory::default().max_removals(), None);

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_ends_only_a_pause_with_an_end() {
+    fn a_pause_ends_only_at_its_end() {
         let now: Timestamp = "2027-01-01T12:00:00Z".parse().unwrap();
         for (rollout, pause, words) in [
             ("{}", None, ""),

@@ -106,8 +106,7 @@ impl RemoteError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Ssh(e) => e.reason(),
-            Self::Payload(e) => e.reason(),
-            Self::OwnFile { .. } => Reason::PayloadInvalid,
+            Self::Payload(_) | Self::OwnFile { .. } => Reason::PayloadInvalid,
             Self::ProgramDamaged { .. } | Self::BadAnswer { .. } => Reason::HostFilesChanged,
             Self::NotWindows { .. } => Reason::WindowsNotSupported,
             Self::NotAdministrator { .. } => Reason::NotAdministrator,
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_cannot_write_into_the_terminal() {
+    fn messages_of_a_host_are_sanitised() {
         let error = RemoteError::host("x\u{1b}[31m", &format!("\u{1b}[2J\r\n\u{202e}boo{}", "!".repeat(5000)));
         assert_eq!(error.reason(), "HostFailed");
         let shown = error.to_string();

@@ -42,13 +42,13 @@ pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp)
     let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
     let ip = node_ip(named, Some(peer), &has, default).ok_or(RemoteError::NoAddress)?;
     Ok(HostFacts {
-        hostname: short(&machine.hostname, 63),
-        machine_id: short(&machine.machine_id, 64),
-        os_build: short(&machine.os_build, 64),
-        os_name: short(&machine.os_name, 128),
+        hostname: text::line(&machine.hostname, 63),
+        machine_id: text::line(&machine.machine_id, 64),
+        os_build: text::line(&machine.os_build, 64),
+        os_name: text::line(&machine.os_name, 128),
         domain: service_accounts::domain(machine.domain.as_deref()),
         language: machine.language.as_deref().and_then(language),
-        boot_id: short(&machine.boot_id, 64),
+        boot_id: text::line(&machine.boot_id, 64),
         boot_time: boot_time(machine),
         node_ip: ip.to_string(),
         addresses: has.iter().map(ToString::to_string).collect(),
@@ -69,12 +69,7 @@ pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
 
 /// Returns a host's message, truncated and sanitised.
 pub fn message(text: &str) -> String {
-    short(text, MAX_MESSAGE)
-}
-
-/// Returns at most `n` characters of a host's text, sanitised.
-pub fn short(text: &str, n: usize) -> String {
-    text::line(text, n)
+    text::line(text, MAX_MESSAGE)
 }
 
 /// Returns the boot time of the host by its own clock, rounded down to the minute so that it is the same at each observation. The clock may be wrong.
@@ -95,7 +90,7 @@ mod tests {
 
     /// Text from a host is shown in conditions, events and terminals.
     #[test]
-    fn words_of_a_host_are_short_and_hide_nothing() {
+    fn messages_of_a_host_are_sanitised() {
         for word in ["a\u{202e}b", "a\u{200b}b", "a\u{1b}[2Jb", "a\nb", "a\u{feff}b"] {
             let shown = message(word);
             assert!(shown.starts_with('a') && shown.ends_with('b'), "{shown:?}");
@@ -105,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_host_was_started() {
+    fn the_boot_time_is_rounded_down_to_the_minute() {
         for (clock_ms, uptime_ms, expected) in [
             (120_000, 1, Some("1970-01-01T00:01:00Z")),
             (120_000, 60_000, Some("1970-01-01T00:01:00Z")),
@@ -127,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn languages_that_are_shown() {
+    fn only_language_tags_are_accepted() {
         for (reported, shown) in
             [("de-DE", true), ("zh-Hant-TW", true), ("", false), ("a\u{1b}", false), ("e n", false)]
         {
@@ -137,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_that_of_the_question() {
+    fn an_answer_to_another_request_is_refused() {
         let read = |protocol: u32, operation: &str, outcome: &str| {
             let text = format!(r#"{{"protocol":{protocol},"operation":"{operation}","outcome":{outcome}}}"#);
             parse_answer(text.as_bytes(), "join-1", Verb::Apply)
@@ -160,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_clock_is_too_strange(clock_ms: i64, uptime_ms: i64, now in -1_000_000_000_i64..4_000_000_000) {
+        fn any_clock_is_accepted(clock_ms: i64, uptime_ms: i64, now in -1_000_000_000_i64..4_000_000_000) {
             let now = Timestamp::from_second(now).unwrap();
             let peer = IpAddr::from([10, 0, 0, 1]);
             prop_assert!(parse_facts(&machine(clock_ms, uptime_ms), "win-1", peer, now).is_ok());

@@ -30,8 +30,7 @@ pub(crate) async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> 
     let mut sent = 0;
     for _ in 0..ATTEMPTS {
         let mut file = tokio::fs::File::open(&wicd.path).await.map_err(|source| RemoteError::OwnFile { source })?;
-        let uploaded = connection.upload(&partial, wicd.size, &mut file, |_| ()).await;
-        sent += uploaded.map_err(|error| refused(error, user))?.sent;
+        sent += connection.upload(&partial, wicd.size, &mut file).await.map_err(|error| refused(error, user))?;
         if connection.holds(&partial, wicd.size, &wicd.sha256).await? {
             connection.rename(&partial, &path).await?;
             return Ok(sent);

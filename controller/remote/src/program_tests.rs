@@ -48,7 +48,7 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn a_program_that_is_right_is_sent_once() {
+async fn an_unchanged_program_is_sent_once() {
     let bed = Bed::new().await;
     assert_eq!(bed.ensure().await.unwrap(), bed.wicd.size);
     bed.assert_right();
@@ -57,7 +57,7 @@ async fn a_program_that_is_right_is_sent_once() {
 
 /// Another user or a power failure may have left a program with wrong content.
 #[tokio::test]
-async fn a_program_of_the_right_size_and_other_bytes_is_not_believed() {
+async fn a_program_with_other_bytes_is_replaced() {
     let bed = Bed::new().await;
     let (mut other, half) = (bed.content.clone(), bed.content.len() / 2);
     *other.last_mut().unwrap() ^= 1;
@@ -70,7 +70,7 @@ async fn a_program_of_the_right_size_and_other_bytes_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_partial_program_is_gone_on_with_only_if_it_is_ours() {
+async fn a_partial_upload_is_resumed_only_if_it_has_the_right_bytes() {
     let bed = Bed::new().await;
     let most = bed.content.len() - 10;
     bed.put(".partial", &bed.content[..most]);
@@ -88,7 +88,7 @@ async fn a_partial_program_is_gone_on_with_only_if_it_is_ours() {
 }
 
 #[tokio::test]
-async fn a_file_of_our_own_that_has_changed_is_not_the_hosts_fault() {
+async fn a_changed_file_of_the_operator_is_the_operators_fault() {
     let bed = Bed::new().await;
     let mut other = bed.content.clone();
     other[0] ^= 1;
@@ -99,7 +99,7 @@ async fn a_file_of_our_own_that_has_changed_is_not_the_hosts_fault() {
 }
 
 #[test]
-fn who_may_not_write_there_is_no_administrator() {
+fn a_user_without_write_permission_is_no_administrator() {
     let failed = |why: &str| {
         let (address, path) = ("10.0.0.1".to_owned(), host::path::LAUNCH.to_owned());
         refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest").reason()

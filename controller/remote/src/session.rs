@@ -158,17 +158,6 @@ impl Session {
         self.program.get_or_try_init(ensure).await.copied()
     }
 
-    async fn send(
-        &self,
-        path: &str,
-        total: u64,
-        source: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncSeek + Unpin),
-    ) -> Result<(), RemoteError> {
-        let sent = self.connection.upload(path, total, source, |_| ()).await?;
-        self.operator.traffic.sent.inc_by(sent.sent);
-        Ok(())
-    }
-
     /// Binds the session to a host whose identity was proven. Before that, only facts and support data can be requested.
     pub fn speak_to(&mut self, whom: ProvenHost) {
         self.speaks = Some(whom);
@@ -282,8 +271,8 @@ impl Session {
         let mut archive = Archive::new(&self.operator.payload, &missing)?;
         let path = format!(r"{}\{}", host::path::OPERATIONS, archive.name());
         self.connection.mkdir_all(host::path::OPERATIONS).await?;
-        let total = archive.len();
-        self.send(&path, total, &mut archive).await?;
+        let sent = self.connection.upload(&path, archive.size(), &mut archive).await?;
+        self.operator.traffic.sent.inc_by(sent);
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),

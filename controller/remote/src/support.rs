@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_below_the_folder_are_taken() {
+    fn only_files_with_relative_paths_are_unpacked() {
         let file = EntryType::Regular;
         let archive = packed(&[
             ("logs/kubelet/kubelet.log", file, b"one"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_without_end_is_cut() {
+    fn an_archive_above_the_limits_is_cut() {
         let zeros = vec![0; usize::try_from(MOST_OF_ONE).unwrap()];
         let large = [zeros.as_slice(), b"x"].concat();
         let unpacked = unpack(&packed(&[("a", EntryType::Regular, &large), ("b", EntryType::Regular, b"x")]));

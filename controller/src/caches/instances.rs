@@ -188,7 +188,7 @@ mod tests {
 
     /// Caches are ready before their last event is observed. Until then, the index would look empty.
     #[tokio::test]
-    async fn the_index_is_ready_when_it_says_so() {
+    async fn the_index_is_complete_when_it_is_ready() {
         let mut writer = Writer::default();
         let instances = Instances::new(writer.as_reader());
         for event in [Event::Init, Event::InitApply(instance("a", "10.0.0.1", "p")), Event::InitDone] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_are_handed_out_are_counted() {
+    fn returned_instances_are_counted() {
         let mut writer = Writer::default();
         for (name, pool) in [("a", "p"), ("b", "q"), ("c", "q")] {
             writer.apply_watcher_event(&Event::Apply(instance(name, "10.0.0.1", pool)));

@@ -207,7 +207,7 @@ mod tests {
 
     /// Cluster API may be removed from a cluster that also has OpenShift's Machine API.
     #[tokio::test]
-    async fn no_machine_is_gone_because_an_api_that_never_had_it_says_so() {
+    async fn a_machine_is_gone_only_if_its_own_api_says_so() {
         let api = FakeApi::new();
         serves(&api, OPENSHIFT);
         is_missing(&api, &format!("{OPENSHIFT}/namespaces/ns/machines/m"));

@@ -87,7 +87,7 @@ impl Unreadable {
 
     /// Returns the names of the objects of a kind that cannot be read.
     pub(crate) fn names(&self, kind: &str) -> Vec<String> {
-        self.lock().objects.keys().filter(|(k, _)| k == kind).map(|(_, name)| name.clone()).collect()
+        self.of_kind(kind).into_iter().map(|(name, _)| name).collect()
     }
 
     /// Returns the names and the errors of the objects of a kind that cannot be read.
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_with_an_instance_that_cannot_be_read_is_known_until_it_can() {
+    fn a_pool_has_an_unreadable_instance_until_it_can_be_read() {
         let unreadable = Unreadable::default();
         assert_eq!((unreadable.of_pool("a"), unreadable.names(KIND)), (None, Vec::new()));
         unreadable.note(KIND, &meta("win-1", "a"), "unknown variant `Reimage`\u{1b}");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_a_new_list_is_gone() {
+    fn an_object_that_is_not_in_a_new_list_is_forgotten() {
         let unreadable = Unreadable::default();
         unreadable.list_begins(KIND);
         unreadable.note(KIND, &meta("win-1", "a"), "x");

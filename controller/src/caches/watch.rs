@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn listeners_get_what_came_changed_and_went_also_while_the_watch_was_away() {
+    async fn listeners_get_all_changes_also_those_during_an_interruption() {
         let mut writer = Writer::default();
         let store = writer.as_reader();
         let events = [
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_not_woken_by_heartbeats() {
+    fn heartbeats_are_no_changes() {
         let node = |uid: &str, version: u8, unschedulable: bool| -> Node {
             let metadata = json!({"name": "w", "uid": uid, "resourceVersion": version.to_string()});
             serde_json::from_value(json!({"metadata": metadata, "spec": {"unschedulable": unschedulable}})).unwrap()
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_is_gone() {
+    fn an_object_that_is_no_longer_wanted_counts_as_deleted() {
         let shown = |event| match only(event, |map: &ConfigMap| map.data.as_ref().unwrap()["key"] == "wanted") {
             Some(Event::Apply(_)) => "apply",
             Some(Event::Delete(_)) => "delete",
@@ -467,7 +467,7 @@ mod tests {
 
     /// Failures that are passed on cause the pause that is due.
     #[tokio::test]
-    async fn a_version_that_is_too_old_is_no_failure() {
+    async fn an_expired_resource_version_is_no_failure() {
         let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
         for (code, expected) in [(410, vec![true]), (403, vec![false, true])] {
             let events = stream::iter([Err(watcher::Error::WatchError(status(code))), Ok("listed")]);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_begins_anew_after_a_refusal_alone() {
+    async fn a_watch_starts_again_only_after_a_refusal() {
         let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
         for (code, expected) in
             [(403, vec!["there", "failed", "there", "failed", "there"]), (503, vec!["there", "failed", "on"])]
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_refused_again_and_again_begins_ever_more_rarely() {
+    fn repeated_refusals_lengthen_the_pause() {
         for (before, lasted, expected) in [
             (0, 0, 1),
             (0, 3_600, 1),
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_known_from_a_connection_that_broke() {
+    fn a_refusal_is_distinguished_from_a_broken_connection() {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError as InWatch, WatchFailed};
         let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
         let api = |code| kube::Error::Api(status(code));

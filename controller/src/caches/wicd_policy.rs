@@ -8,8 +8,7 @@ use api::names::{COMPONENT, DEFAULT_NAMESPACE};
 use k8s_openapi::{
     Resource,
     api::admissionregistration::v1::{
-        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
-        ValidatingAdmissionPolicySpec,
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec,
     },
 };
 use kube::ResourceExt as _;
@@ -77,45 +76,33 @@ pub type Shipped = Guard<ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBin
 /// Guard that the API server has.
 pub type ObservedGuard = Guard<Observed<ValidatingAdmissionPolicy>, Observed<ValidatingAdmissionPolicyBinding>>;
 
-/// Fault of a policy that does not match this release.
+/// Object that does not match this release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyFault {
+#[error("the {kind} {name} {deviation}")]
+pub struct PolicyFault {
+    /// Kind of the object.
+    pub kind: &'static str,
+    /// Name of the object.
+    pub name: String,
+    /// Deviation from this release.
+    pub deviation: Deviation,
+}
+
+/// Deviation of a policy or a binding from this release.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Deviation {
     /// The object is missing.
-    #[error("the {kind} {name} is missing")]
-    Missing {
-        /// Kind of the object.
-        kind: &'static str,
-        /// Name of the object.
-        name: String,
-    },
+    #[error("is missing")]
+    Missing,
     /// The object is being deleted.
-    #[error("the {kind} {name} is being deleted")]
-    Leaving {
-        /// Kind of the object.
-        kind: &'static str,
-        /// Name of the object.
-        name: String,
-    },
-    /// The object was changed, or belongs to another release.
-    #[error("the {kind} {name} does not match this release: {what} differs")]
-    Differs {
-        /// Kind of the object.
-        kind: &'static str,
-        /// Name of the object.
-        name: String,
-        /// Field that differs.
-        what: &'static str,
-    },
-    /// The object cannot be read.
-    #[error("the {kind} {name} cannot be read: {why}")]
-    Unreadable {
-        /// Kind of the object.
-        kind: &'static str,
-        /// Name of the object.
-        name: String,
-        /// Error of the API server.
-        why: String,
-    },
+    #[error("is being deleted")]
+    Leaving,
+    /// The object was changed, or belongs to another release. Names the field that differs.
+    #[error("does not match this release: {0} differs")]
+    Differs(&'static str),
+    /// The object cannot be read. Has the error of the API server.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
 }
 
 /// Returns the manifests of all policies.
@@ -169,63 +156,54 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
 /// Returns the first difference from the release, or `None` if all its policies are in force. Without shipped policies, nothing is in force.
 pub fn fault(shipped: &[Shipped], seen: &[ObservedGuard]) -> Option<PolicyFault> {
     if shipped.is_empty() {
-        return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));
+        let missing = fault_in::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes");
+        return Some(missing(Deviation::Missing));
     }
     shipped.iter().find_map(|guard| fault_of(guard, seen))
 }
 
 /// Returns the first difference of one policy or its binding from the release.
 pub fn fault_of(guard: &Shipped, seen: &[ObservedGuard]) -> Option<PolicyFault> {
-    let name = guard.policy.name_any();
+    let in_policy = fault_in::<ValidatingAdmissionPolicy>(&guard.name);
+    let in_binding = fault_in::<ValidatingAdmissionPolicyBinding>(&guard.name);
     let Some(seen) = seen.iter().find(|s| s.name == guard.name) else {
-        return Some(missing::<ValidatingAdmissionPolicy>(&name));
+        return Some(in_policy(Deviation::Missing));
     };
-    let policy = object(&name, &seen.policy).and_then(|policy| same_policy(&guard.policy, policy));
-    let binding = || object(&name, &seen.binding).and_then(|binding| same_binding(&guard.binding, binding));
-    policy.and_then(|()| binding()).err()
+    let policy = object(&seen.policy).and_then(|policy| same_policy(&guard.policy, policy));
+    let binding = || object(&seen.binding).and_then(|binding| same_binding(&guard.binding, binding));
+    policy.map_err(in_policy).and_then(|()| binding().map_err(in_binding)).err()
 }
 
-fn missing<K: Resource>(name: &str) -> PolicyFault {
-    PolicyFault::Missing { kind: K::KIND, name: name.to_owned() }
+fn fault_in<K: Resource>(name: &str) -> impl Fn(Deviation) -> PolicyFault {
+    |deviation| PolicyFault { kind: K::KIND, name: name.to_owned(), deviation }
 }
 
-fn object<'a, K>(name: &str, observed: &'a Observed<K>) -> Result<&'a K, PolicyFault>
-where
-    K: Resource + kube::Resource<DynamicType = ()>,
-{
+fn object<K: kube::Resource>(observed: &Observed<K>) -> Result<&K, Deviation> {
     match observed {
-        Observed::NotRead | Observed::Missing => Err(missing::<K>(name)),
-        Observed::Unreadable(why) => {
-            Err(PolicyFault::Unreadable { kind: K::KIND, name: name.to_owned(), why: why.clone() })
-        }
-        Observed::There(object) if object.meta().deletion_timestamp.is_some() => {
-            Err(PolicyFault::Leaving { kind: K::KIND, name: name.to_owned() })
-        }
+        Observed::NotRead | Observed::Missing => Err(Deviation::Missing),
+        Observed::Unreadable(why) => Err(Deviation::Unreadable(why.clone())),
+        Observed::There(object) if object.meta().deletion_timestamp.is_some() => Err(Deviation::Leaving),
         Observed::There(object) => Ok(object),
     }
 }
 
-fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPolicy) -> Result<(), PolicyFault> {
-    let differs = |what| {
-        let kind = <ValidatingAdmissionPolicy as Resource>::KIND;
-        Err(PolicyFault::Differs { kind, name: shipped.name_any(), what })
-    };
+/// Fails with the first field that is not the same.
+fn all_same(fields: &[(&'static str, bool)]) -> Result<(), Deviation> {
+    fields.iter().find(|(_, same)| !same).map_or(Ok(()), |(field, _)| Err(Deviation::Differs(field)))
+}
+
+fn same_policy(shipped: &ValidatingAdmissionPolicy, seen: &ValidatingAdmissionPolicy) -> Result<(), Deviation> {
     let shipped = canonical(shipped.spec.clone().unwrap_or_default());
     let seen = canonical(seen.spec.clone().unwrap_or_default());
     // Fields that a user is likely to change come first.
-    for (what, same) in [
+    all_same(&[
         ("spec.failurePolicy", shipped.failure_policy == seen.failure_policy),
         ("spec.matchConditions", shipped.match_conditions == seen.match_conditions),
         ("spec.matchConstraints", shipped.match_constraints == seen.match_constraints),
         ("spec.validations", shipped.validations == seen.validations),
         ("spec.variables", shipped.variables == seen.variables),
         ("spec", shipped == seen),
-    ] {
-        if !same {
-            return differs(what);
-        }
-    }
-    Ok(())
+    ])
 }
 
 /// Converts a policy to a canonical form for comparison: with the API server's defaults, and without line breaks, which tools that rewrite YAML
@@ -254,27 +232,14 @@ fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPoli
 fn same_binding(
     shipped: &ValidatingAdmissionPolicyBinding,
     seen: &ValidatingAdmissionPolicyBinding,
-) -> Result<(), PolicyFault> {
-    let differs = |what| {
-        let kind = <ValidatingAdmissionPolicyBinding as Resource>::KIND;
-        Err(PolicyFault::Differs { kind, name: shipped.name_any(), what })
-    };
-    let ValidatingAdmissionPolicyBindingSpec { match_resources, param_ref, policy_name, validation_actions } =
-        seen.spec.clone();
-    if !validation_actions.iter().any(|action| action == "Deny") {
-        return differs("spec.validationActions");
-    }
-    let shipped = shipped.spec.clone();
-    for (what, same) in [
-        ("spec.policyName", policy_name == shipped.policy_name),
-        ("spec.matchResources", match_resources == shipped.match_resources),
-        ("spec.paramRef", param_ref == shipped.param_ref),
-    ] {
-        if !same {
-            return differs(what);
-        }
-    }
-    Ok(())
+) -> Result<(), Deviation> {
+    let (shipped, seen) = (&shipped.spec, &seen.spec);
+    all_same(&[
+        ("spec.validationActions", seen.validation_actions.iter().any(|action| action == "Deny")),
+        ("spec.policyName", seen.policy_name == shipped.policy_name),
+        ("spec.matchResources", seen.match_resources == shipped.match_resources),
+        ("spec.paramRef", seen.param_ref == shipped.param_ref),
+    ])
 }
 
 #[cfg(test)]

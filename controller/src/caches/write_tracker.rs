@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_node_stands_for_an_older_one_of_the_cache() {
+    fn a_written_node_replaces_an_older_cached_one() {
         let node = |uid: &str, version: &str| {
             let mut node = Node::default();
             node.metadata.name = Some("a".into());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn older_than_the_last_write_is_too_old() {
+    fn an_instance_older_than_the_last_write_is_not_current() {
         let written = WriteTracker::default();
         assert!(written.is_caught_up(&instance("a", "1")), "nothing was written yet");
         written.note(&instance("a", "10"));

@@ -141,19 +141,24 @@ fn title(kubeconfig: &Kubeconfig, context: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    /// Returns a kubeconfig with the context `t` for a cluster `test`.
+    fn kubeconfig(cluster: &Value) -> Value {
+        json!({
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "me", "user": {}}],
+            "contexts": [{"name": "t", "context": {"cluster": "test", "user": "me"}}],
+            "current-context": "t",
+        })
+    }
 
     #[tokio::test]
     async fn only_a_proxy_of_the_kubeconfig_counts() {
         for (proxy, expected) in [(None, None), (Some("http://proxy:3128/"), Some("http://proxy:3128/"))] {
-            let kubeconfig = json!({
-                "clusters": [{"name": "a", "cluster": {"server": "https://api.example:6443", "proxy-url": proxy}}],
-                "users": [{"name": "a", "user": {}}],
-                "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-                "current-context": "a",
-            });
+            let kubeconfig = kubeconfig(&json!({"server": "https://api.example:6443", "proxy-url": proxy}));
             let config = of_kubeconfig(serde_json::from_value(kubeconfig).unwrap(), None).await.unwrap().config;
             assert_eq!(config.proxy_url.map(|url| url.to_string()).as_deref(), expected);
         }
@@ -163,16 +168,11 @@ mod tests {
     async fn a_context_chooses_the_cluster_which_the_title_names() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
-        let cluster = |name: &str| json!({"name": name, "cluster": {"server": format!("https://{name}.example:6443")}});
-        let kubeconfig = json!({
-            "clusters": [cluster("test"), cluster("prod")],
-            "users": [{"name": "me", "user": {}}],
-            "contexts": [
-                {"name": "t", "context": {"cluster": "test", "user": "me"}},
-                {"name": "p", "context": {"cluster": "prod", "user": "me"}},
-            ],
-            "current-context": "t",
-        });
+        let mut kubeconfig = kubeconfig(&json!({"server": "https://test.example:6443"}));
+        let prod = json!({"name": "prod", "cluster": {"server": "https://prod.example:6443"}});
+        kubeconfig["clusters"].as_array_mut().unwrap().push(prod);
+        let context = json!({"name": "p", "context": {"cluster": "prod", "user": "me"}});
+        kubeconfig["contexts"].as_array_mut().unwrap().push(context);
         std::fs::write(&file, kubeconfig.to_string()).unwrap();
         let choose = async |context: Option<&str>| {
             choose(&Cluster { kubeconfig: Some(file.clone()), context: context.map(Into::into), ..Cluster::default() })
@@ -191,19 +191,13 @@ mod tests {
 
     /// As with a stopped API server, or a firewall that drops its answers, the connection is accepted, and nothing follows.
     #[tokio::test]
-    async fn an_api_server_that_does_not_answer_is_told_in_time() {
+    async fn an_api_server_that_does_not_answer_is_reported_in_time() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let hung = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         let server = format!("https://{}", hung.local_addr().unwrap());
-        let kubeconfig = json!({
-            "clusters": [{"name": "a", "cluster": {"server": server}}],
-            "users": [{"name": "a", "user": {}}],
-            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-            "current-context": "a",
-        });
-        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        std::fs::write(&file, kubeconfig(&json!({"server": server})).to_string()).unwrap();
         let cluster =
             Cluster { kubeconfig: Some(file), request_timeout: Duration::from_millis(50), ..Cluster::default() };
         let error = client(&cluster).await.err().unwrap().to_string();
@@ -211,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_is_not_there_is_named_once() {
+    async fn a_missing_kubeconfig_is_named_once() {
         let cluster = Cluster { kubeconfig: Some("/does/not/exist".into()), ..Cluster::default() };
         let error = format!("{:#}", choose(&cluster).await.map(|chosen| chosen.title).unwrap_err());
         assert_eq!(error.matches("/does/not/exist").count(), 1, "{error}");

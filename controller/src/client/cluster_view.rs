@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_and_writes_that_decisions_need_are_known() {
+    fn watches_and_status_writes_are_recognised() {
         let group = "/apis/windowsmachineconfig.openshift.io/v1alpha1";
         for (method, path, expected) in [
             (Method::GET, format!("{group}/windowsnodepools?watch=true"), Some(Need::Watch("windowsnodepools"))),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_for_a_minute_counts_until_it_succeeds_or_is_not_repeated() {
+    fn failures_for_a_minute_count_until_a_success_or_their_end() {
         let (begin, need) = (Instant::now(), Need::Watch("nodes"));
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
         for (about, failures, then, expected) in [
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_refused_for_one_object_stops_no_other() {
+    fn a_refused_status_of_one_object_does_not_stop_the_others() {
         let (pool, instance) = (Need::WriteStatus("windowsnodepools"), Need::WriteStatus("windowsinstances"));
         for (about, refused, expected) in [
             ("one object", &[(instance, "a")][..], false),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_differs_from_every_answer_is_that_of_the_operator() {
+    fn a_clock_that_differs_from_every_answer_is_corrected() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         for (about, answers, expected, corrected) in [
             ("right", &[0, 1, 0, 2, 0][..], None, None),

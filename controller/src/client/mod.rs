@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_decides_whether_it_completes() {
+    fn the_name_of_the_program_selects_completion() {
         for (name, completes) in [
             (Some("/opt/bin/kubectl_complete-windows_node_pools"), true),
             (Some("kubectl_complete-windows_node_pools.exe"), true),
@@ -160,7 +160,7 @@ mod tests {
 
     /// There is no cluster, so names are not completed.
     #[test]
-    fn what_follows_is_completed() {
+    fn commands_and_options_are_completed() {
         for (line, expected) in [
             ("re", "resume retry :4"),
             ("pa", "pause :4"),

@@ -83,13 +83,7 @@ mod tests {
 
     #[test]
     fn an_api_server_that_does_not_answer_is_named() {
-        let info = |minor: &str| -> Info {
-            serde_json::from_value(json!({
-                "major": "1", "minor": minor, "gitVersion": "", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
-                "compiler": "", "platform": "",
-            }))
-            .unwrap()
-        };
+        let info = |minor: &str| Info { major: "1".into(), minor: minor.into(), ..Info::default() };
         for (own, others, oldest, silent) in [
             ("36", vec![], Some(36), vec![]),
             ("36", vec![("a", Some("36")), ("b", Some("34+"))], Some(34), vec![]),
@@ -104,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_api_servers() {
+    fn each_api_server_has_a_url() {
         let slice = |endpoints: serde_json::Value, ports: serde_json::Value| -> Vec<String> {
             let object = json!({"metadata": {"name": "kubernetes"}, "addressType": "IPv4", "endpoints": endpoints, "ports": ports});
             urls(&serde_json::from_value(object).unwrap()).iter().map(ToString::to_string).collect()

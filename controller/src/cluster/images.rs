@@ -16,7 +16,7 @@ use wnp_core::{
     yaml,
 };
 
-use super::{ClusterError, failed};
+use super::{ClusterError, custom_object, failed, resource};
 use crate::cluster::texts;
 
 /// ConfigMap with mirrors in the operator's namespace, the only source of mirrors on plain Kubernetes.
@@ -82,7 +82,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(super) struct MirrorLists {
+pub(crate) struct MirrorLists {
     image_digest_mirrors: Vec<Entry>,
     image_tag_mirrors: Vec<Entry>,
 }
@@ -97,15 +97,8 @@ struct Entry {
     mirror_source_policy: String,
 }
 
-/// Returns the reason why a pull secret cannot be used.
-#[cfg(test)]
-pub(super) fn problem_of_logins(secret: &Secret) -> Option<String> {
-    let mut images = Images::default();
-    images.add_pull_secret(secret, "ns");
-    images.unusable.pop().map(|unusable| unusable.problem)
-}
-
-pub(super) fn mirror_lists(text: &str) -> Result<MirrorLists, String> {
+/// Parses lists of mirrors.
+pub(crate) fn mirror_lists(text: &str) -> Result<MirrorLists, String> {
     // Empty text would count as empty lists.
     if text.trim().is_empty() {
         return Err("it is missing or empty".to_owned());
@@ -122,7 +115,7 @@ impl Entry {
 }
 
 impl Images {
-    fn add_config_map(&mut self, text: Result<Option<String>, NotText>, namespace: &str) {
+    pub(super) fn add_config_map(&mut self, text: Result<Option<String>, NotText>, namespace: &str) {
         let origin = format!("ConfigMap/{MIRRORS}");
         let lists = text.map_err(|error| error.to_string()).and_then(|text| mirror_lists(&text.unwrap_or_default()));
         match lists {
@@ -157,7 +150,7 @@ impl Images {
         }
     }
 
-    fn add_pull_secret(&mut self, secret: &Secret, namespace: &str) {
+    pub(super) fn add_pull_secret(&mut self, secret: &Secret, namespace: &str) {
         let name = format!("Secret {namespace}/{PULL_SECRET}");
         let revision = secret.resource_version().unwrap_or_default();
         let text = texts::of_secret(secret, ".dockerconfigjson").map_err(|error| error.to_string());
@@ -204,14 +197,9 @@ const CONTROLLER_CONFIG: &str = "machine-config-controller";
 /// Reads the certificates that Linux nodes trust for registries: those of `Image/cluster` and of the cluster's own registry, as collected by the
 /// machine config operator.
 async fn controller_config(client: &Client) -> Result<Value, ClusterError> {
-    let kind = GroupVersionKind::gvk("machineconfiguration.openshift.io", "v1", "ControllerConfig");
-    let api: Api<DynamicObject> =
-        Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "controllerconfigs"));
-    match api.get(CONTROLLER_CONFIG).await {
-        Ok(object) => Ok(object.data),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Value::Null),
-        Err(error) => Err(failed("the ControllerConfig")(error)),
-    }
+    let resource = resource("machineconfiguration.openshift.io", "ControllerConfig", "controllerconfigs");
+    let found = custom_object(client, &resource, CONTROLLER_CONFIG, "the ControllerConfig").await?;
+    Ok(found.map(|object| object.data).unwrap_or_default())
 }
 
 async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, ClusterError> {
@@ -240,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirrors_of_each_kind() {
+    fn mirrors_of_each_kind_are_read() {
         let mut images = Images::default();
         images.add_config_map(
             Ok(Some("imageDigestMirrors:\n- source: quay.io\n  mirrors: [m]\nimageTagMirrors:\n- source: docker.io\n  mirrors: [n]\n".into())),
@@ -270,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_and_leaves_the_rest() {
+    fn an_unreadable_entry_is_named_and_does_not_affect_the_others() {
         let mut images = Images::default();
         images.add_mirror_set(
             "ImageDigestMirrorSet",
@@ -297,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_cannot_be_read_is_no_empty_one() {
+    fn an_unreadable_object_does_not_count_as_empty() {
         let texts = ["imageDigestMirror: []", "]", "", "- hunter2"].map(|text| Ok(Some(text.to_owned())));
         for text in texts.into_iter().chain([Ok(None), Err(NotText::Utf16)]) {
             let mut images = Images::default();
@@ -323,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_certificates_of_a_registry_leave_the_others() {
+    fn damaged_certificates_of_a_registry_do_not_affect_the_others() {
         let key = rcgen::KeyPair::generate().unwrap();
         let pem = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap().pem();
         let entry = |file: &str, pem: &str| json!({"file": file, "data": STANDARD.encode(pem)});

@@ -12,7 +12,7 @@ pub mod wicd_rbac;
 
 mod api_certificate;
 mod api_servers;
-mod images;
+pub(crate) mod images;
 pub(crate) mod kept;
 mod objects;
 
@@ -220,13 +220,13 @@ pub(crate) async fn is_openshift(client: &Client) -> bool {
 
 /// Reads the `Infrastructure` object, if the cluster is OpenShift.
 async fn infrastructure(client: &Client) -> Result<Option<DynamicObject>, ClusterError> {
-    openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await
+    openshift(client, "config.openshift.io", "Infrastructure", "infrastructures").await
 }
 
 /// Reads the `Network` objects of the cluster and of its network operator.
 async fn networks(client: &Client) -> Result<(Option<DynamicObject>, Option<DynamicObject>), ClusterError> {
-    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
-    Ok((network, openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?))
+    let network = openshift(client, "config.openshift.io", "Network", "networks").await?;
+    Ok((network, openshift(client, "operator.openshift.io", "Network", "networks").await?))
 }
 
 /// Reads the id of the cluster, which is the UID of the Namespace `kube-system`.
@@ -273,9 +273,9 @@ fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
 /// Detects the names that no host may have in a certificate, the only facts that the review of a certificate request needs.
 pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
     let infrastructure = infrastructure(client).await?;
-    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
-    let addresses = Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
-    let Addresses { api_server, service_cidr, cluster_dns } = addresses;
+    let network = openshift(client, "config.openshift.io", "Network", "networks").await?;
+    let Addresses { api_server, service_cidr, cluster_dns } =
+        Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
     let cluster_domain = args.cluster_domain.clone();
     let own_names = own_names(config, infrastructure.as_ref()).await?;
     let cluster = Cluster { api_server, service_cidr, cluster_dns, cluster_domain, own_names, ..Cluster::default() };
@@ -307,8 +307,8 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let namespace = &args.namespace;
     let infrastructure = infrastructure(client).await?;
     let (network, operator) = networks(client).await?;
-    let proxies = openshift(client, "config.openshift.io", "v1", "Proxy", "proxies").await?;
-    let server = openshift(client, "config.openshift.io", "v1", "APIServer", "apiservers").await?;
+    let proxies = openshift(client, "config.openshift.io", "Proxy", "proxies").await?;
+    let server = openshift(client, "config.openshift.io", "APIServer", "apiservers").await?;
     let Addresses { api_server, service_cidr, cluster_dns } =
         Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
     let network = pod_network(args, network.as_ref(), operator.as_ref())?;
@@ -380,14 +380,9 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
 
 /// Reports whether an upgrade of OpenShift's control plane is in progress. Until it is done, versions differ, and it may be rolled back.
 async fn is_upgrading(client: &Client) -> Result<bool, ClusterError> {
-    let kind = GroupVersionKind::gvk("config.openshift.io", "v1", "ClusterVersion");
-    let api: Api<DynamicObject> =
-        Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "clusterversions"));
-    match api.get("version").await {
-        Ok(object) => Ok(is_progressing(&object.data)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-        Err(error) => Err(failed("the ClusterVersion")(error)),
-    }
+    let resource = resource("config.openshift.io", "ClusterVersion", "clusterversions");
+    let version = custom_object(client, &resource, "version", "the ClusterVersion").await?;
+    Ok(version.is_some_and(|object| is_progressing(&object.data)))
 }
 
 fn is_progressing(cluster_version: &Value) -> bool {
@@ -433,17 +428,29 @@ fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterErr
 async fn openshift(
     client: &Client,
     group: &str,
-    version: &str,
     kind: &str,
     plural: &str,
 ) -> Result<Option<DynamicObject>, ClusterError> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    match api.get("cluster").await {
+    custom_object(client, &resource(group, kind, plural), "cluster", "the OpenShift configuration").await
+}
+
+/// Returns the version v1 of a kind.
+fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
+}
+
+/// Reads an object of a kind that the cluster may not have. `what` names the object in an error.
+async fn custom_object(
+    client: &Client,
+    resource: &ApiResource,
+    name: &str,
+    what: &'static str,
+) -> Result<Option<DynamicObject>, ClusterError> {
+    match Api::<DynamicObject>::all_with(client.clone(), resource).get(name).await {
         Ok(object) => Ok(Some(object)),
         // If the whole API group is missing, the response is a bare 404, which the client does not report as NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(failed("the OpenShift configuration")(error)),
+        Err(error) => Err(failed(what)(error)),
     }
 }
 
@@ -510,29 +517,3 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
-
-/// Readers of texts that users write, for tests.
-#[cfg(test)]
-pub(crate) mod readers {
-    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-
-    use super::{images, objects};
-    use crate::cluster::texts;
-
-    pub(crate) fn mirror_text(text: &str) -> Result<(), String> {
-        images::mirror_lists(text).map(drop)
-    }
-
-    pub(crate) fn mirrors(map: ConfigMap) -> Result<(), String> {
-        let text = texts::of_config_map(map, "mirrors.yaml").map_err(|error| error.to_string())?;
-        mirror_text(&text.unwrap_or_default())
-    }
-
-    pub(crate) fn bundle(map: ConfigMap) -> Result<(), String> {
-        objects::bundle(map, "ns").map(drop).map_err(|unusable| unusable.problem)
-    }
-
-    pub(crate) fn logins(secret: &Secret) -> Result<(), String> {
-        images::problem_of_logins(secret).map_or(Ok(()), Err)
-    }
-}

@@ -1,6 +1,10 @@
 //! Tests of an operator that finds broken or missing objects when it starts.
 
 use clap::Parser as _;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeStatus, NodeSystemInfo},
+    apimachinery::pkg::version::Info,
+};
 use kube::{Config, api::DeleteParams};
 use serde_json::json;
 use wnp_core::render::{Cluster, Found, Kept, Network, Platform, settled};
@@ -36,8 +40,7 @@ impl World {
         world.put("secrets", NAMESPACE, api::names::KEPT_FACTS, json!({}));
         world.trust(&certificate("registry").0);
         world.exporter(Some(certificate("exporter")));
-        let mirrors = "imageTagMirrors:\n- source: docker.io\n  mirrors: [mirror.example.com]\n";
-        world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors.yaml": mirrors}}));
+        world.mirrors("mirrors.yaml", "imageTagMirrors:\n- source: docker.io\n  mirrors: [mirror.example.com]\n");
         if is_openshift {
             world.put("infrastructures", "", "cluster", json!({"status": {"platformStatus": {"type": "None"}}}));
             world.proxy("http://proxy.example.com:3128");
@@ -55,11 +58,8 @@ impl World {
 
     /// Sets the API server's version of Kubernetes.
     fn version(&self, minor: &str) {
-        let info = json!({
-            "major": "1", "minor": minor, "gitVersion": "", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
-            "compiler": "", "platform": "",
-        });
-        self.api.forget("GET", "/version").on("GET", "/version", 200, info);
+        let info = Info { major: "1".into(), minor: minor.into(), ..Info::default() };
+        self.api.forget("GET", "/version").on("GET", "/version", 200, json!(info));
     }
 
     fn secret(&self, namespace: &str, name: &str, data: &[(&str, &str)]) {
@@ -70,6 +70,10 @@ impl World {
 
     fn trust(&self, pem: &str) {
         self.put("configmaps", NAMESPACE, TRUSTED_CA, json!({"data": {"ca-bundle.crt": pem}}));
+    }
+
+    fn mirrors(&self, key: &str, text: &str) {
+        self.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {key: text}}));
     }
 
     fn exporter(&self, pair: Option<(String, String)>) {
@@ -116,7 +120,7 @@ fn certificate(name: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_operator_that_starts_with_a_broken_fact_goes_on_with_the_one_before() {
+async fn an_unusable_fact_keeps_its_earlier_value_over_restarts() {
     for (about, named) in [
         ("junk to trust", "ConfigMap operator/trusted-ca"),
         ("a proxy with a password", "Proxy/cluster"),
@@ -136,25 +140,15 @@ async fn an_operator_that_starts_with_a_broken_fact_goes_on_with_the_one_before(
         match about {
             "junk to trust" => world.trust("-----BEGIN CERTIFICATE-----\njunk"),
             "a proxy with a password" => world.proxy("http://user:hunter2@proxy.example.com:3128"),
-            "junk for mirrors" => {
-                world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors.yaml": "]"}}));
-            }
-            "no key with mirrors" => {
-                world.put("configmaps", NAMESPACE, "image-mirrors", json!({"data": {"mirrors": "{}"}}));
-            }
+            "junk for mirrors" => world.mirrors("mirrors.yaml", "]"),
+            "no key with mirrors" => world.mirrors("mirrors", "{}"),
             "junk for logins" => world.logins("openshift-config", "hunter2"),
             "own junk for logins" => world.logins(NAMESPACE, "hunter2"),
             "no pull secret" => world.delete_secret("openshift-config", "pull-secret").await,
             "no certificate of windows_exporter" => {
                 world.delete_secret(NAMESPACE, api::names::EXPORTER_CERTIFICATE).await;
             }
-            _ => {
-                world.secret(
-                    NAMESPACE,
-                    api::names::EXPORTER_CERTIFICATE,
-                    &[("tls.crt", "-----BEGIN CERTIFICATE-----")],
-                );
-            }
+            _ => world.exporter(Some(("-----BEGIN CERTIFICATE-----".into(), String::new()))),
         }
         // The result is the same at each start.
         for _ in 0..2 {
@@ -167,7 +161,7 @@ async fn an_operator_that_starts_with_a_broken_fact_goes_on_with_the_one_before(
 }
 
 #[tokio::test]
-async fn what_is_taken_away_on_purpose_and_what_is_new_is_followed() {
+async fn changed_and_removed_facts_are_followed() {
     let world = World::new(false);
     world.start().await;
     let (trusted, pair) = (certificate("new"), certificate("rotated"));
@@ -196,7 +190,7 @@ async fn what_is_taken_away_on_purpose_and_what_is_new_is_followed() {
 
 /// Hosts must not continue without TLS or logins because the API server has a fault.
 #[tokio::test]
-async fn a_read_that_fails_is_no_answer() {
+async fn a_failed_read_does_not_count_as_missing() {
     for name in [api::names::EXPORTER_CERTIFICATE, "pull-secret", api::names::KEPT_FACTS] {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/secrets/{name}");
         for code in [500, 403, 429] {
@@ -216,20 +210,18 @@ async fn a_read_that_fails_is_no_answer() {
 #[tokio::test]
 async fn an_operator_that_starts_in_the_middle_of_an_upgrade_waits_for_its_end() {
     let progressing = |status: &str| json!({"status": {"conditions": [{"type": "Progressing", "status": status}]}});
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "win-1", "labels": {api::names::key::POOL: "p"}},
-        "status": {"nodeInfo": {
-            "kubeletVersion": "v1.34.2+abc", "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
-            "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
-        }},
-    });
+    let node_info = NodeSystemInfo { kubelet_version: "v1.34.2+abc".into(), ..NodeSystemInfo::default() };
+    let mut node = Node::default();
+    node.metadata.name = Some("win-1".into());
+    node.metadata.labels = Some([(api::names::key::POOL.into(), "p".into())].into());
+    node.status = Some(NodeStatus { node_info: Some(node_info), ..NodeStatus::default() });
     for has_stored in [true, false] {
         let world = World::new(true);
         if has_stored {
             world.start().await;
         } else {
             // As after an upgrade from a release of the operator that stored nothing.
-            world.api.objects(|objects| objects.put("nodes", node.clone()));
+            world.api.objects(|objects| objects.put("nodes", json!(node)));
         }
         world.put("clusterversions", "", "version", progressing("True"));
         world.version("36");
@@ -264,7 +256,7 @@ async fn a_silent_api_server_keeps_nodes_from_a_newer_version() {
 }
 
 #[tokio::test]
-async fn platform_and_vxlan_port_can_be_said() {
+async fn platform_and_vxlan_port_can_be_configured() {
     let mut world = World::new(false);
     let now = world.start().await;
     assert_eq!((now.platform, now.network), (Platform::None, Network::External));
@@ -284,7 +276,7 @@ async fn platform_and_vxlan_port_can_be_said() {
 }
 
 #[test]
-fn the_proxy_of_openshift() {
+fn the_proxy_of_openshift_is_read_from_its_status() {
     let url = Some("http://proxy.example.com:3128".to_owned());
     for (about, status, expected) in [
         ("none", json!({}), None),

@@ -92,9 +92,13 @@ impl Release {
         let settings = settings(args)?;
         let payload = Payload::open(&args.payload)?;
         let wicd = Wicd::open(&args.wicd)?;
-        let release = Self { cluster, payload, wicd, settings };
-        release.render(&TemplateSpec::default())?;
-        Ok(release)
+        Ok(Self { cluster, payload, wicd, settings }.checked()?)
+    }
+
+    /// Returns this release if the services can be rendered with it.
+    fn checked(self) -> Result<Self, RenderError> {
+        self.render(&TemplateSpec::default())?;
+        Ok(self)
     }
 
     /// Returns a release that has only its manifests.
@@ -103,17 +107,14 @@ impl Release {
     /// Fails when the services of hosts cannot be rendered with them.
     pub(crate) fn announced(cluster: Cluster, args: &Run, file: &ReleaseFile) -> Result<Self, ReleaseError> {
         let wicd = Wicd { path: PathBuf::new(), sha256: file.wicd.clone(), size: 0 };
-        let release = Self { cluster, payload: Payload::announced(file.payloads()), wicd, settings: settings(args)? };
-        release.render(&TemplateSpec::default())?;
-        Ok(release)
+        let (payload, settings) = (Payload::announced(file.payloads()), settings(args)?);
+        Ok(Self { cluster, payload, wicd, settings }.checked()?)
     }
 
     /// Returns this release with changed facts of the cluster, if it can be rendered.
     fn with(&self, cluster: Cluster) -> Result<Self, RenderError> {
         let Self { cluster: _, payload, wicd, settings } = self;
-        let release = Self { cluster, payload: payload.clone(), wicd: wicd.clone(), settings: settings.clone() };
-        release.render(&TemplateSpec::default())?;
-        Ok(release)
+        Self { cluster, payload: payload.clone(), wicd: wicd.clone(), settings: settings.clone() }.checked()
     }
 
     /// Renders the services for the hosts of a pool.
@@ -233,10 +234,7 @@ fn warning(reason: Reason, problems: &[String]) -> Option<Warning> {
 }
 
 fn log_problems(cluster: &Cluster) {
-    for problem in &cluster.held {
-        tracing::warn!(reason = Reason::ClusterFactsInvalid.as_str(), "{problem}");
-    }
-    for problem in cluster.problems() {
+    for problem in cluster.held.iter().chain(&cluster.problems()) {
         tracing::warn!(reason = Reason::ClusterFactsInvalid.as_str(), "{problem}");
     }
 }

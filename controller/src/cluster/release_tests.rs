@@ -57,7 +57,7 @@ async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
 
 /// Operators may start while nodes follow an older version than the API servers have.
 #[tokio::test]
-async fn a_start_in_the_middle_of_an_upgrade() {
+async fn an_operator_may_start_during_an_upgrade() {
     let dir = tempfile::tempdir().unwrap();
     for minor in ["34", "36"] {
         let version = format!("1.{minor}.1");
@@ -117,7 +117,7 @@ async fn a_fact_that_keeps_its_earlier_value_is_reported_and_the_others_are_foll
 }
 
 #[tokio::test]
-async fn facts_that_cannot_be_used_leave_the_earlier_ones_in_force() {
+async fn unusable_facts_leave_the_earlier_ones_in_force() {
     let bed = Bed::new().await;
     let release = &bed.cx.hosts.release;
     let unreadable = || ClusterError::Invalid { what: "the proxy", value: String::new(), problem: "it is empty" };

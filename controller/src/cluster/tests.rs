@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn dns_is_at_the_tenth_address() {
+fn the_cluster_dns_has_the_tenth_address() {
     for (cidr, expected) in [
         ("172.30.0.0/16", "172.30.0.10"),
         ("10.0.0.0/24", "10.0.0.10"),
@@ -21,7 +21,7 @@ fn dns_is_at_the_tenth_address() {
 }
 
 #[test]
-fn a_service_name_is_no_address_for_hosts() {
+fn a_url_of_a_service_is_refused_for_hosts() {
     let of = |url: &str, cidr: &str| as_hosts_reach_it(&url.parse().unwrap(), cidr);
     for outside in [
         "https://10.0.0.1:6443/",
@@ -61,7 +61,7 @@ fn ovn_without_its_hybrid_overlay_is_refused() {
 }
 
 #[test]
-fn an_overlay_without_a_network_is_none() {
+fn an_overlay_without_node_networks_does_not_count() {
     let network = json!([{"cidr": "10.132.0.0/14", "hostPrefix": 23}]);
     for (config, expected) in [
         (json!({"hybridClusterNetwork": network}), true),
@@ -76,7 +76,7 @@ fn an_overlay_without_a_network_is_none() {
 }
 
 #[test]
-fn upgrades_of_openshift() {
+fn an_upgrade_of_openshift_is_detected() {
     let of = |status: &str| {
         let conditions = json!([{"type": "Available", "status": "True"}, {"type": "Progressing", "status": status}]);
         is_progressing(&json!({"status": {"conditions": conditions}}))
@@ -85,7 +85,7 @@ fn upgrades_of_openshift() {
 }
 
 #[test]
-fn cloud_controllers_of_openshift() {
+fn a_cloud_controller_of_openshift_is_detected() {
     let of = |platform: Value| has_cloud_controller(&json!({"status": {"platformStatus": platform}}));
     let external = |state: &str| json!({"type": "External", "external": {"cloudControllerManager": {"state": state}}});
     for (platform, expected) in [
@@ -105,7 +105,7 @@ fn cloud_controllers_of_openshift() {
 }
 
 #[test]
-fn an_old_api_server_is_a_warning() {
+fn an_old_api_server_is_reported() {
     assert_eq!(version_warning("1", "36"), None);
     assert_eq!(version_warning("1", "33+"), None);
     assert_eq!(version_warning("1", "32").unwrap().0, "ApiServerTooOld");

@@ -34,7 +34,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
-    use crate::cluster::readers;
+    use crate::cluster::{images::Images, objects, secrets::known_hosts};
 
     /// Returns a ConfigMap of a file as kubectl creates it.
     fn map(key: &str, bytes: &[u8]) -> ConfigMap {
@@ -47,6 +47,13 @@ mod tests {
 
     fn secret(key: &str, bytes: &[u8]) -> Secret {
         Secret { data: Some([(key.to_owned(), ByteString(bytes.to_vec()))].into()), ..Secret::default() }
+    }
+
+    /// Returns the first problem of image settings.
+    fn first_problem(add: impl FnOnce(&mut Images)) -> Result<(), String> {
+        let mut images = Images::default();
+        add(&mut images);
+        images.unusable.pop().map_or(Ok(()), |unusable| Err(unusable.problem))
     }
 
     type Read = Box<dyn Fn(&[u8]) -> Result<(), String>>;
@@ -85,10 +92,7 @@ mod tests {
             (
                 "known_hosts",
                 format!("# hosts\nwin-1 {ssh}\n"),
-                Box::new(|bytes| {
-                    crate::cluster::secrets::known_hosts(bytes, "win-1", 22)
-                        .map(|known| assert_eq!(known.keys.len(), 1))
-                }),
+                Box::new(|bytes| known_hosts(bytes, "win-1", 22).map(|known| assert_eq!(known.keys.len(), 1))),
             ),
             (
                 "credentials for Git",
@@ -102,19 +106,30 @@ mod tests {
             (
                 "image-mirrors",
                 "imageTagMirrors:\n- source: a\n  mirrors: [b]\n".into(),
-                Box::new(|bytes| readers::mirrors(map("mirrors.yaml", bytes))),
+                Box::new(|bytes| {
+                    let text = of_config_map(map("mirrors.yaml", bytes), "mirrors.yaml");
+                    first_problem(|images| images.add_config_map(text, "ns"))
+                }),
             ),
-            ("trusted-ca", certificate, Box::new(|bytes| readers::bundle(map("ca-bundle.crt", bytes)))),
+            (
+                "trusted-ca",
+                certificate,
+                Box::new(|bytes| {
+                    objects::bundle(map("ca-bundle.crt", bytes), "ns").map(drop).map_err(|unusable| unusable.problem)
+                }),
+            ),
             (
                 "pull-secret",
                 r#"{"auths": {"r": {"auth": "YTpi"}}}"#.into(),
-                Box::new(|bytes| readers::logins(&secret(".dockerconfigjson", bytes))),
+                Box::new(|bytes| {
+                    first_problem(|images| images.add_pull_secret(&secret(".dockerconfigjson", bytes), "ns"))
+                }),
             ),
         ]
     }
 
     #[test]
-    fn every_text_is_read_in_every_form_or_refused_with_its_fault() {
+    fn each_text_is_read_in_utf_8_and_utf_16_and_otherwise_refused() {
         let utf16 = |text: &str, unit: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(unit).collect::<Vec<u8>>();
         for (source, text, read) in sources() {
             let marked = format!("\u{feff}{text}");

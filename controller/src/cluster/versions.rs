@@ -118,9 +118,8 @@ impl Versions {
     }
 
     fn learn(&self, version: &str, stored: Stored, config_map: ConfigMap) -> Arc<Stored> {
-        let known = Known { stored: Arc::new(stored), config_map };
-        let stored = known.stored.clone();
-        self.known.lock().insert(version.into(), known);
+        let stored = Arc::new(stored);
+        self.known.lock().insert(version.into(), Known { stored: stored.clone(), config_map });
         stored
     }
 
@@ -130,7 +129,7 @@ impl Versions {
             return Ok(Some(known.stored));
         }
         let name = name(version);
-        let Some(config_map) = self.api.get_opt(&name).await.map_err(failed("get a services ConfigMap"))? else {
+        let Some(mut config_map) = self.api.get_opt(&name).await.map_err(failed("get a services ConfigMap"))? else {
             return Ok(None);
         };
         match Rendered::verify(version, &config_map) {
@@ -139,19 +138,12 @@ impl Versions {
                 self.discard(&config_map, problem).await?;
                 return Ok(None);
             }
-            Err(UnverifiedError::NoDigest) => return self.legacy(version, config_map).map(Some),
+            // For a version of WMCO, no digest in the name proves the annotations.
+            Err(UnverifiedError::NoDigest) => config_map.metadata.annotations = None,
         }
         let stored =
             Rendered::from_config_map(&config_map).map_err(|problem| VersionError::Unreadable { name, problem })?;
         Ok(Some(self.learn(version, stored, config_map)))
-    }
-
-    /// Reads a version of WMCO. Its annotations are ignored, because no digest in the name proves them.
-    fn legacy(&self, version: &str, mut config_map: ConfigMap) -> Result<Arc<Stored>, VersionError> {
-        config_map.metadata.annotations = None;
-        let unreadable = |problem| VersionError::Unreadable { name: name(version), problem };
-        let stored = Rendered::from_config_map(&config_map).map_err(unreadable)?;
-        Ok(self.learn(version, stored, config_map))
     }
 
     /// Stores a version, and permits the hosts' daemons to read it.

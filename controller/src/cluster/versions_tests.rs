@@ -18,7 +18,7 @@ fn rendered() -> Rendered {
     render(&cluster(), &payload(&PROGRAMS), &Settings::default(), &TemplateSpec::default()).unwrap()
 }
 
-struct Bed {
+struct Fixture {
     api: FakeApi,
     versions: Versions,
     version: String,
@@ -27,7 +27,7 @@ struct Bed {
     forged: Value,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         Self::with(true)
     }
@@ -63,98 +63,106 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_written_is_not_used() {
-    let bed = Bed::new();
-    bed.api.on("GET", &bed.path, 200, bed.forged.clone()).on("DELETE", &bed.path, 200, success());
-    assert_eq!(bed.versions.get(&bed.version).await.unwrap(), None);
-    assert_eq!(bed.deletes(), [json!("forged")]);
+async fn content_of_another_client_is_not_used() {
+    let fixture = Fixture::new();
+    fixture.api.on("GET", &fixture.path, 200, fixture.forged.clone()).on("DELETE", &fixture.path, 200, success());
+    assert_eq!(fixture.versions.get(&fixture.version).await.unwrap(), None);
+    assert_eq!(fixture.deletes(), [json!("forged")]);
 
     // A change of the annotation alone, which an immutable ConfigMap allows, is not accepted either.
-    let bed = Bed::new();
-    let mut other = bed.right.clone();
+    let fixture = Fixture::new();
+    let mut other = fixture.right.clone();
     other["metadata"]["annotations"][api::names::key::RENDERED] = json!("{}");
-    bed.api.on("GET", &bed.path, 200, other).on("DELETE", &bed.path, 200, success());
-    assert_eq!(bed.versions.get(&bed.version).await.unwrap(), None);
-    assert_eq!(bed.deletes(), [json!("right")]);
+    fixture.api.on("GET", &fixture.path, 200, other).on("DELETE", &fixture.path, 200, success());
+    assert_eq!(fixture.versions.get(&fixture.version).await.unwrap(), None);
+    assert_eq!(fixture.deletes(), [json!("right")]);
 
-    let bed = Bed::new();
-    bed.api.on("GET", &bed.path, 200, bed.right.clone());
-    assert_eq!(bed.versions.get(&bed.version).await.unwrap().as_deref(), Some(&Stored::Ours(rendered())));
-    assert_eq!(bed.deletes(), Vec::<Value>::new());
+    let fixture = Fixture::new();
+    fixture.api.on("GET", &fixture.path, 200, fixture.right.clone());
+    assert_eq!(fixture.versions.get(&fixture.version).await.unwrap().as_deref(), Some(&Stored::Ours(rendered())));
+    assert_eq!(fixture.deletes(), Vec::<Value>::new());
 }
 
 #[tokio::test]
-async fn a_command_that_looks_once_replaces_nothing() {
-    let bed = Bed::with(false);
-    bed.api.on("GET", &bed.path, 200, bed.forged.clone());
-    assert_eq!(bed.versions.get(&bed.version).await.unwrap(), None);
-    assert_eq!(bed.deletes(), Vec::<Value>::new());
+async fn a_command_replaces_no_version() {
+    let fixture = Fixture::with(false);
+    fixture.api.on("GET", &fixture.path, 200, fixture.forged.clone());
+    assert_eq!(fixture.versions.get(&fixture.version).await.unwrap(), None);
+    assert_eq!(fixture.deletes(), Vec::<Value>::new());
 }
 
 #[tokio::test]
-async fn what_is_published_replaces_what_somebody_else_has_put_there() {
-    let bed = Bed::new();
-    bed.api
+async fn a_published_version_replaces_content_of_another_client() {
+    let fixture = Fixture::new();
+    fixture
+        .api
         .fail("POST", MAPS, 409, "AlreadyExists", "it exists", Value::Null)
-        .on("POST", MAPS, 201, bed.right.clone())
-        .on("GET", &bed.path, 200, bed.forged.clone())
-        .on("DELETE", &bed.path, 200, success());
-    bed.listed(&bed.right).versions.publish(&bed.version, &rendered()).await.unwrap();
-    assert_eq!(bed.deletes(), [json!("forged")]);
-    assert_eq!(bed.api.calls("POST", MAPS).len(), 2);
-    let permitted = bed.api.calls("PATCH", ROLE).pop().unwrap().body;
-    assert_eq!(permitted["rules"][0]["resourceNames"], json!([format!("windows-services-{}", bed.version)]));
+        .on("POST", MAPS, 201, fixture.right.clone())
+        .on("GET", &fixture.path, 200, fixture.forged.clone())
+        .on("DELETE", &fixture.path, 200, success());
+    fixture.listed(&fixture.right).versions.publish(&fixture.version, &rendered()).await.unwrap();
+    assert_eq!(fixture.deletes(), [json!("forged")]);
+    assert_eq!(fixture.api.calls("POST", MAPS).len(), 2);
+    let permitted = fixture.api.calls("PATCH", ROLE).pop().unwrap().body;
+    assert_eq!(permitted["rules"][0]["resourceNames"], json!([format!("windows-services-{}", fixture.version)]));
 
     // If another client recreates the forged ConfigMap after each deletion, publishing fails.
-    let bed = Bed::new();
-    bed.api
+    let fixture = Fixture::new();
+    fixture
+        .api
         .fail("POST", MAPS, 409, "AlreadyExists", "it exists", Value::Null)
-        .on("GET", &bed.path, 200, bed.forged.clone())
-        .on("DELETE", &bed.path, 200, success());
-    let error = bed.versions.publish(&bed.version, &rendered()).await.unwrap_err();
+        .on("GET", &fixture.path, 200, fixture.forged.clone())
+        .on("DELETE", &fixture.path, 200, success());
+    let error = fixture.versions.publish(&fixture.version, &rendered()).await.unwrap_err();
     assert_eq!(error.reason(), "VersionUnreadable");
-    assert!(bed.api.calls("PATCH", ROLE).is_empty());
+    assert!(fixture.api.calls("PATCH", ROLE).is_empty());
 }
 
 #[tokio::test]
-async fn what_is_replaced_while_it_is_needed_is_put_back() {
-    let bed = Bed::new();
-    bed.api.on("GET", &bed.path, 200, bed.right.clone()).on("GET", &bed.path, 200, bed.forged.clone());
-    bed.versions.get(&bed.version).await.unwrap();
-    bed.api
+async fn a_replaced_version_that_is_needed_is_restored() {
+    let fixture = Fixture::new();
+    fixture.api.on("GET", &fixture.path, 200, fixture.right.clone()).on(
+        "GET",
+        &fixture.path,
+        200,
+        fixture.forged.clone(),
+    );
+    fixture.versions.get(&fixture.version).await.unwrap();
+    fixture
+        .api
         .fail("POST", MAPS, 409, "AlreadyExists", "it exists", Value::Null)
-        .on("POST", MAPS, 201, bed.right.clone())
-        .on("DELETE", &bed.path, 200, success());
-    let needed = BTreeSet::from([bed.version.clone()]);
-    bed.listed(&bed.forged).versions.keep(&needed, Duration::from_mins(1)).await.unwrap();
-    assert_eq!(bed.deletes(), [json!("forged")]);
-    let again = bed.api.calls("POST", MAPS).pop().unwrap().body;
-    assert_eq!((&again["data"], &again["immutable"]), (&bed.right["data"], &json!(true)));
-    assert_eq!(again["metadata"]["annotations"], bed.right["metadata"]["annotations"]);
+        .on("POST", MAPS, 201, fixture.right.clone())
+        .on("DELETE", &fixture.path, 200, success());
+    let needed = BTreeSet::from([fixture.version.clone()]);
+    fixture.listed(&fixture.forged).versions.keep(&needed, Duration::from_mins(1)).await.unwrap();
+    assert_eq!(fixture.deletes(), [json!("forged")]);
+    let again = fixture.api.calls("POST", MAPS).pop().unwrap().body;
+    assert_eq!((&again["data"], &again["immutable"]), (&fixture.right["data"], &json!(true)));
+    assert_eq!(again["metadata"]["annotations"], fixture.right["metadata"]["annotations"]);
     assert_eq!(again["metadata"].get("uid"), None);
 }
 
 #[tokio::test]
-async fn what_is_as_it_was_read_is_not_read_again() {
-    let bed = Bed::new();
-    bed.api.on("GET", &bed.path, 200, bed.right.clone());
-    bed.versions.get(&bed.version).await.unwrap();
-    let needed = BTreeSet::from([bed.version.clone()]);
-    bed.listed(&bed.right).versions.keep(&needed, Duration::from_mins(1)).await.unwrap();
-    assert_eq!(bed.api.calls("GET", &bed.path).len(), 1);
-    assert!(bed.api.calls("POST", MAPS).is_empty());
+async fn an_unchanged_version_is_not_read_again() {
+    let fixture = Fixture::new();
+    fixture.api.on("GET", &fixture.path, 200, fixture.right.clone());
+    fixture.versions.get(&fixture.version).await.unwrap();
+    let needed = BTreeSet::from([fixture.version.clone()]);
+    fixture.listed(&fixture.right).versions.keep(&needed, Duration::from_mins(1)).await.unwrap();
+    assert_eq!(fixture.api.calls("GET", &fixture.path).len(), 1);
+    assert!(fixture.api.calls("POST", MAPS).is_empty());
 }
 
 #[tokio::test]
-async fn a_name_without_a_digest_vouches_for_nothing_but_wmcos_services() {
-    let bed = Bed::new();
-    let mut legacy = bed.right.clone();
+async fn a_version_without_a_digest_counts_only_as_services_of_wmco() {
+    let fixture = Fixture::new();
+    let mut legacy = fixture.right.clone();
     legacy["metadata"]["name"] = json!("windows-services-10.18.0");
-    bed.api.on("GET", &format!("{MAPS}/windows-services-10.18.0"), 200, legacy.clone());
-    let stored = bed.versions.get("10.18.0").await.unwrap();
+    fixture.api.on("GET", &format!("{MAPS}/windows-services-10.18.0"), 200, legacy.clone());
+    let stored = fixture.versions.get("10.18.0").await.unwrap();
     assert_eq!(stored.as_deref(), Some(&Stored::Legacy(rendered().services)));
     // The operator's hosts may not read it.
-    bed.api.on("POST", MAPS, 201, bed.right.clone());
-    bed.listed(&legacy).versions.publish(&bed.version, &rendered()).await.unwrap();
-    assert_eq!(bed.api.calls("PATCH", ROLE).pop().unwrap().body["rules"], json!([]));
+    fixture.api.on("POST", MAPS, 201, fixture.right.clone());
+    fixture.listed(&legacy).versions.publish(&fixture.version, &rendered()).await.unwrap();
+    assert_eq!(fixture.api.calls("PATCH", ROLE).pop().unwrap().body["rules"], json!([]));
 }

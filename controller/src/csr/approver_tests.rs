@@ -12,40 +12,28 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
-    csr::{Claim, Issuing, ReevaluationTriggers, forge::Forged},
-    fake_api::{FakeApi, list},
+    csr::{
+        Claim, Issuing, ReevaluationTriggers,
+        forge::Forged,
+        test_requests::{OPERATOR, REQUESTS, approval, approved, claim, listed, of_kubelet, parsed, pem},
+    },
+    fake_api::FakeApi,
 };
 
-const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
-
-/// Returns a request of a host's kubelet, as the API server returns it.
-fn request(name: &str, node: &str, organisation: &str, second: u32) -> Value {
-    let user = format!("system:node:{node}");
-    let pem = Forged::new(&user, &[organisation]).pem();
-    json!({
-        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-        "metadata": {
-            "name": name, "uid": format!("uid-{name}"), "resourceVersion": "1",
-            "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
-        },
-        "spec": {
-            "request": k8s_openapi::ByteString(pem.into_bytes()), "signerName": Kind::KubeletClient.signer_name(),
-            "usages": ["digital signature", "client auth"], "username": user,
-            "groups": ["system:nodes", "system:authenticated"],
-        },
-    })
+fn created(mut request: Value, second: u32) -> Value {
+    request["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{second:02}Z"));
+    request
 }
 
-fn right(name: &str, node: &str, second: u32) -> Value {
-    request(name, node, "system:nodes", second)
+/// Returns a valid request of a host's kubelet.
+fn valid(name: &str, node: &str, second: u32) -> Value {
+    created(of_kubelet(name, node, &pem(node)), second)
 }
 
 /// Returns an approved request with its certificate.
 fn issued(request: &Value) -> Value {
-    let mut issued = request.clone();
-    issued["metadata"]["resourceVersion"] = json!("2");
-    issued["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}], "certificate": "eA=="});
+    let mut issued = approved(request);
+    issued["status"]["certificate"] = json!("eA==");
     issued
 }
 
@@ -55,23 +43,13 @@ struct Known;
 impl Hosts for Known {
     fn lookup(&self, node: &str) -> Option<Claim> {
         let is_known = ["win-1", "win-2", "win-panic"].contains(&node);
-        is_known.then(|| Claim { node_name: node.into(), joined: true, proven: true, ..Claim::default() })
+        is_known.then(|| claim(node))
     }
 
     async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         assert_ne!(node, "win-panic", "a fault");
         Ok(self.lookup(node))
     }
-}
-
-/// Makes the API server list these requests.
-fn listed(api: &FakeApi, requests: &[Value]) {
-    let list = list("CertificateSigningRequestList", "certificates.k8s.io/v1", requests, "");
-    api.on("GET", REQUESTS, 200, list);
-}
-
-fn approval(name: &str) -> String {
-    format!("{REQUESTS}/{name}/approval")
 }
 
 type Reported = Arc<Mutex<Vec<(String, Verdict)>>>;
@@ -109,7 +87,7 @@ fn is_approval(verdict: &Verdict) -> bool {
 #[tokio::test]
 async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
     let api = FakeApi::new();
-    let (first, second) = (right("first", "win-1", 1), right("second", "win-1", 2));
+    let (first, second) = (valid("first", "win-1", 1), valid("second", "win-1", 2));
     listed(&api, &[second.clone(), first.clone()]);
     let watch = format!("{REQUESTS}?watch=true");
     let release = api.hold("GET", &watch, json!({"type": "MODIFIED", "object": issued(&first)}));
@@ -135,7 +113,7 @@ async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
 #[tokio::test]
 async fn a_request_is_decided_once_while_the_watch_is_behind() {
     let api = FakeApi::new();
-    let (first, later) = (right("first", "win-1", 1), right("later", "win-2", 2));
+    let (first, later) = (valid("first", "win-1", 1), valid("later", "win-2", 2));
     listed(&api, std::slice::from_ref(&first));
     let watch = format!("{REQUESTS}?watch=true");
     // The watch never shows that `first` is approved.
@@ -158,13 +136,13 @@ async fn a_request_is_decided_once_while_the_watch_is_behind() {
 }
 
 #[tokio::test]
-async fn neither_a_fault_nor_an_outage_nor_an_unreadable_request_stops_the_others() {
+async fn a_fault_or_an_unreadable_request_does_not_stop_the_others() {
     let api = FakeApi::new();
     let unreadable = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "unreadable"}, "spec": {"request": 1},
     });
-    let all = [unreadable, right("fault", "win-panic", 1), right("outage", "win-1", 1), right("good", "win-2", 1)];
+    let all = [unreadable, valid("fault", "win-panic", 1), valid("outage", "win-1", 1), valid("good", "win-2", 1)];
     listed(&api, &all);
     api.hang("GET", &format!("{REQUESTS}?watch=true"));
     api.fail("PATCH", &approval("outage"), 500, "InternalError", "etcd is away", Value::Null);
@@ -178,10 +156,11 @@ async fn neither_a_fault_nor_an_outage_nor_an_unreadable_request_stops_the_other
 }
 
 #[tokio::test]
-async fn a_requester_that_floods_is_denied_ten_times_and_a_poke_changes_nothing_of_that() {
+async fn denials_of_one_requester_are_limited() {
     let api = FakeApi::new();
     let names: Vec<String> = (0..30).map(|n| format!("wrong-{n:02}")).collect();
-    let all: Vec<Value> = names.iter().zip(0..).map(|(name, n)| request(name, "win-1", "system:masters", n)).collect();
+    let pem = Forged::new("system:node:win-1", &["system:masters"]).pem();
+    let all: Vec<Value> = names.iter().zip(0..).map(|(name, n)| created(of_kubelet(name, "win-1", &pem), n)).collect();
     listed(&api, &all);
     api.hang("GET", &format!("{REQUESTS}?watch=true"));
     for (name, object) in names.iter().zip(&all) {
@@ -201,9 +180,9 @@ async fn a_requester_that_floods_is_denied_ten_times_and_a_poke_changes_nothing_
 
 /// The conflicting version arrives through the watch before or after the conflict.
 #[tokio::test]
-async fn after_a_conflict_a_request_is_judged_again() {
+async fn a_request_is_evaluated_again_after_a_conflict() {
     let api = FakeApi::new();
-    let first = right("csr-1", "win-1", 1);
+    let first = valid("csr-1", "win-1", 1);
     let mut touched = first.clone();
     touched["metadata"]["resourceVersion"] = json!("2");
     listed(&api, &[first]);
@@ -227,7 +206,7 @@ struct LateProof(Arc<AtomicBool>);
 impl Hosts for LateProof {
     fn lookup(&self, node: &str) -> Option<Claim> {
         let proven = self.0.load(Ordering::Relaxed);
-        Some(Claim { node_name: node.into(), joined: true, proven, ..Claim::default() })
+        Some(Claim { proven, ..claim(node) })
     }
 
     async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
@@ -236,9 +215,9 @@ impl Hosts for LateProof {
 }
 
 #[tokio::test]
-async fn what_waits_is_judged_again_when_its_host_is_proven() {
+async fn a_waiting_request_is_evaluated_again_when_its_host_is_proven() {
     let api = FakeApi::new();
-    let early = right("early", "win-1", 1);
+    let early = valid("early", "win-1", 1);
     listed(&api, std::slice::from_ref(&early));
     api.hang("GET", &format!("{REQUESTS}?watch=true"));
     api.on("PATCH", &approval("early"), 200, issued(&early));
@@ -262,13 +241,13 @@ async fn what_waits_is_judged_again_when_its_host_is_proven() {
 
 /// Compromised hosts may post hundreds of requests of a megabyte each.
 #[test]
-fn of_a_large_request_no_more_is_kept_than_shows_that_it_is_one() {
+fn only_the_beginning_of_a_large_request_is_kept() {
     let large = "x".repeat(1 << 20);
-    let mut object = right("large", "win-1", 1);
+    let mut object = valid("large", "win-1", 1);
     object["metadata"]["annotations"] = json!({"a": large});
     object["metadata"]["labels"] = json!({"a": large});
     object["spec"]["extra"] = json!({"a": [large]});
-    let mut csr: CertificateSigningRequest = serde_json::from_value(object).unwrap();
+    let mut csr = parsed(object);
     csr.spec.request.0.extend(large.as_bytes());
     keep_essentials(&mut csr);
     assert!(serde_json::to_vec(&csr).unwrap().len() < 2 * MAX_BYTES);

@@ -5,34 +5,22 @@ use serde_json::json;
 
 use super::*;
 use crate::csr::{
-    Kind,
-    forge::Forged,
     rate::{LIMIT, WINDOW},
+    test_requests::{OPERATOR, claim, of_kubelet, parsed, pem},
 };
-
-const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 
 type Request = Arc<CertificateSigningRequest>;
 
 /// Returns a request of the kubelet on the host `win-1` to renew its certificate.
 fn renewal(name: &str, second: i64, pem: &str) -> Request {
-    let kind = Kind::KubeletClient;
-    let mut csr: CertificateSigningRequest = serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {
-            "request": k8s_openapi::ByteString(pem.as_bytes().to_vec()), "signerName": kind.signer_name(),
-            "usages": ["digital signature", kind.purpose()], "username": "system:node:win-1",
-            "groups": ["system:nodes", "system:authenticated"],
-        },
-    }))
-    .unwrap();
+    let mut csr = parsed(of_kubelet(name, "win-1", pem));
     csr.metadata.creation_timestamp = Some(Time(jiff::Timestamp::from_second(second).unwrap()));
     Arc::new(csr)
 }
 
 /// Returns an older and a younger request.
 fn two() -> [Request; 2] {
-    let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
+    let pem = pem("win-1");
     [renewal("older", 1, &pem), renewal("younger", 2, &pem)]
 }
 
@@ -47,7 +35,7 @@ fn index() -> Index {
 }
 
 fn proven(node: &str) -> Option<Claim> {
-    (node == "win-1").then(|| Claim { node_name: "win-1".into(), joined: true, proven: true, ..Claim::default() })
+    (node == "win-1").then(|| claim(node))
 }
 
 fn unproven(node: &str) -> Option<Claim> {
@@ -67,7 +55,7 @@ fn judge(index: &mut Index, csr: &Request, all: &[Request], claims: Claims<'_>) 
 }
 
 #[test]
-fn the_first_of_several_requests_of_a_host_wins_and_the_next_follows_when_it_is_issued_or_goes() {
+fn the_oldest_request_of_a_host_is_approved_and_the_next_when_it_is_finished() {
     let [older, younger] = two();
     for is_listed in [false, true] {
         let mut index = index();
@@ -93,7 +81,7 @@ fn the_first_of_several_requests_of_a_host_wins_and_the_next_follows_when_it_is_
 }
 
 #[test]
-fn of_requests_that_become_right_together_the_oldest_wins_whichever_is_judged_first() {
+fn of_requests_that_become_valid_together_the_oldest_is_approved() {
     let [older, younger] = two();
     let all = [older.clone(), younger.clone()];
     let mut index = index();
@@ -104,7 +92,7 @@ fn of_requests_that_become_right_together_the_oldest_wins_whichever_is_judged_fi
 }
 
 #[test]
-fn a_request_that_is_right_no_more_lets_the_next_move_up() {
+fn a_request_that_is_no_longer_valid_is_followed_by_the_next() {
     let [older, younger] = two();
     for older in [older.clone(), approved(&older)] {
         let mut index = index();
@@ -116,8 +104,8 @@ fn a_request_that_is_right_no_more_lets_the_next_move_up() {
 }
 
 #[test]
-fn a_host_that_has_given_up_on_a_request_gets_the_next() {
-    let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
+fn only_the_newest_of_too_many_requests_are_evaluated() {
+    let pem = pem("win-1");
     let all: Vec<Request> = (0..21).map(|n| renewal(&format!("csr-{n:02}"), n, &pem)).collect();
     let mut index = index();
     for csr in &all {
@@ -129,7 +117,7 @@ fn a_host_that_has_given_up_on_a_request_gets_the_next() {
 }
 
 #[test]
-fn the_cause_of_waiting_is_reported_once() {
+fn the_reason_of_a_wait_is_reported_once() {
     let [older, younger] = two();
     let [one, other] = ["one", "other"].map(|message| Verdict::Wait { message: message.into(), node: None });
     let queued = Verdict::Queue { behind: "another".into() };
@@ -153,7 +141,7 @@ fn the_cause_of_waiting_is_reported_once() {
 }
 
 #[test]
-fn what_a_person_may_approve_is_reported_when_it_changes() {
+fn requests_that_users_may_approve_are_reported_when_they_change() {
     let [older, younger] = two();
     let left = |message: &str| Verdict::Wait { message: message.into(), node: Some("win-1".into()) };
     let mut index = index();
@@ -185,8 +173,8 @@ fn what_a_person_may_approve_is_reported_when_it_changes() {
 }
 
 #[test]
-fn a_host_cannot_have_any_number_of_events_and_approvals() {
-    let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
+fn events_and_approvals_of_a_host_are_limited() {
+    let pem = pem("win-1");
     let all: Vec<Request> = (0..100).map(|n| renewal(&format!("csr-{n}"), n, &pem)).collect();
     let (mut index, now) = (index(), Instant::now());
     let cause = Verdict::Wait { message: "a proof".into(), node: None };
@@ -211,7 +199,7 @@ fn a_host_cannot_have_any_number_of_events_and_approvals() {
 }
 
 #[test]
-fn a_request_is_read_once_and_another_of_its_name_again() {
+fn a_request_is_parsed_once_for_each_uid() {
     let [older, _] = two();
     let mut index = index();
     let uid = |uid: &str| {

@@ -16,6 +16,8 @@ mod forge;
 #[cfg(test)]
 mod swapped_tests;
 #[cfg(test)]
+mod test_requests;
+#[cfg(test)]
 mod together_tests;
 
 use std::sync::Arc;

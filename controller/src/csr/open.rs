@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_cannot_have_any_number_of_requests_judged_again_and_again() {
+    fn the_number_of_evaluated_requests_of_one_host_is_limited() {
         let of_host: Vec<_> =
             (0..1000).map(|n| request(&format!("a-{n}"), "system:wicd-node:a", n, &json!({}))).collect();
         let of_others: Vec<_> = (0..1000)
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_makes_any_number_of_requests_takes_no_more_memory() {
+    fn the_number_of_requests_of_one_host_in_memory_is_limited() {
         let made = |user: &str, n: u32, status: &Value| {
             let mut csr = request(&format!("{user}-{n}"), user, n, status);
             csr.metadata.uid = Some(format!("{user}-{n}"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_invents_signers_has_no_more_requests_judged() {
+    fn requests_of_one_host_to_unknown_signers_share_one_limit() {
         let mut open = OpenRequests::default();
         let of_host: Vec<_> = (0..100)
             .map(|n| {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn another_requester_has_many_judged_and_not_any_number() {
+    fn other_requesters_have_a_higher_limit() {
         let mut open = OpenRequests::default();
         let all: Vec<_> = (0..2000).map(|n| request(&format!("a-{n}"), "system:bootstrap:a", n, &json!({}))).collect();
         for csr in &all {
@@ -189,7 +189,7 @@ mod tests {
 
     /// A kubelet at an unproven address posts one serving request after another, and each waits for a user.
     #[test]
-    fn serving_requests_that_wait_do_not_hold_up_the_identity_of_the_host() {
+    fn waiting_serving_requests_do_not_block_a_client_certificate() {
         let mut open = OpenRequests::default();
         for n in 0..100 {
             open.observe(&request(&format!("serving-{n}"), "system:node:a", n, &json!({})));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_is_forgotten() {
+    fn decided_requests_are_forgotten() {
         let mut open = OpenRequests::default();
         open.observe(&request("a", "system:node:a", 1, &json!({})));
         open.observe(&request("a", "system:node:a", 1, &json!({"certificate": "eA=="})));

@@ -29,11 +29,8 @@ impl Rate {
     /// Reports whether the requester is below its limit.
     pub(super) fn allows(&mut self, requester: &str, now: Instant) -> bool {
         self.begin_again(now);
-        let is_allowed = self.counts.get(requester).is_none_or(|count| *count < LIMIT);
-        if !is_allowed {
-            self.warn(requester);
-        }
-        is_allowed
+        let count = self.counts.get(requester).copied().unwrap_or_default();
+        self.is_within_limit(requester, count.saturating_add(1))
     }
 
     /// Counts one more action of the requester, and reports whether it is allowed.
@@ -41,18 +38,16 @@ impl Rate {
         self.begin_again(now);
         let count = self.counts.entry(requester.to_owned()).or_default();
         *count = count.saturating_add(1);
-        let is_allowed = *count <= LIMIT;
-        if !is_allowed {
-            self.warn(requester);
-        }
-        is_allowed
+        let count = *count;
+        self.is_within_limit(requester, count)
     }
 
-    /// Logs once in each window that the requester has exceeded its limit.
-    fn warn(&mut self, requester: &str) {
-        if self.warned.insert(requester.to_owned()) {
+    /// Reports whether a count is allowed. If not, logs it once for each requester in each window.
+    fn is_within_limit(&mut self, requester: &str, count: u32) -> bool {
+        if count > LIMIT && self.warned.insert(requester.to_owned()) {
             warn!(requester, "too many certificate requests of one requester; the next are handled in a minute");
         }
+        count <= LIMIT
     }
 
     fn begin_again(&mut self, now: Instant) {
@@ -67,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_for_one_requester_without_limit() {
+    fn each_requester_has_a_limit() {
         let begin = Instant::now();
         let mut rate = Rate::new(begin);
         let later = begin + WINDOW / 2;

@@ -40,12 +40,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
 
 /// Returns the error for a faulty revision, of which nothing is used.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
-    let said = |f: &Finding| match (f.file.is_empty(), f.line) {
-        (true, _) => f.message.clone(),
-        (false, Some(line)) => format!("{}:{line}: {}", f.file, f.message),
-        (false, None) => format!("{}: {}", f.file, f.message),
-    };
-    let shown: Vec<String> = findings.iter().take(SHOWN).map(said).collect();
+    let shown: Vec<String> = findings.iter().take(SHOWN).map(ToString::to_string).collect();
     let more = findings.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     SourceError {
@@ -61,7 +56,7 @@ mod tests {
     use api::Host;
 
     #[test]
-    fn an_entry_knows_where_it_stands() {
+    fn an_entry_has_its_location_and_last_change() {
         let host = |name: &str, address: &str| Host { name: name.into(), address: address.into(), ..Host::default() };
         let at = |host, line| hosts::Entry { host, file: "a.yaml".into(), line };
         let commit = |id: &str| Commit { id: id.into(), ..Commit::default() };
@@ -79,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_reported_by_file_and_line() {
+    fn findings_are_reported_by_file_and_line() {
         let finding = |file: &str, line, message: &str| Finding { file: file.into(), line, message: message.into() };
         let one = refused("r", &[finding("a.yaml", Some(3), "no address")]);
         assert_eq!(one.message, "r is not used: a.yaml:3: no address");

@@ -10,11 +10,17 @@ pub(crate) mod hostname_probe;
 use std::sync::Arc;
 
 use crate::context::Context;
+use api::Reason;
 use flux::Flux;
 use git::GitSources;
 use hostname_probe::HostnameProbe;
 use parking_lot::{Mutex, MutexGuard};
-use wnp_core::inventory::ownership::HostOwners;
+use wnp_core::inventory::{SourceError, ownership::HostOwners};
+
+/// Returns an error that may disappear without a change by a user.
+fn temporary(reason: Reason, message: String) -> SourceError {
+    SourceError { reason, message, stalls: false }
+}
 
 /// Sources of hosts that are read continuously, with the state of their lists.
 pub(crate) struct Sources {

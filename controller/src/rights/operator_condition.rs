@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_waits_for_hosts_that_are_being_changed() {
+    fn an_upgrade_waits_while_hosts_are_changed() {
         let failures = |next: Value| json!({"failures": {"count": 1, "lastReason": "X", "lastMessage": "", "nextRetryTime": next}});
         for (about, grant, status, expected) in [
             ("joins", "Provision", json!({}), Some("1 joining")),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conditions_of_others_stay() {
+    fn conditions_of_other_clients_are_kept() {
         let now: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
         let busy = DesiredCondition { status: "False", reason: Reason::Progressing, message: "a".into() };
         let other = json!({"type": "Other", "status": "True"});
@@ -268,18 +268,12 @@ mod tests {
         let free = merged(Some(&json!(more)), &DesiredCondition { status: "True", ..busy }, later).unwrap();
         assert_eq!((free.len(), &free[1]["lastTransitionTime"]), (2, &json!("2027-01-02T00:00:00Z")));
         assert_eq!(free[1]["message"], "a");
-        assert_eq!(
-            merged(
-                Some(&json!(free)),
-                &DesiredCondition { status: "True", reason: HOSTS_CHANGE, message: "a".into() },
-                now
-            ),
-            None
-        );
+        let same = DesiredCondition { status: "True", reason: HOSTS_CHANGE, message: "a".into() };
+        assert_eq!(merged(Some(&json!(free)), &same, now), None);
     }
 
     #[test]
-    fn a_leader_that_cannot_work_takes_back_what_it_said_and_nothing_else() {
+    fn a_leader_that_cannot_work_withdraws_only_its_own_condition() {
         let upgradeable =
             |status: &str, reason: &str| json!({"type": "Upgradeable", "status": status, "reason": reason});
         let other = json!({"type": "Other", "status": "False", "reason": "Progressing"});
@@ -301,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_condition_is_replaced_only_as_it_was_read() {
+    async fn a_condition_is_written_only_to_the_version_that_was_read() {
         let path = "/apis/operators.coreos.com/v2/namespaces/ns/operatorconditions/op.v1";
         let api_server = FakeApi::new();
         let object = json!({"apiVersion": "operators.coreos.com/v2", "kind": "OperatorCondition",

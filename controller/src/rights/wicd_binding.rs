@@ -5,7 +5,7 @@
 //! begins on a host that needs one, and every pool reports the problem.
 
 use api::Reason;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     StreamExt as _,
@@ -51,7 +51,7 @@ struct Watched {
     shipped: Vec<Shipped>,
     /// Policies on which no rights depend.
     others: Vec<Shipped>,
-    seen: BTreeMap<String, ObservedGuard>,
+    seen: Vec<ObservedGuard>,
     grant: Observed<ClusterRoleBinding>,
 }
 
@@ -60,66 +60,60 @@ impl Watched {
     fn new(namespace: &str, user: &str) -> Self {
         let (shipped, others) = (wicd_policy::shipped(namespace), wicd_policy::others(namespace, user));
         let unread =
-            |name: &String| Guard { name: name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
-        let seen = shipped.iter().chain(&others).map(|g| (g.name.clone(), unread(&g.name))).collect();
+            |g: &Shipped| Guard { name: g.name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
+        let seen = shipped.iter().chain(&others).map(unread).collect();
         Self { shipped, others, seen, grant: Observed::NotRead }
     }
 
     fn note(&mut self, change: Change) {
-        match change {
-            Change::Policy(name, policy) => {
-                if let Some(seen) = self.seen.get_mut(&name) {
-                    seen.policy = policy;
-                }
-            }
-            Change::Binding(name, binding) => {
-                if let Some(seen) = self.seen.get_mut(&name) {
-                    seen.binding = binding;
-                }
-            }
-            Change::Grant(grant) => self.grant = grant,
+        let name = match &change {
+            Change::Policy(name, _) | Change::Binding(name, _) => name.as_str(),
+            Change::Grant(_) => "",
+        };
+        let seen = self.seen.iter_mut().find(|seen| seen.name == name);
+        match (change, seen) {
+            (Change::Policy(_, policy), Some(seen)) => seen.policy = policy,
+            (Change::Binding(_, binding), Some(seen)) => seen.binding = binding,
+            (Change::Grant(grant), _) => self.grant = grant,
+            (Change::Policy(..) | Change::Binding(..), None) => {}
         }
     }
 
     fn is_read(&self) -> bool {
         self.grant != Observed::NotRead
-            && self.seen.values().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
+            && self.seen.iter().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
     }
 
     /// Returns the reason why wicd must have no rights, if there is one.
     fn fault(&self) -> Option<RightsProblem> {
-        let seen: Vec<ObservedGuard> = self.seen.values().cloned().collect();
-        wicd_policy::fault(&self.shipped, &seen).map(|fault| RightsProblem::policy(&fault))
+        wicd_policy::fault(&self.shipped, &self.seen).map(|fault| RightsProblem::policy(&fault))
     }
 
     /// Returns each policy with its fault.
-    fn faults(&self) -> Vec<(&str, Option<PolicyFault>)> {
-        let seen: Vec<ObservedGuard> = self.seen.values().cloned().collect();
-        let all = self.shipped.iter().chain(&self.others);
-        all.map(|guard| (guard.name.as_str(), wicd_policy::fault_of(guard, &seen))).collect()
+    fn faults(&self) -> impl Iterator<Item = (&str, Option<PolicyFault>)> {
+        self.all().map(|guard| (guard.name.as_str(), wicd_policy::fault_of(guard, &self.seen)))
     }
 
     /// Returns the faults of the policies on which no rights depend.
     fn others_fault(&self) -> Option<String> {
-        let seen: Vec<ObservedGuard> = self.seen.values().cloned().collect();
-        let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &seen));
+        let faults = self.others.iter().filter_map(|guard| wicd_policy::fault_of(guard, &self.seen));
         let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
         (!faults.is_empty()).then(|| format!("{}; {}", faults.join("; "), wicd_policy::REMEDY))
     }
 
     /// Returns the policy binding that owns the ClusterRoleBinding: its deletion ends the rights even if no operator runs.
     fn owner(&self) -> Option<&ValidatingAdmissionPolicyBinding> {
-        self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
+        self.seen.iter().find(|seen| seen.name == wicd_rbac::OWNER_POLICY)?.binding.object()
     }
 
     /// Returns all policies.
-    fn all(&self) -> Vec<Shipped> {
-        self.shipped.iter().chain(&self.others).cloned().collect()
+    fn all(&self) -> impl Iterator<Item = &Shipped> {
+        self.shipped.iter().chain(&self.others)
     }
 
     /// Returns the time of the last write to the policies on which the rights depend.
     fn written(&self) -> Option<jiff::Timestamp> {
-        let seen = || self.shipped.iter().filter_map(|guard| self.seen.get(&guard.name));
+        let seen = || self.seen.iter().filter(|seen| self.shipped.iter().any(|guard| guard.name == seen.name));
         let policies = seen().filter_map(|s| s.policy.object()).map(last_write);
         let bindings = seen().filter_map(|s| s.binding.object()).map(last_write);
         policies.chain(bindings).flatten().max()
@@ -185,7 +179,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     };
     let mut watched = Watched::new(&args.namespace, &user);
     let grants = object(&cx.cluster.client, wicd_rbac::BINDING).map(Change::Grant).boxed();
-    let mut changes = stream::select(grants, changes(&cx.cluster.client, &watched.all()));
+    let mut changes = stream::select(grants, changes(&cx.cluster.client, watched.all()));
     let mut again: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -286,9 +280,9 @@ async fn apply(cx: &Base, owner: Option<&ValidatingAdmissionPolicyBinding>) -> R
 }
 
 /// Streams the changes of the policies and their bindings. Each is watched by name, because the operator has no right to others.
-fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
+fn changes<'a>(client: &Client, guards: impl Iterator<Item = &'a Shipped>) -> BoxStream<'static, Change> {
     let mut all: Vec<BoxStream<'static, Change>> = Vec::new();
-    for Guard { name, .. } in shipped {
+    for Guard { name, .. } in guards {
         let (of_policy, of_binding) = (name.clone(), name.clone());
         all.push(object(client, name).map(move |seen| Change::Policy(of_policy.clone(), seen)).boxed());
         all.push(object(client, name).map(move |seen| Change::Binding(of_binding.clone(), seen)).boxed());

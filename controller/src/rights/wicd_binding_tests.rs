@@ -14,7 +14,7 @@ fn owner(uid: &str) -> ValidatingAdmissionPolicyBinding {
 }
 
 #[test]
-fn the_rights_are_there_only_with_the_policies() {
+fn the_binding_exists_only_while_the_policies_are_in_force() {
     let (one, two) = (owner("1"), owner("2"));
     let granted = wicd_rbac::binding(&one);
     let with = |change: &dyn Fn(&mut ClusterRoleBinding)| {
@@ -42,7 +42,7 @@ fn the_rights_are_there_only_with_the_policies() {
 }
 
 #[test]
-fn a_new_policy_is_given_time_and_an_old_one_none() {
+fn only_a_new_policy_needs_time_to_settle() {
     let at = |second| Timestamp::from_second(second).unwrap();
     for (name, written, now, expected) in [
         ("just now", Some(at(100)), at(100), 5),

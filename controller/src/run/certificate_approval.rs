@@ -116,13 +116,14 @@ async fn wake_pools(cx: &Base) {
 mod tests {
     use super::*;
     use crate::{
-        caches::wicd_policy::PolicyFault,
+        caches::wicd_policy::{Deviation, PolicyFault},
         csr::{Kind, Verdict},
     };
 
     #[test]
     fn beside_another_operator_only_right_requests_of_own_nodes_are_decided() {
-        let problem = || Some(RightsProblem::policy(&PolicyFault::Missing { kind: "x", name: "x".into() }));
+        let fault = PolicyFault { kind: "x", name: "x".into(), deviation: Deviation::Missing };
+        let problem = || Some(RightsProblem::policy(&fault));
         let approval = Verdict::Approve;
         let denial = || Verdict::Deny { reason: api::Reason::UnknownHost, message: "x".into() };
         let waits = |verdict: Verdict| matches!(verdict, Verdict::Wait { .. });

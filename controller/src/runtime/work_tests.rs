@@ -93,7 +93,7 @@ fn readers() -> Vec<Reader> {
         ("hosts in a ConfigMap", |text| {
             drop(gitops::hosts::windows_instances(&[("10.0.0.1".to_owned(), text.as_bytes().to_vec())].into()));
         }),
-        ("image-mirrors", |text| drop(crate::cluster::readers::mirror_text(text))),
+        ("image-mirrors", |text| drop(crate::cluster::images::mirror_lists(text))),
         ("pools of a file", |text| crate::commands::plan::read_pools(text)),
         ("pull-secret", |text| drop(wnp_core::render::PullSecret::parse(text.as_bytes(), "1"))),
         ("known_hosts", |text| {

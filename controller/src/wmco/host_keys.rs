@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_entry_does_not_lock_a_new_machine_out_and_a_damaged_one_is_an_error() {
+    fn an_entry_from_before_the_machine_is_ignored_and_a_damaged_one_is_an_error() {
         let machine: Option<Timestamp> = Some("2026-02-01T00:00:00Z".parse().unwrap());
         for (address, since, expected) in [
             ("WIN-1.example.com.", None, Ok(true)),

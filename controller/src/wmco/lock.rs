@@ -280,8 +280,9 @@ mod tests {
     const LOCK_PATH: &str = "/api/v1/namespaces/ns/configmaps/windows-machine-config-operator-lock";
     const POD_PATH: &str = "/api/v1/namespaces/ns/pods?fieldSelector=metadata.name=wmco-1";
 
-    fn lock(owners: &Value) -> Value {
-        lock_in("ns", owners)
+    /// Returns the owner of a lock of WMCO.
+    fn owned() -> Value {
+        json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}])
     }
 
     fn lock_in(namespace: &str, owners: &Value) -> Value {
@@ -306,7 +307,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lock_counts_while_its_pod_may_work() {
-        let owned = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
+        let owned = owned();
         let by_other = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "wmco-1", "uid": "1"}]);
         let theirs = json!({"name": "windows-machine-config-operator"});
         let ours = json!({"app.kubernetes.io/name": "windows-node-pools"});
@@ -325,7 +326,7 @@ mod tests {
             ("a lock that names one of us", &owned, Some(pod("1", "Running", &ours)), false),
         ] {
             let api = FakeApi::new();
-            api.on("GET", LOCK_PATH, 200, lock(owners));
+            api.on("GET", LOCK_PATH, 200, lock_in("ns", owners));
             api.on("GET", POD_PATH, 200, pods(pod.as_slice()));
             api.fail("GET", &of_its_own().0, 404, "NotFound", "there is no such namespace", Value::Null);
             let found = holder(&api.client(), "ns").await.unwrap();
@@ -335,8 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_seen_in_its_own_namespace_from_another() {
-        let owned = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
+    async fn wmco_in_its_own_namespace_is_detected() {
         let (own_lock, own_pods) = of_its_own();
         let on = |group: &str| json!([{"name": group, "versions": []}]);
         for (about, code, groups, expected) in [
@@ -347,7 +347,7 @@ mod tests {
         ] {
             let api = FakeApi::new();
             api.fail("GET", LOCK_PATH, 404, "NotFound", "there is none", Value::Null);
-            api.on("GET", &own_lock, code, lock_in(DEFAULT_NAMESPACE, &owned));
+            api.on("GET", &own_lock, code, lock_in(DEFAULT_NAMESPACE, &owned()));
             api.on("GET", &own_pods, 200, pods(&[pod("1", "Running", &json!({}))]));
             api.on("GET", "/apis", 200, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}));
             let found = holder(&api.client(), "ns").await;
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_replaced_counts_until_the_next_one_has_the_lock() {
+    fn a_replaced_pod_counts_until_the_next_one_has_the_lock() {
         let begin = Instant::now();
         let holder = |pod: &str| Holder { lock: ConfigMap::default(), pod: pod.into() };
         let replaced = [
@@ -392,16 +392,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_not_taken_for_nothing() {
+    async fn unreadable_pods_do_not_count_as_missing() {
         let api = FakeApi::new();
-        let owned = json!([{"apiVersion": "v1", "kind": "Pod", "name": "wmco-1", "uid": "1"}]);
-        api.on("GET", LOCK_PATH, 200, lock(&owned));
+        api.on("GET", LOCK_PATH, 200, lock_in("ns", &owned()));
         api.on("GET", POD_PATH, 403, json!({"code": 403, "reason": "Forbidden", "message": "no"}));
         assert!(holder(&api.client(), "ns").await.is_err());
     }
 
     #[tokio::test]
-    async fn nothing_begins_before_it_is_known_and_an_outage_changes_nothing() {
+    async fn nothing_begins_before_the_presence_is_known_and_an_outage_does_not_change_it() {
         let api = FakeApi::new();
         let (other, metrics) = (OtherOperator::unknown(), Metrics::default());
         let events = Events::new(api.client(), "test");

@@ -128,7 +128,7 @@ mod tests {
     const PEM: &[u8] = b"-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
 
     #[test]
-    fn what_is_written_is_read() {
+    fn annotations_round_trip() {
         for name in ["Administrator", r"FACTORY\svc-nodes", "Übung 7", "", &"a".repeat(1000)] {
             let annotation = encrypt_username(name, PEM).unwrap();
             assert!(!annotation.contains(['\n', '-']), "{annotation}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn both_encodings_of_the_other_operator_are_read() {
+    fn both_encodings_of_wmco_are_read() {
         assert_eq!(decrypt_username(BY_GO, KEY).as_deref(), Ok("Administrator"));
         assert_eq!(decrypt_username(BY_GO_WITH_PEM, PEM).as_deref(), Ok(r"FACTORY\svc-nodes"));
         let block = BY_GO.replace(NEWLINE, "\n");
@@ -148,21 +148,21 @@ mod tests {
     }
 
     #[test]
-    fn what_gnupg_writes_is_read() {
+    fn messages_of_gnupg_are_read() {
         // gpg 2.2 --symmetric --cipher-algo AES128 --s2k-digest-algo SHA256 --compress-algo none --armor
         let by_gnupg = "jA0EBwMItItHpozwoKRg0j4BkIGQHrP0ZNLcOQxWyogdK6YncXqJWhNGU2Oazm27<wmcoMarker>ObpTw5v9PnYBrSpPDji0zixN/LzI20kBkt2vpyQNUA==<wmcoMarker>=Y7a4";
         assert_eq!(decrypt_username(by_gnupg, KEY).as_deref(), Ok("Administrator"));
     }
 
     #[test]
-    fn another_key_reads_nothing() {
+    fn another_key_is_refused() {
         for key in [&b"secret kex"[..], b"", b"secret key\n", PEM] {
             assert_eq!(decrypt_username(BY_GO, key), Err(UsernameError::WrongKey));
         }
     }
 
     #[test]
-    fn costly_and_strange_messages_are_refused_before_any_key_is_derived() {
+    fn expensive_and_malformed_messages_are_refused_before_a_key_is_derived() {
         let password = Password::from(KEY);
         let argon2 = StringToKey::new_argon2(OsRng, 1, 1, 3);
         for (what, s2k, how_many) in [
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_tell_no_secret() {
+    fn errors_contain_no_secret() {
         for error in [UsernameError::Encrypt, UsernameError::Malformed, UsernameError::WrongKey] {
             let text = format!("{error} {error:?}");
             assert!(!text.contains("secret key") && !text.contains("Administrator"), "{text}");
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_an_error(text in ".{0,300}", bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_text_is_an_error(text in ".{0,300}", bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(decrypt_username(&text, KEY).is_err());
             prop_assert!(decrypt_username(&BASE64_STANDARD.encode(bytes), KEY).is_err());
         }

@@ -6,7 +6,10 @@ use std::{
     str::FromStr,
 };
 
-use sha2::{Digest as _, Sha256, Sha384, Sha512};
+use ring::digest::{Algorithm, Context, SHA256, SHA384, SHA512};
+
+/// Names of the supported hash algorithms.
+const ALGORITHMS: [(&str, &Algorithm); 3] = [("sha256", &SHA256), ("sha384", &SHA384), ("sha512", &SHA512)];
 
 /// Reason why a digest cannot be checked, or does not match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,17 +25,11 @@ pub enum DigestError {
     Mismatch(Digest),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Algorithm {
-    Sha256,
-    Sha384,
-    Sha512,
-}
-
 /// Hash that the bytes of an artifact must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
-    algorithm: Algorithm,
+    name: &'static str,
+    algorithm: &'static Algorithm,
     bytes: Vec<u8>,
 }
 
@@ -41,73 +38,44 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
         let malformed = || DigestError::Malformed(text.chars().take(160).collect());
-        let (algorithm, digits) = text.split_once(':').ok_or_else(malformed)?;
-        let (algorithm, length) = match algorithm {
-            "sha256" => (Algorithm::Sha256, 32),
-            "sha384" => (Algorithm::Sha384, 48),
-            "sha512" => (Algorithm::Sha512, 64),
-            other => return Err(DigestError::Unsupported(other.chars().take(32).collect())),
-        };
-        let bytes = hex::decode(digits).ok().filter(|b| b.len() == length).ok_or_else(malformed)?;
-        Ok(Self { algorithm, bytes })
+        let (wanted, digits) = text.split_once(':').ok_or_else(malformed)?;
+        let unsupported = || DigestError::Unsupported(wanted.chars().take(32).collect());
+        let (name, algorithm) = ALGORITHMS.into_iter().find(|(name, _)| *name == wanted).ok_or_else(unsupported)?;
+        let is_whole = |bytes: &Vec<u8>| bytes.len() == algorithm.output_len();
+        let bytes = hex::decode(digits).ok().filter(is_whole).ok_or_else(malformed)?;
+        Ok(Self { name, algorithm, bytes })
     }
 }
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let algorithm = match self.algorithm {
-            Algorithm::Sha256 => "sha256",
-            Algorithm::Sha384 => "sha384",
-            Algorithm::Sha512 => "sha512",
-        };
-        write!(f, "{algorithm}:{}", hex::encode(&self.bytes))
+        write!(f, "{}:{}", self.name, hex::encode(&self.bytes))
     }
 }
 
 impl Digest {
     /// Returns a reader that fails at the end of `inner` if the bytes do not have this digest. The caller must not use bytes before the end.
     pub fn check<R: Read>(self, inner: R) -> Checked<R> {
-        let hasher = match self.algorithm {
-            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
-            Algorithm::Sha384 => Hasher::Sha384(Sha384::new()),
-            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
-        };
-        Checked { inner, hasher, digest: self }
+        Checked { inner, hash: Context::new(self.algorithm), digest: self }
     }
-}
-
-#[derive(Clone)]
-enum Hasher {
-    Sha256(Sha256),
-    Sha384(Sha384),
-    Sha512(Sha512),
 }
 
 /// Reader that verifies the digest at its end; see [`Digest::check`].
 pub struct Checked<R> {
     inner: R,
-    hasher: Hasher,
+    hash: Context,
     digest: Digest,
 }
 
 impl<R: Read> Read for Checked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        match &mut self.hasher {
-            Hasher::Sha256(hasher) => hasher.update(&buffer[..read]),
-            Hasher::Sha384(hasher) => hasher.update(&buffer[..read]),
-            Hasher::Sha512(hasher) => hasher.update(&buffer[..read]),
-        }
+        self.hash.update(&buffer[..read]);
         if read > 0 || buffer.is_empty() {
             return Ok(read);
         }
         // Callers may read again after the end.
-        let found = match self.hasher.clone() {
-            Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
-            Hasher::Sha384(hasher) => hasher.finalize().to_vec(),
-            Hasher::Sha512(hasher) => hasher.finalize().to_vec(),
-        };
-        if found == self.digest.bytes {
+        if self.hash.clone().finish().as_ref() == self.digest.bytes {
             Ok(0)
         } else {
             Err(io::Error::other(DigestError::Mismatch(self.digest.clone())))

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_means_nothing() {
+    fn white_space_around_the_parts_of_an_entry_is_ignored() {
         for value in [
             "username=core",
             "username=core\n",
@@ -112,10 +112,11 @@ mod tests {
         }
         assert_eq!(read("win-1.example.com", r"username=DOMAIN\core").as_deref(), Ok(r"DOMAIN\core"));
         assert_eq!(read("10.0.0.1", "username=Jörg").as_deref(), Ok("Jörg"));
+        assert_eq!(read("win_1.example.com", "username=Local Admin\n").as_deref(), Ok("Local Admin"));
     }
 
     #[test]
-    fn what_is_wrong_is_said_of_the_entry() {
+    fn the_fault_of_an_entry_is_named() {
         for (key, value, part) in [
             ("10.0.0.1", "", "the user name is missing"),
             ("10.0.0.1", "username=", "the user name is empty"),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_windows_takes_for_a_user_is_not_refused() {
+    fn user_names_that_windows_accepts_are_accepted() {
         let long = "a".repeat(104);
         for good in [
             "Administrator",
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn user_names_that_are_hardly_meant() {
+    fn a_user_name_that_is_probably_a_mistake_is_reported() {
         for (username, part) in [
             ("Administrator # the admin", Some("no comment")),
             ("'Administrator'", Some("the quotes are part")),
@@ -198,12 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_an_underscore_is_an_address() {
-        assert_eq!(read("win_1.example.com", "username=Local Admin\n").as_deref(), Ok("Local Admin"));
-    }
-
-    #[test]
-    fn one_bad_entry_stops_only_itself() {
+    fn a_faulty_entry_does_not_affect_the_others() {
         let data = [("10.0.0.2", "username=b"), ("10.0.0.1", "x"), ("win-1", "username=a")];
         let (hosts, bad) = windows_instances(&data.map(|(k, v)| (k.into(), v.into())).into());
         assert_eq!(hosts, [("10.0.0.2".into(), "b".into()), ("win-1".into(), "a".into())]);
@@ -222,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn users_are_taken_by_the_rules_of_windows(text in "[a-c. \\[\\]\"/:@é\t\u{7f}\u{8b}-]{0,8}", domain in "[A-Z0-9.-]{1,8}") {
+        fn user_names_follow_the_rules_of_windows(text in "[a-c. \\[\\]\"/:@é\t\u{7f}\u{8b}-]{0,8}", domain in "[A-Z0-9.-]{1,8}") {
             prop_assert_eq!(is_username(&text), by_the_rules(&text));
             prop_assert_eq!(is_username(&format!("{domain}\\{text}")), by_the_rules(&text));
         }

@@ -214,10 +214,8 @@ impl Rules {
             }
             (Kind::Scalar { text, .. }, ["integer"]) => {
                 let number = text.parse::<i64>().ok().filter(|_| node.meaning() == Some(Meaning::Int));
-                let (min, max) = (
-                    number_of(schema, "minimum").unwrap_or(i64::MIN),
-                    number_of(schema, "maximum").unwrap_or(i64::MAX),
-                );
+                let min = number_of(schema, "minimum").unwrap_or(i64::MIN);
+                let max = number_of(schema, "maximum").unwrap_or(i64::MAX);
                 let digits = text.trim_start_matches('0');
                 if number.is_some() && !digits.is_empty() && digits != text {
                     wrong(format!(
@@ -256,8 +254,7 @@ impl Rules {
         let known = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let others = schema.get("additionalProperties").filter(|s| s.is_object());
         let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-        let required: Vec<&str> =
-            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
         if let Some(most) = number_of(schema, "maxProperties")
             && count(members.len()) > most
         {
@@ -277,7 +274,7 @@ impl Rules {
                 }
             }
         }
-        for key in required {
+        for key in required.filter_map(Value::as_str) {
             if node.get(key).is_none() {
                 let about = if path.is_empty() { "a host".to_owned() } else { field(path) };
                 faults.push((node.line, format!("{about} needs {}: add it", field(key))));
@@ -346,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pattern_compiles_and_says_how_to_mend() {
+    fn each_pattern_compiles_and_has_a_remedy() {
         assert!(RULES.patterns.len() >= 4, "{:?}", RULES.patterns.keys());
         assert!(RULES.patterns.values().all(Option::is_some), "{:?}", RULES.patterns);
         let properties = RULES.host["properties"].as_object().unwrap();
@@ -367,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn near_words() {
+    fn a_similar_word_is_proposed() {
         let known = ["address", "name", "hostKey", "port"];
         for (word, said) in [
             ("adress", ", did you mean `address`?"),

@@ -66,7 +66,7 @@ taints:
 }
 
 #[test]
-fn other_manifests_are_left_alone() {
+fn other_manifests_are_ignored() {
     let others = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a.conf: 'b=c'}\n---\nkind: Kustomization\n---\nkind: WindowsNodePool\napiVersion: windowsmachineconfig.openshift.io/v1alpha1\n";
     let files = [file("other.yaml", others), file("a.yaml", "name: a\naddress: a\n")];
     assert_eq!(names(&files), ["a.yaml:1 a a"]);
@@ -81,7 +81,7 @@ fn other_manifests_are_left_alone() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
+fn each_fault_is_reported_with_its_line_and_the_remedy() {
     let bad_api = HEAD.replace("v1alpha1", "v1") + "hosts: []\n";
     let extra = format!("{HEAD}hosts: []\nhost: []\n");
     let none = HEAD.to_owned();
@@ -170,7 +170,7 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
 }
 
 #[test]
-fn everything_wrong_is_said_and_in_order() {
+fn all_faults_are_reported_in_the_order_of_files_and_lines() {
     let files = [
         file("b.yaml", "- name: A\n  address: a\n- name: b\n"),
         file("a.yaml", "x: y\n"),
@@ -200,7 +200,7 @@ fn the_examples_are_read() {
 }
 
 #[test]
-fn thousands_of_hosts_are_read_in_one_go() {
+fn thousands_of_hosts_are_read() {
     let host = |i| format!("- name: win-{i}\n  address: 10.0.{}.{}\n", i / 256, i % 256);
     let text = (0..5000).map(host).collect::<Vec<_>>().concat();
     let entries = read(&[file("a.yaml", &text)]).unwrap();
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_what_the_api_would_take(name in "[-a-zA-Z0-9._]{0,70}", address in "[-a-f0-9.:]{0,20}", port in -1..70_000_i32) {
+    fn accepted_hosts_are_valid_for_the_api(name in "[-a-zA-Z0-9._]{0,70}", address in "[-a-f0-9.:]{0,20}", port in -1..70_000_i32) {
         let text = format!("- name: '{name}'\n  address: '{address}'\n  port: {port}\n");
         if let Ok(entries) = read(&[file("a.yaml", &text)]) {
             let host = &entries[0].host;

@@ -1,6 +1,5 @@
 //! Credentials of a repository, from a Secret.
 
-use api::Reason;
 use std::{collections::BTreeMap, fmt};
 
 use reqwest::Url;
@@ -41,13 +40,6 @@ pub enum AccessError {
         /// Fault of the value, and the remedy.
         problem: &'static str,
     },
-}
-
-impl AccessError {
-    /// Returns the stable reason for conditions and metrics.
-    pub fn reason(&self) -> Reason {
-        Reason::CredentialsUnavailable
-    }
 }
 
 /// Credentials. Empty credentials mean anonymous access, with the certificates that the system trusts.
@@ -124,22 +116,17 @@ fn ssh(data: &Data) -> Result<Access, AccessError> {
 }
 
 fn https(data: &Data) -> Result<Access, AccessError> {
-    let (username, password) = pair(data, "username", "password")?;
+    let (username, password) = log_in(data)?.unzip();
     let bearer = line(data, "bearerToken")?;
     if username.is_some() && bearer.is_some() {
         return Err(AccessError::Ambiguous { one: "username", other: "bearerToken" });
     }
-    let client_certificate = match (bytes(data, "tls.crt"), bytes(data, "tls.key")) {
-        (Some(certificate), Some(key)) => Some((certificate, Zeroizing::new(key))),
-        (None, None) => None,
-        (Some(_), None) => return Err(AccessError::Incomplete { has: "tls.crt", lacks: "tls.key" }),
-        (None, Some(_)) => return Err(AccessError::Incomplete { has: "tls.key", lacks: "tls.crt" }),
-    };
+    let client_certificate = pair(("tls.crt", bytes(data, "tls.crt")), ("tls.key", bytes(data, "tls.key")))?;
     Ok(Access {
-        username: username.map(|name| name.to_string()),
+        username,
         password,
         bearer,
-        client_certificate,
+        client_certificate: client_certificate.map(|(certificate, key)| (certificate, Zeroizing::new(key))),
         authority: bytes(data, "ca.crt"),
         ..Access::default()
     })
@@ -162,8 +149,7 @@ impl Proxy {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(unusable("it has a user name: move it to username and password"));
         }
-        let (username, password) = pair(data, "username", "password")?;
-        let username = username.map(|name| name.to_string());
+        let (username, password) = log_in(data)?.unzip();
         Ok(Self { address: address.to_string(), username, password, except: None })
     }
 
@@ -188,11 +174,21 @@ impl Proxy {
 
 type Text = Zeroizing<String>;
 
-fn pair(data: &Data, one: &'static str, other: &'static str) -> Result<(Option<Text>, Option<Text>), AccessError> {
-    match (line(data, one)?, line(data, other)?) {
+/// Returns the user name and the password.
+fn log_in(data: &Data) -> Result<Option<(String, Text)>, AccessError> {
+    let found = pair(("username", line(data, "username")?), ("password", line(data, "password")?))?;
+    Ok(found.map(|(username, password)| (username.to_string(), password)))
+}
+
+/// Returns the values of two keys that belong together, each of which has its name beside it.
+fn pair<T>(
+    (one, value): (&'static str, Option<T>),
+    (other, value_of_other): (&'static str, Option<T>),
+) -> Result<Option<(T, T)>, AccessError> {
+    match (value, value_of_other) {
         (Some(_), None) => Err(AccessError::Incomplete { has: one, lacks: other }),
         (None, Some(_)) => Err(AccessError::Incomplete { has: other, lacks: one }),
-        both => Ok(both),
+        (value, value_of_other) => Ok(value.zip(value_of_other)),
     }
 }
 
@@ -223,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_key_of_a_secret_is_named() {
         let (https, ssh) = ("https://example.com/a", "ssh://example.com/a");
         type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str);
         let cases: &[Case] = &[
@@ -244,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_taken() {
+    fn the_keys_of_a_secret_are_read() {
         let access = Access::from_secret("https://h/a", &data(&[])).unwrap();
         assert!(access.username.is_none() && access.bearer.is_none() && access.authority.is_none());
         let access = Access::from_secret(
@@ -264,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies() {
+    fn proxies_of_a_secret() {
         let cases: &[(&[(&str, &str)], &str)] = &[
             (&[], "needs address"),
             (&[("address", "proxy:3128")], "address cannot be used"),
@@ -281,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_of_the_program() {
+    fn proxies_of_the_operator() {
         for (https, expected) in [
             ("http://proxy:3128", Ok(Some("http://proxy:3128"))),
             ("https://me:secret@proxy:3128", Ok(Some("https://me:secret@proxy:3128"))),
@@ -319,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn debug_output_has_no_secrets() {
         let access = Access { bearer: Some(Zeroizing::new("hush".into())), ..Access::default() };
         assert!(!format!("{access:?}").contains("hush"));
     }

@@ -200,7 +200,7 @@ impl GitError {
             | Self::RevisionNotFound { .. }
             | Self::PathInvalid { .. }
             | Self::PathNotFound { .. } => Reason::SourceInvalid,
-            Self::AccessInvalid(error) => error.reason(),
+            Self::AccessInvalid(_) => Reason::CredentialsUnavailable,
             Self::KnownHosts(error) => error.reason(),
             Self::HostKeyUnknown { .. } => Reason::HostKeyUnknown,
             Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
@@ -225,33 +225,22 @@ impl GitError {
     /// Reports whether the error persists until a user acts: another fetch of the same revision fails in the same way. `false` if a
     /// change of the Secret, the network or the server can resolve the error.
     pub fn stalls(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::UrlInvalid { .. }
-            | Self::ReferenceInvalid { .. }
-            | Self::RedirectRefused { .. }
-            | Self::RepositoryTooLarge { .. }
-            | Self::InventoryTooLarge { .. }
-            | Self::PathInvalid { .. }
-            | Self::NameInvalid { .. }
-            | Self::PathNotFound { .. }
-            | Self::SymbolicLink { .. }
-            | Self::Submodule { .. }
-            | Self::LfsPointer { .. }
-            | Self::WrongObject { .. }
-            | Self::TagRenamed { .. } => true,
-            Self::AccessInvalid(_)
-            | Self::KnownHosts(_)
-            | Self::HostKeyUnknown { .. }
-            | Self::AuthenticationFailed { .. }
-            | Self::CertificateInvalid { .. }
-            | Self::RepositoryNotFound { .. }
-            | Self::Failed { .. }
-            | Self::Timeout { .. }
-            | Self::Stopped
-            | Self::RevisionNotFound { .. }
-            | Self::Damaged { .. }
-            | Self::Disk(_) => false,
-        }
+                | Self::ReferenceInvalid { .. }
+                | Self::RedirectRefused { .. }
+                | Self::RepositoryTooLarge { .. }
+                | Self::InventoryTooLarge { .. }
+                | Self::PathInvalid { .. }
+                | Self::NameInvalid { .. }
+                | Self::PathNotFound { .. }
+                | Self::SymbolicLink { .. }
+                | Self::Submodule { .. }
+                | Self::LfsPointer { .. }
+                | Self::WrongObject { .. }
+                | Self::TagRenamed { .. }
+        )
     }
 
     pub(super) fn damaged(error: &(dyn std::error::Error + 'static)) -> Self {
@@ -280,11 +269,7 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Returns the message of the innermost source of an error.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut last = error;
-    while let Some(source) = last.source() {
-        last = source;
-    }
-    last.to_string()
+    error.source().map_or_else(|| error.to_string(), innermost)
 }
 
 #[cfg(test)]
@@ -292,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_others_are_made_safe() {
+    fn messages_of_a_server_are_sanitised() {
         let cases = [
             ("  fatal: no\r\nsuch repository \n", "fatal: no  such repository"),
             ("\u{1b}[31mred\u{202e}der\u{7}", "[31mredder"),

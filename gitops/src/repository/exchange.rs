@@ -113,10 +113,10 @@ impl<'a, T: Transport> GitSession<'a, T> {
         let mut unpacking = false;
         let result = std::thread::scope(|scope| {
             let (done, waits) = mpsc::channel::<()>();
-            let (stop, interrupt) = (link.watch(), &interrupt);
+            let (is_over, interrupt) = (link.is_over(), &interrupt);
             scope.spawn(move || {
                 while matches!(waits.recv_timeout(TICK), Err(RecvTimeoutError::Timeout)) {
-                    interrupt.store(stop.is_over(), Ordering::Relaxed);
+                    interrupt.store(is_over(), Ordering::Relaxed);
                 }
             });
             let result = protocol::fetch(
@@ -151,14 +151,11 @@ impl<'a, T: Transport> GitSession<'a, T> {
             drop(done);
             result
         });
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => Err(match explain(link, &error) {
-                // The pack may build on stored objects that are missing.
-                GitError::Failed { problem, .. } if unpacking => GitError::Damaged { problem },
-                error => error,
-            }),
-        }
+        result.map(drop).map_err(|error| match explain(link, &error) {
+            // The pack may build on stored objects that are missing.
+            GitError::Failed { problem, .. } if unpacking => GitError::Damaged { problem },
+            error => error,
+        })
     }
 
     /// Ends the exchange. Errors are ignored, as no more requests follow.
@@ -169,11 +166,8 @@ impl<'a, T: Transport> GitSession<'a, T> {
 
 /// Returns the error that the link recorded, otherwise one with gix's messages.
 fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
-    if let Some(known) = link.failure() {
+    if let Some(known) = link.failure().or_else(|| link.over()) {
         return known;
-    }
-    if let Some(over) = link.over() {
-        return over;
     }
     let words = super::error::chain(error.error());
     let all: Vec<String> = error.iter_errors().map(ToString::to_string).collect();

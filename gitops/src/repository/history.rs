@@ -108,9 +108,7 @@ pub(super) fn last_changes(
             Ok(older) if older == place => {
                 pending.values_mut().filter(|p| p.since == at).for_each(|p| p.since = parent);
             }
-            Ok(None) => {
-                settle_all(&mut found, std::mem::take(&mut pending), |_| false);
-            }
+            Ok(None) => settle_all(&mut found, std::mem::take(&mut pending), |_| false),
             Ok(older @ Some(_)) => {
                 place = older;
                 reads += 1;

@@ -75,10 +75,7 @@ impl<'a> Https<'a> {
         }
         let words = super::error::chain(error);
         if words.contains("proxy auth") || words.contains("407") {
-            return GitError::AuthenticationFailed {
-                host: "the proxy".to_owned(),
-                problem: "check username and password of the proxy's Secret".to_owned(),
-            };
+            return refused_by_proxy();
         }
         // The outermost message contains the URL.
         let source = std::error::Error::source(error).map_or_else(|| "no answer".to_owned(), super::error::chain);
@@ -181,13 +178,15 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
             };
             Err(GitError::AuthenticationFailed { host, problem: format!("{problem} (HTTP {})", status.as_u16()) })
         }
-        StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(GitError::AuthenticationFailed {
-            host: "the proxy".to_owned(),
-            problem: "check username and password of the proxy's Secret".to_owned(),
-        }),
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(refused_by_proxy()),
         StatusCode::NOT_FOUND | StatusCode::GONE => Err(GitError::RepositoryNotFound { host }),
         status => Err(link.failed(format!("it answers with HTTP {status}"))),
     }
+}
+
+fn refused_by_proxy() -> GitError {
+    let problem = "check username and password of the proxy's Secret".to_owned();
+    GitError::AuthenticationFailed { host: "the proxy".to_owned(), problem }
 }
 
 /// Wraps an I/O error for gix. The link has recorded the original error.

@@ -84,9 +84,10 @@ impl<'a> Link<'a> {
         self.left().is_zero().then(|| GitError::Timeout { host: self.host.clone(), after: self.timeout })
     }
 
-    /// Returns a watch, with which another thread checks for the end of the fetch.
-    pub(super) fn watch(&self) -> Watch<'a> {
-        Watch { stop: self.stop, deadline: self.deadline }
+    /// Returns a function with which another thread checks for the end of the fetch.
+    pub(super) fn is_over(&self) -> impl Fn() -> bool + Send + use<'a> {
+        let (stop, deadline) = (self.stop, self.deadline);
+        move || stop.load(Ordering::Relaxed) || Instant::now() >= deadline
     }
 
     /// Returns the remaining time.
@@ -134,18 +135,6 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Check for the end of a fetch, for another thread.
-pub(super) struct Watch<'a> {
-    stop: &'a AtomicBool,
-    deadline: Instant,
-}
-
-impl Watch<'_> {
-    pub(super) fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || Instant::now() >= self.deadline
-    }
-}
-
 impl Drop for Link<'_> {
     fn drop(&mut self) {
         // Do not wait for a pending name look-up.
@@ -164,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_no_longer_than_the_time_limit() {
+    fn a_wait_ends_at_the_time_limit() {
         let stop = AtomicBool::new(false);
         let link = link(&stop, 50);
         assert!(link.wait(std::future::pending::<()>()).is_err());

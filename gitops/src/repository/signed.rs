@@ -107,7 +107,7 @@ mod tests {
         "tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n";
 
     #[test]
-    fn signature_of_a_commit() {
+    fn the_signature_of_a_commit_is_a_header() {
         let raw = format!(
             "{COMMIT}gpgsig -----BEGIN\n \n abc\n -----END\ngpgsig-sha256 other\n more\nencoding x\n\nhi\ngpgsig no\n more\n"
         );
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn signature_of_a_tag() {
+    fn the_signature_of_a_tag_is_the_end_of_its_message() {
         let head = "object 1\ntype commit\ntag v1\ntagger A <a@b> 1 +0000\n\nhi\n";
         let end = "-----BEGIN SSH SIGNATURE-----\nabc\n-----END SSH SIGNATURE-----\n";
         let signed = split_tag(format!("{head}{end}").as_bytes());

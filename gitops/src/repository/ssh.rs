@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
+    fn no_algorithm_is_offered_that_is_open_to_terrapin() {
         let preferred = config(&[]).preferred;
         let ciphers: Vec<&str> = preferred.cipher.iter().map(AsRef::as_ref).collect();
         assert_eq!(

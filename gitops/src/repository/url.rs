@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn https() {
+    fn https_urls_are_read() {
         for text in ["https://example.com/a/b.git", "https://example.com:8443/a", "https://[::1]/a"] {
             let Ok(Location::Https(url)) = Location::parse(text) else { panic!("{text} is not read") };
             assert_eq!(url.as_str(), text);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_places() {
+    fn ssh_urls_are_read() {
         let place = |user: &str, host: &str, port, path: &str| {
             Location::Ssh(SshLocation { user: user.into(), host: host.into(), port, path: path.into() })
         };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_says_why() {
+    fn a_url_that_cannot_be_used_is_refused() {
         let cases = [
             ("http://example.com/a", "https://"),
             ("git://example.com/a", "https://"),

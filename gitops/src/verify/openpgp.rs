@@ -13,7 +13,7 @@ use pgp::{
     types::{KeyDetails, PublicParams, Tag},
 };
 
-use super::{MIN_RSA_BITS, RejectReason, Signer, SignerKind, VerifyError};
+use super::{MIN_RSA_BITS, RejectReason, VerifyError};
 
 const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
@@ -21,19 +21,18 @@ const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
     let bad = "it is not an OpenPGP public key: add the output of `gpg --export --armor`";
     let armored = api::text::decode(bytes).ok().filter(|text| text.contains(ARMOR));
-    let keys: Result<Vec<_>, _> = match &armored {
+    let mut keys = Vec::new();
+    match &armored {
         Some(text) => {
-            let blocks = text.split(ARMOR).skip(1).map(|rest| format!("{ARMOR}{rest}"));
-            let mut keys = Vec::new();
-            for block in blocks {
-                let (found, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|_| bad.to_owned())?;
+            for rest in text.split(ARMOR).skip(1) {
+                let block = format!("{ARMOR}{rest}");
+                let (found, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|_| bad)?;
                 keys.extend(found);
             }
-            keys.into_iter().collect()
         }
-        None => SignedPublicKey::from_bytes_many(bytes).map_err(|_| bad.to_owned())?.collect(),
-    };
-    let keys = keys.map_err(|_| bad.to_owned())?;
+        None => keys.extend(SignedPublicKey::from_bytes_many(bytes).map_err(|_| bad)?),
+    }
+    let keys: Vec<_> = keys.into_iter().collect::<Result<_, _>>().map_err(|_| bad)?;
     if keys.is_empty() { Err(bad.into()) } else { Ok(keys) }
 }
 
@@ -42,7 +41,7 @@ pub(super) fn verify(
     data: &[u8],
     keys: &[SignedPublicKey],
     now: SystemTime,
-) -> Result<Signer, VerifyError> {
+) -> Result<String, VerifyError> {
     let damaged = |_| VerifyError::Malformed("it is a damaged OpenPGP signature");
     let (found, _) = DetachedSignature::from_armor_many(text).map_err(damaged)?;
     let found: Vec<_> = found.take(2).collect::<Result<_, _>>().map_err(damaged)?;
@@ -53,8 +52,7 @@ pub(super) fn verify(
         return Err(VerifyError::Malformed("it does not name its key"));
     };
     let key = keys.iter().find_map(|key| SigningKey::find(key, signature));
-    let fingerprint = key.map_or(fingerprint, |key| key.fingerprint());
-    let signer = Signer { kind: SignerKind::OpenPgp, fingerprint };
+    let signer = format!("OpenPGP {}", key.map_or(fingerprint, |key| key.fingerprint()));
     match key.ok_or(RejectReason::Unknown).and_then(|key| key.check_trust(signature, data, now)) {
         Ok(()) => Ok(signer),
         Err(doubt) => Err(VerifyError::Untrusted { signer, doubt }),

@@ -2,7 +2,7 @@
 
 use russh::keys::ssh_key::{Algorithm, HashAlg, PublicKey, SshSig, public::KeyData};
 
-use super::{MIN_RSA_BITS, RejectReason, Signer, SignerKind, VerifyError};
+use super::{MIN_RSA_BITS, RejectReason, VerifyError};
 
 /// Namespace of signatures of Git objects. Signatures for files have another namespace and are refused.
 const NAMESPACE: &str = "git";
@@ -25,14 +25,13 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
     Ok(keys)
 }
 
-pub(super) fn verify(text: &[u8], data: &[u8], keys: &[PublicKey]) -> Result<Signer, VerifyError> {
+pub(super) fn verify(text: &[u8], data: &[u8], keys: &[PublicKey]) -> Result<String, VerifyError> {
     let signature = SshSig::from_pem(text).map_err(|_| VerifyError::Malformed("it is a damaged SSH signature"))?;
     // The signature does not cover its version.
     if signature.version() != SshSig::VERSION {
         return Err(VerifyError::Malformed("it is an SSH signature of an unknown version"));
     }
-    let fingerprint = signature.public_key().fingerprint(HashAlg::Sha256).to_string();
-    let signer = Signer { kind: SignerKind::Ssh, fingerprint };
+    let signer = format!("SSH {}", signature.public_key().fingerprint(HashAlg::Sha256));
     let refuse = |doubt| Err(VerifyError::Untrusted { signer: signer.clone(), doubt });
     // From here on, use the key from the Secret, not the one in the signature.
     let Some(key) = keys.iter().find(|k| k.key_data() == signature.public_key()) else {

@@ -21,18 +21,19 @@ fn signed(signature: &str) -> Signed {
     Signed { signature: Some(fixture(signature)), data: fixture("data") }
 }
 
-fn doubt(result: Result<Signer, VerifyError>) -> Result<String, RejectReason> {
+/// Returns the signer, or the reason why it is not trusted.
+fn trusted(result: Result<String, VerifyError>) -> Result<String, RejectReason> {
     match result {
-        Ok(signer) => Ok(signer.to_string()),
+        Ok(signer) => Ok(signer),
         Err(VerifyError::Untrusted { signer, doubt }) => {
-            assert!(signer.fingerprint.len() >= 16, "{signer}");
+            assert!(signer.split(' ').next_back().is_some_and(|fingerprint| fingerprint.len() >= 16), "{signer}");
             Err(doubt)
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-const EVERYBODY: [&str; 11] = [
+const ALL_KEYS: [&str; 11] = [
     "ed25519.sshpub",
     "ecdsa.sshpub",
     "rsa.sshpub",
@@ -47,32 +48,30 @@ const EVERYBODY: [&str; 11] = [
 ];
 
 #[test]
-fn who_is_believed() {
-    let all = keys(&EVERYBODY);
-    for (signature, begins) in [
-        ("ed25519.sig", "SSH SHA256:"),
-        ("ecdsa.sig", "SSH SHA256:"),
-        ("rsa.sig", "SSH SHA256:"),
-        ("primary.pgp.sig", "OpenPGP "),
-        ("subkey.pgp.sig", "OpenPGP "),
+fn a_signature_by_a_key_of_the_secret_is_trusted() {
+    let all = keys(&ALL_KEYS);
+    for (signature, begins, length) in [
+        ("ed25519.sig", "SSH SHA256:", 54),
+        ("ecdsa.sig", "SSH SHA256:", 54),
+        ("rsa.sig", "SSH SHA256:", 54),
+        ("primary.pgp.sig", "OpenPGP ", 48),
+        ("subkey.pgp.sig", "OpenPGP ", 48),
         // The key had not expired at the time of the signature.
-        ("expired.early.pgp.sig", "OpenPGP "),
-        ("subkey-expired.early.pgp.sig", "OpenPGP "),
+        ("expired.early.pgp.sig", "OpenPGP ", 48),
+        ("subkey-expired.early.pgp.sig", "OpenPGP ", 48),
     ] {
         let by = verify(&signed(signature), &all).unwrap_or_else(|error| panic!("{signature}: {error}"));
-        assert!(by.to_string().starts_with(begins), "{signature}: {by}");
-        let length = if by.kind == SignerKind::Ssh { 50 } else { 40 };
-        assert_eq!(by.fingerprint.len(), length, "{signature}: {by}");
+        assert!(by.starts_with(begins) && by.len() == length, "{signature}: {by}");
         // Other content does not match the signature.
         let mut other = signed(signature);
         other.data[200 % 144] ^= 1;
-        assert_eq!(doubt(verify(&other, &all)), Err(RejectReason::Bad), "{signature}");
+        assert_eq!(trusted(verify(&other, &all)), Err(RejectReason::Bad), "{signature}");
     }
 }
 
 #[test]
-fn who_is_not_believed() {
-    let all = keys(&EVERYBODY);
+fn a_signature_with_a_fault_is_not_trusted() {
+    let all = keys(&ALL_KEYS);
     for (signature, why) in [
         ("namespace.sig", RejectReason::OtherUse),
         ("text.pgp.sig", RejectReason::OtherUse),
@@ -87,10 +86,10 @@ fn who_is_not_believed() {
         ("not-for-signing.pgp.sig", RejectReason::Unknown),
         ("signature-expired.pgp.sig", RejectReason::SignatureExpired),
     ] {
-        assert_eq!(doubt(verify(&signed(signature), &all)), Err(why), "{signature}");
+        assert_eq!(trusted(verify(&signed(signature), &all)), Err(why), "{signature}");
     }
-    assert_eq!(doubt(verify(&signed("ed25519.sig"), &keys(&["rsa.sshpub"]))), Err(RejectReason::Unknown));
-    assert_eq!(doubt(verify(&signed("primary.pgp.sig"), &keys(&["subkey.asc"]))), Err(RejectReason::Unknown));
+    assert_eq!(trusted(verify(&signed("ed25519.sig"), &keys(&["rsa.sshpub"]))), Err(RejectReason::Unknown));
+    assert_eq!(trusted(verify(&signed("primary.pgp.sig"), &keys(&["subkey.asc"]))), Err(RejectReason::Unknown));
     // The signature was valid on the day when it was made.
     let then = SystemTime::UNIX_EPOCH + Duration::from_hours(490_920 + 20);
     let keys = keys(&["primary.asc"]);
@@ -99,9 +98,9 @@ fn who_is_not_believed() {
 
 /// Keys with another purpose, and subkeys that are copied to another owner's certificate, are not trusted.
 #[test]
-fn a_key_signs_only_if_its_owner_says_so() {
+fn a_key_is_trusted_only_if_its_owner_allows_it_to_sign() {
     assert_eq!(
-        doubt(verify(&signed("not-for-signing.pgp.sig"), &keys(&["not-for-signing.asc"]))),
+        trusted(verify(&signed("not-for-signing.pgp.sig"), &keys(&["not-for-signing.asc"]))),
         Err(RejectReason::NotForSigning)
     );
     let mut keys = keys(&["subkey.asc", "primary.asc"]);
@@ -109,11 +108,11 @@ fn a_key_signs_only_if_its_owner_says_so() {
     let thief = keys.openpgp.iter_mut().find(|k| k.public_subkeys.is_empty()).unwrap();
     thief.public_subkeys = stolen;
     let thief = Keys { ssh: Vec::new(), openpgp: vec![thief.clone()] };
-    assert_eq!(doubt(verify(&signed("subkey.pgp.sig"), &thief)), Err(RejectReason::NotForSigning));
+    assert_eq!(trusted(verify(&signed("subkey.pgp.sig"), &thief)), Err(RejectReason::NotForSigning));
 }
 
 #[test]
-fn weak_ssh_signatures() {
+fn a_weak_ssh_signature_is_not_trusted() {
     let good = SshSig::from_pem(fixture("rsa.sig")).unwrap();
     let again = |algorithm, key| {
         let signature = Signature::new(algorithm, good.signature_bytes()).unwrap();
@@ -121,14 +120,14 @@ fn weak_ssh_signatures() {
         Signed { signature: Some(made.to_pem(LineEnding::LF).unwrap().into()), data: fixture("data") }
     };
     let sha1 = again(Algorithm::Rsa { hash: None }, good.public_key().clone());
-    assert_eq!(doubt(verify(&sha1, &keys(&["rsa.sshpub"]))), Err(RejectReason::WeakHash));
+    assert_eq!(trusted(verify(&sha1, &keys(&["rsa.sshpub"]))), Err(RejectReason::WeakHash));
     let tiny = keys(&["tiny.sshpub"]);
     let by_tiny = again(Algorithm::Rsa { hash: Some(HashAlg::Sha512) }, tiny.ssh[0].key_data().clone());
-    assert_eq!(doubt(verify(&by_tiny, &tiny)), Err(RejectReason::WeakKey));
+    assert_eq!(trusted(verify(&by_tiny, &tiny)), Err(RejectReason::WeakKey));
 }
 
 #[test]
-fn what_is_no_signature() {
+fn a_text_that_is_no_signature_is_refused() {
     let keys = keys(&["ed25519.sshpub", "primary.asc"]);
     let cut = |name: &str, at: usize| fixture(name)[..at].to_vec();
     let twice = [fixture("primary.pgp.sig"), fixture("primary.pgp.sig")].concat();
@@ -145,14 +144,13 @@ fn what_is_no_signature() {
     ] {
         let error = verify(&Signed { signature, data: fixture("data") }, &keys).unwrap_err();
         assert!(error.to_string().contains(part), "{part}: {error}");
-        assert_eq!(error.reason(), "VerificationError");
     }
     // Text after the armor is ignored.
     assert!(verify(&Signed { signature: Some(twice), data: fixture("data") }, &keys).is_ok());
 }
 
 #[test]
-fn secrets() {
+fn keys_of_a_secret() {
     let read = |entries: &[(&str, Vec<u8>)]| {
         Keys::from_secret(&entries.iter().map(|(k, v)| ((*k).into(), v.clone())).collect())
     };
@@ -200,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn flipped_bits_are_never_believed(at in 0..200_usize, bit in 0..8_u8) {
+    fn a_signature_with_a_flipped_bit_is_refused(at in 0..200_usize, bit in 0..8_u8) {
         use base64::{Engine as _, prelude::BASE64_STANDARD};
         let keys = keys(&["ed25519.sshpub"]);
         let text = String::from_utf8(fixture("ed25519.sig")).unwrap();

@@ -9,7 +9,7 @@ use gitops::{
 };
 use tempfile::TempDir;
 
-use crate::server::Server;
+use crate::{origin::Origin, server::Server};
 
 pub(crate) struct Client {
     pub dir: TempDir,
@@ -49,6 +49,14 @@ impl Client {
         let files = self.repository.files(commit, path, &self.request.limits)?;
         Ok(files.into_iter().map(|file| (file.path, String::from_utf8(file.bytes).unwrap())).collect())
     }
+}
+
+/// Returns a repository with one commit, its server, and a client that trusts the server.
+pub(crate) fn served() -> (Origin, Server, Client) {
+    let origin = Origin::new();
+    let server = Server::new(origin.root());
+    let client = Client::of(&server);
+    (origin, server, client)
 }
 
 pub(crate) fn believing(server: &Server) -> Access {

@@ -2,14 +2,17 @@
 
 use gitops::{File, hosts::Entry};
 
-use crate::{fetch::Client, origin::Origin, server::Server};
+use crate::{
+    fetch::{Client, served},
+    origin::Origin,
+    server::Server,
+};
 
 #[test]
-fn what_follows_what() {
-    let origin = Origin::new();
+fn a_commit_follows_its_ancestors_only() {
+    let (origin, _server, client) = served();
+    let client = client.branch("main");
     let first = origin.head();
-    let server = Server::new(origin.root());
-    let client = Client::of(&server).branch("main");
     client.fetch().unwrap();
     let second = origin.commit("hosts.yaml", "a: 2\n", "Second");
     client.fetch().unwrap();
@@ -25,11 +28,10 @@ fn what_follows_what() {
 }
 
 #[test]
-fn a_branch_that_went_far_ahead() {
-    let origin = Origin::new();
+fn a_branch_is_followed_over_many_commits() {
+    let (origin, server, client) = served();
+    let client = client.branch("main");
     origin.more(60, "a");
-    let server = Server::new(origin.root());
-    let client = Client::of(&server).branch("main");
     let old = client.fetch().unwrap().commit;
     origin.more(80, "b");
     let new = client.fetch().unwrap().commit;
@@ -41,10 +43,9 @@ fn a_branch_that_went_far_ahead() {
 }
 
 #[test]
-fn many_fetches_do_not_pile_up() {
-    let origin = Origin::new();
-    let server = Server::new(origin.root());
-    let client = Client::of(&server).branch("main");
+fn many_fetches_leave_few_packs() {
+    let (origin, _server, client) = served();
+    let client = client.branch("main");
     let mut before = client.fetch().unwrap().commit;
     for n in 0..55 {
         origin.commit("hosts.yaml", format!("a: {n}\n"), "Again");
@@ -71,7 +72,7 @@ fn read(files: &[File]) -> Option<Vec<Entry>> {
 }
 
 #[test]
-fn who_changed_which_entry() {
+fn the_last_change_of_each_entry_is_found() {
     let origin = Origin::empty(&[]);
     let first = origin.commit("hosts/a.yaml", "one 10.0.0.1\ntwo 10.0.0.2\n", "  First\n\nMore words");
     origin.commit("readme.md", "no inventory", "Elsewhere");
@@ -103,7 +104,7 @@ fn who_changed_which_entry() {
 }
 
 #[test]
-fn what_is_older_than_what_was_fetched() {
+fn a_change_before_the_fetched_history_is_marked_as_older() {
     let origin = Origin::empty(&[]);
     origin.commit("hosts.yaml", "one 10.0.0.1\n", "First");
     origin.grow(60, |n| vec![("readme.md".to_owned(), n.to_string().into_bytes())]);
@@ -118,8 +119,9 @@ fn what_is_older_than_what_was_fetched() {
 }
 
 #[test]
-fn signatures_are_distinguished_from_what_they_sign() {
-    let origin = Origin::new();
+fn a_signature_is_separated_from_the_signed_data() {
+    let (origin, _server, client) = served();
+    let mut client = client.branch("signed");
     let head = origin.head();
     let raw = origin.git(&["cat-file", "commit", &head]);
     let (headers, message) = raw.split_once("\n\n").unwrap();
@@ -131,8 +133,6 @@ fn signatures_are_distinguished_from_what_they_sign() {
     origin.git(&["branch", "signed", &id]);
     origin.git(&["tag", "-a", "v1", "-m", "words\n-----BEGIN PGP SIGNATURE-----\n\nxyz\n-----END PGP SIGNATURE-----"]);
     let tag = origin.git(&["rev-parse", "v1"]);
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server).branch("signed");
     client.fetch().unwrap();
     let commit = client.repository.signed_commit(&id).unwrap();
     assert_eq!(
@@ -150,13 +150,11 @@ fn signatures_are_distinguished_from_what_they_sign() {
 
 /// A pusher could publish a tag that another user has signed under another name.
 #[test]
-fn a_tag_counts_under_no_other_name_than_its_own() {
-    let origin = Origin::new();
+fn a_signed_tag_is_valid_only_under_its_own_name() {
+    let (origin, _server, mut client) = served();
     origin.git(&["tag", "-a", "v1.0.0", "-m", "words"]);
     let tag = origin.git(&["rev-parse", "v1.0.0"]);
     origin.git(&["update-ref", "refs/tags/v9.9.9", &tag]);
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server);
     let head = client.fetch_as(crate::fetch::semver(">=1.0.0")).unwrap();
     assert_eq!((head.name.as_deref(), head.tag.as_ref()), (Some("v9.9.9"), Some(&tag)));
     let error = client.repository.signed_tag(&tag, head.name.as_deref()).unwrap_err();

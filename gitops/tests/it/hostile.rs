@@ -11,7 +11,7 @@ use std::{
 use gitops::{Limits, repository::GitError};
 
 use crate::{
-    fetch::{Client, branch},
+    fetch::{Client, branch, served},
     origin::Origin,
     server::{Reply, Server},
 };
@@ -20,7 +20,7 @@ use crate::{
 const LITTLE: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_silent_or_slow_server_is_given_up() {
+fn a_silent_or_slow_server_times_out() {
     let origin = Origin::new();
     let half =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n001e# serv".to_vec();
@@ -39,7 +39,7 @@ fn a_silent_or_slow_server_is_given_up() {
 }
 
 #[test]
-fn a_stop_ends_it() {
+fn a_stop_ends_a_fetch() {
     let origin = Origin::new();
     let server = Server::with(origin.root(), false, |_| Some(Reply::Stall(Vec::new())));
     let client = Client::of(&server);
@@ -57,8 +57,8 @@ fn a_stop_ends_it() {
 }
 
 #[test]
-fn more_bytes_than_are_taken() {
-    let origin = Origin::new();
+fn a_repository_above_the_byte_limit_is_refused() {
+    let (origin, _server, mut client) = served();
     // Random data, which cannot be compressed.
     let mut state = 1_u64;
     let mut next = || {
@@ -69,8 +69,6 @@ fn more_bytes_than_are_taken() {
     };
     let noise: Vec<u8> = (0..3 << 20).map(|_| next()).collect();
     origin.commit("noise", noise, "Noise");
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server);
     client.request.limits.transfer = 1 << 20;
     let error = client.fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, true));
@@ -79,7 +77,7 @@ fn more_bytes_than_are_taken() {
 }
 
 #[test]
-fn more_names_than_are_taken() {
+fn too_many_names_of_branches_are_refused() {
     let origin = Origin::new();
     let server = Server::with(origin.root(), false, |asked| {
         let listing = asked.body.windows(7).any(|word| word == b"ls-refs");
@@ -93,11 +91,9 @@ fn more_names_than_are_taken() {
 }
 
 #[test]
-fn few_bytes_that_unpack_to_very_many() {
-    let origin = Origin::new();
+fn a_decompression_bomb_is_refused() {
+    let (origin, _server, client) = served();
     origin.commit("hosts.yaml", vec![0; 65 << 20], "Bomb");
-    let server = Server::new(origin.root());
-    let client = Client::of(&server);
     let error = client.fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, true), "{error}");
     // Nothing remains on disk.
@@ -110,15 +106,13 @@ fn few_bytes_that_unpack_to_very_many() {
 }
 
 #[test]
-fn files_have_limits() {
-    let origin = Origin::new();
+fn files_above_the_limits_are_refused() {
+    let (origin, _server, mut client) = served();
     origin.write("large/a.yaml", vec![b'a'; 9 << 20]);
     for n in 0..5 {
         origin.write(&format!("many/{n}.yaml"), vec![b'a'; 1000]);
     }
     let commit = origin.commit_all("Large and many");
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server);
     client.fetch().unwrap();
     let error = client.files(&commit, "large").unwrap_err();
     assert_eq!((error.reason(), error.stalls()), (Reason::InvalidInventory, true));
@@ -131,8 +125,9 @@ fn files_have_limits() {
 }
 
 #[test]
-fn directories_that_hold_each_other_many_times() {
-    let origin = Origin::new();
+fn a_bomb_of_nested_directories_is_refused() {
+    let (origin, _server, client) = served();
+    let client = client.branch("bomb");
     let mut tree = origin.git(&["rev-parse", "HEAD^{tree}"]);
     for _ in 0..10 {
         let mut raw = Vec::new();
@@ -145,8 +140,6 @@ fn directories_that_hold_each_other_many_times() {
     }
     let commit = origin.git(&["commit-tree", &tree, "-m", "Ten to the tenth"]);
     origin.git(&["branch", "bomb", &commit]);
-    let server = Server::new(origin.root());
-    let client = Client::of(&server).branch("bomb");
     client.fetch().unwrap();
     let began = Instant::now();
     let error = client.files(&commit, "").unwrap_err();
@@ -155,8 +148,8 @@ fn directories_that_hold_each_other_many_times() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_refused() {
-    let origin = Origin::new();
+fn links_submodules_and_lfs_pointers_are_refused() {
+    let (origin, _server, client) = served();
     origin.write("plain/a.yaml", "a: 1\n");
     origin.write("plain/deep/er/b.yml", "b: 1\n");
     origin.write("plain/c.json", "{}");
@@ -170,8 +163,6 @@ fn what_is_no_plain_file_is_refused() {
     origin.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{module},sub/module")]);
     origin.git(&["commit", "-q", "-m", "All sorts"]);
     let commit = origin.head();
-    let server = Server::new(origin.root());
-    let client = Client::of(&server);
     client.fetch().unwrap();
     let paths =
         |path| client.files(&commit, path).map(|files| files.into_iter().map(|(path, _)| path).collect::<Vec<_>>());
@@ -199,8 +190,9 @@ fn what_is_no_plain_file_is_refused() {
 }
 
 #[test]
-fn names_in_a_directory_lead_nowhere_else() {
-    let origin = Origin::new();
+fn names_that_look_like_other_paths_are_refused() {
+    let (origin, _server, client) = served();
+    let client = client.branch("main");
     let file = origin.git(&["rev-parse", "HEAD:hosts.yaml"]);
     let directory = |kind: &str, name: &str, id: &str| {
         origin.write("../tree", [format!("{kind} {name}\0").as_bytes(), &hex::decode(id).unwrap()].concat());
@@ -220,8 +212,6 @@ fn names_in_a_directory_lead_nowhere_else() {
         origin.git(&["update-ref", "refs/heads/main", &commit]);
         (commit, named)
     });
-    let server = Server::new(origin.root());
-    let client = Client::of(&server).branch("main");
     client.fetch().unwrap();
     for (commit, named) in commits {
         for path in ["", "halls"] {
@@ -233,7 +223,7 @@ fn names_in_a_directory_lead_nowhere_else() {
 }
 
 #[test]
-fn answers_that_make_no_sense() {
+fn malformed_responses_are_errors() {
     let origin = Origin::new();
     let hello = b"001e# service=git-upload-pack\n0000000eversion 2\n000cls-refs\n000bfetch\n0000";
     let advertised = |body: Vec<u8>| {
@@ -293,10 +283,9 @@ fn answers_that_make_no_sense() {
 }
 
 #[test]
-fn what_a_crash_has_damaged_is_fetched_anew() {
-    let origin = Origin::new();
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server).branch("main");
+fn a_damaged_repository_is_fetched_again() {
+    let (origin, _server, client) = served();
+    let mut client = client.branch("main");
     let first = client.fetch().unwrap();
     let git = client.dir.path().join("git");
     let packs =
@@ -341,12 +330,10 @@ fn what_a_crash_has_damaged_is_fetched_anew() {
 }
 
 #[test]
-fn names_of_a_server_never_leave_the_directory() {
-    let origin = Origin::new();
+fn names_of_a_server_are_no_file_names() {
+    let (origin, _server, mut client) = served();
     let commit = origin.head();
     origin.git(&["update-ref", "refs/heads/deep/-/x/y", &commit]);
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server);
     client.fetch_as(branch("deep/-/x/y")).unwrap();
     let root = client.dir.path();
     let here: Vec<_> = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name()).collect();

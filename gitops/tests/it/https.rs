@@ -8,7 +8,7 @@ use gitops::repository::{Access, GitError, Proxy};
 use zeroize::Zeroizing;
 
 use crate::{
-    fetch::{Client, believing, branch, commit, semver, tag},
+    fetch::{Client, believing, branch, commit, semver, served, tag},
     origin::{Origin, PATH},
     proxy,
     server::{Protocol, Reply, Server},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[test]
-fn what_a_reference_stands_for() {
+fn a_reference_resolves_to_a_revision() {
     let origin = Origin::new();
     let first = origin.head();
     origin.git(&["tag", "plain"]);
@@ -55,7 +55,7 @@ fn what_a_reference_stands_for() {
 }
 
 #[test]
-fn ids_of_sha_256() {
+fn repositories_with_sha_256_ids_are_fetched() {
     let origin = Origin::empty(&["--object-format=sha256"]);
     let first = origin.commit("hosts.yaml", "a: 1\n", "First");
     let server = Server::new(origin.root());
@@ -69,9 +69,8 @@ fn ids_of_sha_256() {
 
 #[test]
 fn nothing_is_fetched_twice() {
-    let origin = Origin::new();
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server).branch("main");
+    let (_origin, server, client) = served();
+    let mut client = client.branch("main");
     let first = client.fetch().unwrap();
     let asked = server.asked();
     let again = client.fetch().unwrap();
@@ -86,8 +85,9 @@ fn nothing_is_fetched_twice() {
 }
 
 #[test]
-fn a_small_change_of_a_large_repository_costs_little() {
-    let origin = Origin::new();
+fn a_small_change_of_a_large_repository_transfers_little() {
+    let (origin, _server, client) = served();
+    let client = client.branch("main");
     let noise = |seed: u64| -> Vec<u8> {
         let mut state = seed;
         let mut next = || {
@@ -100,8 +100,6 @@ fn a_small_change_of_a_large_repository_costs_little() {
         let hosts = format!("a: {n}\n").into_bytes();
         vec![(format!("noise/{n}"), noise(u64::from(n))), ("hosts.yaml".to_owned(), hosts)]
     });
-    let server = Server::new(origin.root());
-    let client = Client::of(&server).branch("main");
     let first = client.fetch().unwrap();
     assert!(first.received > 2_000_000, "{}", first.received);
     for n in 0..3 {
@@ -114,7 +112,7 @@ fn a_small_change_of_a_large_repository_costs_little() {
 }
 
 #[test]
-fn an_old_protocol_will_do() {
+fn the_older_protocol_is_supported() {
     let origin = Origin::new();
     // As behind a proxy that drops unknown headers.
     let server = Server::with(origin.root(), false, |_| Some(Reply::Old));
@@ -131,7 +129,7 @@ fn an_old_protocol_will_do() {
 }
 
 #[test]
-fn a_server_that_leaves_nothing_out() {
+fn a_server_without_shallow_clones_is_supported() {
     let origin = Origin::new();
     let first = origin.head();
     origin.more(60, "b");
@@ -146,14 +144,12 @@ fn a_server_that_leaves_nothing_out() {
 }
 
 #[test]
-fn what_lies_far_back_comes_alone() {
-    let origin = Origin::new();
+fn an_old_tag_is_fetched_without_the_history_between() {
+    let (origin, _server, mut client) = served();
     origin.more(11, "a");
     origin.git(&["tag", "-a", "v1", "-m", "one"]);
     origin.more(109, "b");
     let far = origin.git(&["rev-parse", "v1^{commit}"]);
-    let server = Server::new(origin.root());
-    let mut client = Client::of(&server);
     let head = client.fetch_as(branch("main")).unwrap();
     assert_eq!(client.repository.follows(&head.commit, &far).unwrap(), None);
     assert_eq!(client.fetch_as(tag("v1")).unwrap().commit, far);
@@ -172,12 +168,12 @@ fn basic(server: &Server, user: &str, password: &str) -> Access {
 }
 
 #[test]
-fn basic_and_bearer() {
+fn basic_and_bearer_authentication() {
     let origin = Origin::new();
     let guarded = |expected: String| {
         Server::with(origin.root(), false, move |asked| {
-            let welcome = asked.header("authorization") == Some(&expected);
-            (!welcome).then(|| Reply::Full(401, vec![("WWW-Authenticate", "Basic".to_owned())], Vec::new()))
+            let is_allowed = asked.header("authorization") == Some(&expected);
+            (!is_allowed).then(|| Reply::Full(401, vec![("WWW-Authenticate", "Basic".to_owned())], Vec::new()))
         })
     };
     let server = guarded(format!("Basic {}", STANDARD.encode("ada:s3cret")));
@@ -209,7 +205,7 @@ fn client_certificates() {
 }
 
 #[test]
-fn an_authority_that_nobody_knows() {
+fn a_certificate_of_an_unknown_authority_is_refused() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let other = Access { authority: Some(Authority::new().pem.into_bytes()), ..Access::default() };
@@ -226,7 +222,7 @@ fn an_authority_that_nobody_knows() {
 }
 
 #[test]
-fn through_a_proxy() {
+fn a_proxy_with_credentials_is_used() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let through = |proxy: &proxy::Proxy, password: &str| {
@@ -244,7 +240,7 @@ fn through_a_proxy() {
 
 /// Proxy settings from `HTTPS_PROXY` and `NO_PROXY`, in the format of other programs.
 #[test]
-fn through_the_proxy_of_the_program() {
+fn the_proxy_of_the_operator_is_used() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let proxy = proxy::Proxy::new(&format!("Basic {}", STANDARD.encode("ada:pr0xy")));
@@ -272,7 +268,7 @@ fn redirects_on_the_same_server_are_followed() {
 }
 
 #[test]
-fn redirects_elsewhere_are_not() {
+fn redirects_to_other_servers_are_refused() {
     let origin = Origin::new();
     let elsewhere = Server::new(origin.root());
     for target in [
@@ -293,7 +289,7 @@ fn redirects_elsewhere_are_not() {
 }
 
 #[test]
-fn what_is_gone_is_said() {
+fn a_missing_repository_or_branch_is_reported() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let error = Client::new(server.at("nothing.git"), believing(&server)).fetch().unwrap_err();
@@ -312,7 +308,7 @@ fn what_is_gone_is_said() {
 }
 
 #[test]
-fn a_server_that_is_not_there() {
+fn an_unavailable_server_is_reported() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let mut client = Client::of(&server);

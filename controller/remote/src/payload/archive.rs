@@ -111,23 +111,17 @@ impl Archive {
     }
 
     /// Returns the length of the stream in bytes.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.len
     }
 
-    /// Returns false: even an archive without files has an end mark.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Returns the index, the segment and its end at the current position, or `None` at the end of the stream.
-    fn here(&self) -> Option<(usize, &Segment, u64)> {
+    /// Returns the index of the segment at the current position and its end, or `None` at the end of the stream.
+    fn here(&self) -> Option<(usize, u64)> {
         if self.position >= self.len {
             return None;
         }
         let number = self.segments.partition_point(|s| s.start <= self.position) - 1;
-        let end = self.segments.get(number + 1).map_or(self.len, |next| next.start);
-        Some((number, &self.segments[number], end))
+        Some((number, self.segments.get(number + 1).map_or(self.len, |next| next.start)))
     }
 }
 
@@ -178,7 +172,7 @@ impl AsyncRead for Archive {
                 State::Ready(_, open) => {
                     let open = open.take();
                     let segments = Arc::clone(&this.segments);
-                    let Some((number, _, end)) = this.here() else { return Poll::Ready(Ok(())) };
+                    let Some((number, end)) = this.here() else { return Poll::Ready(Ok(())) };
                     let Segment { start, source } = &segments[number];
                     let left = end - this.position;
                     let inside = this.position - start;

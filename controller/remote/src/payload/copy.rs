@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_the_same_payload_and_may_be_made_again() {
+    fn a_copy_equals_the_payload_and_can_be_repeated() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let to = to.path().join("payload");
         for kubelet in [b"one".as_slice(), b"another"] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_payload_has_left_goes_and_links_are_not_followed() {
+    fn files_of_an_earlier_payload_are_removed_and_links_are_not_followed() {
         let (from, to, outside) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (from, to) = (from.path(), to.path().join("payload"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_person_are_not_removed() {
+    fn a_directory_with_other_files_is_not_overwritten() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(from.path(), &entries(b"one"), LEVEL_FAST).unwrap();
         fs::write(to.path().join("letter"), "dear").unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_copied_or_is_wrong_is_an_error() {
+    fn a_copy_that_fails_or_is_damaged_is_an_error() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         assert!(matches!(Payload::copy(from.path(), to.path()), Err(PayloadError::Unreadable { .. })));
         write(from.path(), &entries(b"kubelet"), LEVEL_FAST).unwrap();

@@ -5,7 +5,6 @@ mod archive;
 mod copy;
 mod wicd;
 
-use api::Reason;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -87,13 +86,6 @@ pub enum PayloadError {
         /// Hash of the file.
         sha256: String,
     },
-}
-
-impl PayloadError {
-    /// Returns the reason for conditions and events.
-    pub fn reason(&self) -> Reason {
-        Reason::PayloadInvalid
-    }
 }
 
 /// Destination of the kubelet, whose version determines for which clusters a payload is.

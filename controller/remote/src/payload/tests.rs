@@ -36,7 +36,7 @@ async fn read_from(payload: &Payload, missing: &BTreeSet<String>, offset: u64) -
 }
 
 #[test]
-fn a_platform_decides_what_is_needed() {
+fn the_platform_selects_the_files() {
     let (_dir, payload) = payload();
     let files = |platform: &str| payload.manifest(None).unwrap().for_platform(platform);
     assert_eq!((files("aws").len(), files("none").len(), files("azure").len()), (5, 4, 4));
@@ -44,7 +44,7 @@ fn a_platform_decides_what_is_needed() {
 }
 
 #[test]
-fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
+fn the_newest_payload_that_is_not_newer_than_the_api_server_is_selected() {
     let dir = tempfile::tempdir().unwrap();
     for minor in ["1.34", "1.36", "1.9"] {
         write(&dir.path().join(minor), &[Entry::new(r"C:\k\kubelet.exe", minor)], LEVEL_FAST).unwrap();
@@ -78,7 +78,7 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
 
 /// Upgrades a control plane from 1.33 over 1.34 to 1.35, as between two EUS releases of OpenShift. Each other payload changes all nodes.
 #[test]
-fn nodes_go_over_two_minor_versions_in_one_change() {
+fn nodes_skip_a_minor_version_without_a_payload() {
     for (about, minors, changes) in
         [("without the version in the middle", &["1.33", "1.35"][..], 1), ("with it", &["1.33", "1.34", "1.35"], 2)]
     {
@@ -107,7 +107,7 @@ fn every_missing_file_is_named() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn a_fault_of_a_payload_is_named() {
     type Spoil = fn(&Path);
     let cases: [(&str, Spoil, &str); 5] = [
         ("no manifest", |dir| fs::remove_file(dir.join(MANIFEST)).unwrap(), "manifest.json"),
@@ -132,12 +132,11 @@ fn what_is_wrong_is_named() {
             error.to_string().contains("again (docs/guide/upgrade.md#the-payload)"),
             "{name}: {error} says what to do"
         );
-        assert_eq!(error.reason(), "PayloadInvalid", "{name}");
     }
 }
 
 #[test]
-fn spoilt_contents_are_found() {
+fn damaged_contents_are_detected() {
     let (dir, payload) = payload();
     let file =
         payload.manifest(None).unwrap().files.iter().find(|f| f.path == "containerd/containerd.exe").unwrap().clone();
@@ -167,7 +166,7 @@ async fn the_archive_is_a_tar_of_frames() {
     assert_eq!(all.len(), 4, "a content that is there twice goes once");
     let archive = Archive::new(&payload, &all).unwrap();
     let bytes = read_from(&payload, &all, 0).await;
-    assert_eq!(bytes.len() as u64, archive.len());
+    assert_eq!(bytes.len() as u64, archive.size());
 
     let mut names = Vec::new();
     for entry in tar::Archive::new(bytes.as_slice()).entries().unwrap() {
@@ -214,7 +213,7 @@ async fn a_file_that_shrinks_while_it_is_sent_is_named() {
 }
 
 #[tokio::test]
-async fn seeking_in_the_middle_of_a_read() {
+async fn a_seek_during_a_read_moves_the_position() {
     let (_dir, payload) = payload();
     let all = hashes(&payload);
     let whole = read_from(&payload, &all, 0).await;
@@ -225,7 +224,7 @@ async fn seeking_in_the_middle_of_a_read() {
         archive.read_exact(&mut piece).await.unwrap();
         assert!(piece[..] == whole[offset..offset + 700], "{offset}");
     }
-    let len = archive.len();
+    let len = archive.size();
     assert!(archive.seek(io::SeekFrom::Start(len + 1)).await.is_err());
     assert_eq!(archive.seek(io::SeekFrom::End(0)).await.unwrap(), len);
     assert_eq!(archive.read(&mut piece).await.unwrap(), 0);
@@ -251,7 +250,7 @@ proptest! {
 }
 
 #[test]
-fn wicd_is_named_by_its_content() {
+fn wicd_has_the_hash_of_its_content() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("wicd.exe");
     assert!(Wicd::open(&path).unwrap_err().to_string().contains("wicd.exe"));
@@ -260,8 +259,5 @@ fn wicd_is_named_by_its_content() {
     fs::write(&path, "abc").unwrap();
     let wicd = Wicd::open(&path).unwrap();
     assert_eq!(wicd.size, 3);
-    assert_eq!(
-        wicd.destination(),
-        r"C:\windows\wicd\ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\wicd.exe"
-    );
+    assert_eq!(wicd.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }

@@ -35,9 +35,4 @@ impl Wicd {
         }
         Ok(Self { path: path.to_owned(), sha256: hex::encode(hash.finalize()), size })
     }
-
-    /// Returns the path of the program on a host.
-    pub fn destination(&self) -> String {
-        api::host::launcher_path(&self.sha256)
-    }
 }

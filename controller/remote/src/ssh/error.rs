@@ -187,21 +187,4 @@ impl SshError {
                 | Self::JumpHostRefused { .. }
         )
     }
-
-    /// Reports whether a retry may succeed without a user's action. Other errors are retried as well.
-    pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::ConnectRefused { .. }
-                | Self::ConnectTimeout { .. }
-                | Self::Unreachable { .. }
-                | Self::NameNotResolved { .. }
-                | Self::JumpHostUnreachable { .. }
-                | Self::UnreachableFromJumpHost { .. }
-                | Self::Disconnected { .. }
-                | Self::CommandTimeout { .. }
-                | Self::TransferFailed { .. }
-                | Self::Source { .. }
-        )
-    }
 }

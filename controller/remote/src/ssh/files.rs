@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use russh_sftp::{
     client::error::Error,
-    protocol::{FileAttributes, OpenFlags, Status, StatusCode},
+    protocol::{FileAttributes, Handle, OpenFlags, Status, StatusCode},
 };
 
 use super::error::Doing;
@@ -42,19 +42,31 @@ impl Connection {
     /// more than `limit` bytes. [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
     /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SshError> {
-        self.while_open(self.read_whole(path::checked(path)?, limit, Doing { action: "read", path })).await
+        let doing = Doing { action: "read", path };
+        let remote = path::checked(path)?;
+        let open = async |sftp: &Sftp| sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await;
+        self.with_open(doing, open, async |sftp, handle| self.read_open(sftp, handle, limit, doing).await).await
     }
 
-    async fn read_whole(&self, remote: String, limit: usize, doing: Doing<'_>) -> Result<Option<Vec<u8>>, SshError> {
-        let sftp = self.sftp().await?;
-        let opened = sftp::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
-        let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
-        let bytes = self.read_open(sftp, &handle.handle, limit, doing).await;
-        // An error of the read takes precedence over an error of closing.
-        let closed = sftp.raw.close(handle.handle).await;
-        let bytes = bytes?;
-        closed.map_err(|error| self.failed(&error, doing))?;
-        Ok(Some(bytes))
+    /// Opens a file or directory, runs `work` on its handle, and closes it. Returns `None` if it is missing. An error of the work takes precedence
+    /// over an error of closing.
+    pub(super) async fn with_open<T>(
+        &self,
+        doing: Doing<'_>,
+        open: impl AsyncFnOnce(&Sftp) -> Result<Handle, Error>,
+        work: impl AsyncFnOnce(&Sftp, &str) -> Result<T, SshError>,
+    ) -> Result<Option<T>, SshError> {
+        let run = async {
+            let sftp = self.sftp().await?;
+            let opened = sftp::found(open(sftp).await).map_err(|error| self.failed(&error, doing))?;
+            let Some(Handle { handle, .. }) = opened else { return Ok(None) };
+            let result = work(sftp, &handle).await;
+            let closed = sftp.raw.close(handle).await;
+            let value = result?;
+            closed.map_err(|error| self.failed(&error, doing))?;
+            Ok(Some(value))
+        };
+        self.while_open(run).await
     }
 
     async fn read_open(&self, sftp: &Sftp, handle: &str, limit: usize, doing: Doing<'_>) -> Result<Vec<u8>, SshError> {
@@ -71,11 +83,7 @@ impl Connection {
                 Err(error) => return Err(self.failed(&error, doing)),
             }
             if bytes.len() > limit {
-                return Err(SshError::TooLarge {
-                    address: self.address().to_owned(),
-                    path: doing.path.to_owned(),
-                    limit,
-                });
+                return Err(self.too_large(doing, limit));
             }
             if size == Some(bytes.len() as u64) {
                 break;
@@ -94,22 +102,20 @@ impl Connection {
     /// not write the file or put it in its place, or does not answer in time. [`SshError::NotASftpServer`] when the host
     /// offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
-        self.while_open(self.write_whole(path, bytes)).await
-    }
-
-    async fn write_whole(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
         let doing = Doing { action: "write", path };
         let remote = path::checked(path)?;
         let partial = path::checked(&format!("{path}.partial"))?;
-        let sftp = self.sftp().await?;
-        let handle = self.create(sftp, &partial, true, doing).await?;
-        let total = bytes.len() as u64;
-        let sent = upload::send(sftp, &handle, 0, total, &mut Cursor::new(bytes), &|_| ()).await;
-        self.finish(sftp, handle, sent, &partial, doing).await?;
-        match sftp.replace(&partial, &remote).await {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.write_failed(sftp, &error, &remote, doing).await),
-        }
+        let write = async {
+            let sftp = self.sftp().await?;
+            let handle = self.create(sftp, &partial, true, doing).await?;
+            let sent = upload::send(sftp, &handle, 0, bytes.len() as u64, &mut Cursor::new(bytes)).await;
+            self.finish(sftp, handle, sent, &partial, doing).await?;
+            match sftp.replace(&partial, &remote).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(self.write_failed(sftp, &error, &remote, doing).await),
+            }
+        };
+        self.while_open(write).await
     }
 
     /// Changes a small file in place, which keeps its owner and access list. `old` is the current content. A single write request overwrites surplus
@@ -131,11 +137,7 @@ impl Connection {
         let sftp = self.sftp().await?;
         let (offset, data) = difference(old, new);
         if data.len() > sftp.chunk {
-            return Err(SshError::TooLarge {
-                address: self.address().to_owned(),
-                path: path.to_owned(),
-                limit: sftp.chunk,
-            });
+            return Err(self.too_large(doing, sftp.chunk));
         }
         let opened = sftp.raw.open(&remote, OpenFlags::WRITE, FileAttributes::empty()).await;
         let handle = opened.map_err(|error| self.failed(&error, doing))?.handle;
@@ -152,12 +154,7 @@ impl Connection {
         if self.read(path, new.len()).await?.as_deref() == Some(new) {
             return Ok(());
         }
-        Err(SshError::TransferFailed {
-            address: self.address().to_owned(),
-            action: doing.action,
-            path: path.to_owned(),
-            why: "the host stored other bytes than the operator wrote".to_owned(),
-        })
+        Err(self.transfer_failed(doing, "the host stored other bytes than the operator wrote".to_owned()))
     }
 
     /// Returns the directory in which an SFTP session of the user begins: the user's profile. Returns `None` if its path has characters that the
@@ -249,18 +246,10 @@ impl Connection {
     /// connection breaks.
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, SshError> {
         let doing = Doing { action: "list", path };
-        self.while_open(self.list_whole(path::checked(path)?, doing)).await
-    }
-
-    async fn list_whole(&self, remote: String, doing: Doing<'_>) -> Result<Vec<Entry>, SshError> {
-        let sftp = self.sftp().await?;
-        let opened = sftp::found(sftp.raw.opendir(remote).await).map_err(|error| self.failed(&error, doing))?;
-        let Some(handle) = opened else { return Ok(Vec::new()) };
-        let entries = self.list_open(sftp, &handle.handle, doing).await;
-        let closed = sftp.raw.close(handle.handle).await;
-        let entries = entries?;
-        closed.map_err(|error| self.failed(&error, doing))?;
-        Ok(entries)
+        let remote = path::checked(path)?;
+        let open = async |sftp: &Sftp| sftp.raw.opendir(remote).await;
+        let entries = self.with_open(doing, open, async |sftp, handle| self.list_open(sftp, handle, doing).await);
+        Ok(entries.await?.unwrap_or_default())
     }
 
     async fn list_open(&self, sftp: &Sftp, handle: &str, doing: Doing<'_>) -> Result<Vec<Entry>, SshError> {
@@ -340,14 +329,7 @@ impl Connection {
         while let Some(directory) = next {
             match sftp::found(sftp.raw.stat(directory).await).map_err(|error| self.failed(&error, doing))? {
                 Some(attributes) if attributes.attrs.is_dir() => break,
-                Some(_) => {
-                    return Err(SshError::TransferFailed {
-                        address: self.address().to_owned(),
-                        action: doing.action,
-                        path: doing.path.to_owned(),
-                        why: format!("{directory} is not a directory"),
-                    });
-                }
+                Some(_) => return Err(self.transfer_failed(doing, format!("{directory} is not a directory"))),
                 None => missing.push(directory),
             }
             next = path::parent(directory);
@@ -367,12 +349,15 @@ impl Connection {
         if self.is_closed() {
             return self.disconnected(&sftp::why(error));
         }
-        SshError::TransferFailed {
-            address: self.address().to_owned(),
-            action: doing.action,
-            path: doing.path.to_owned(),
-            why: sftp::why(error),
-        }
+        self.transfer_failed(doing, sftp::why(error))
+    }
+
+    pub(super) fn transfer_failed(&self, Doing { action, path }: Doing<'_>, why: String) -> SshError {
+        SshError::TransferFailed { address: self.address().to_owned(), action, path: path.to_owned(), why }
+    }
+
+    fn too_large(&self, doing: Doing<'_>, limit: usize) -> SshError {
+        SshError::TooLarge { address: self.address().to_owned(), path: doing.path.to_owned(), limit }
     }
 
     async fn write_failed(&self, sftp: &Sftp, error: &Error, remote: &str, doing: Doing<'_>) -> SshError {

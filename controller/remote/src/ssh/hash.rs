@@ -7,12 +7,7 @@ use russh_sftp::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::{
-    Connection, SshError,
-    error::Doing,
-    path::checked,
-    sftp::{Sftp, found},
-};
+use super::{Connection, SshError, error::Doing, path::checked, sftp::Sftp};
 
 /// Number of read requests in flight: 512 KiB for each connection.
 const DEPTH: usize = 16;
@@ -25,21 +20,16 @@ impl Connection {
     /// refuses the request or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP.
     /// [`SshError::Disconnected`] when the connection breaks. A file that is missing or has another size is no error.
     pub async fn holds(&self, path: &str, size: u64, sha256: &str) -> Result<bool, SshError> {
-        self.while_open(self.compare(path, size, sha256)).await
-    }
-
-    async fn compare(&self, path: &str, size: u64, sha256: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "read back", path };
         let remote = checked(path)?;
-        let sftp = self.sftp().await?;
-        let opened = found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
-        let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(false) };
-        let there = sftp.raw.fstat(&handle.handle).await.ok().and_then(|attributes| attributes.attrs.size);
-        let hash = if there == Some(size) { hash(sftp, &handle.handle, size).await } else { Ok(None) };
-        let closed = sftp.raw.close(handle.handle).await;
-        let hash = hash.map_err(|error| self.failed(&error, doing))?;
-        closed.map_err(|error| self.failed(&error, doing))?;
-        Ok(hash.is_some_and(|hash| hash == sha256))
+        let open = async |sftp: &Sftp| sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await;
+        let hash = async |sftp: &Sftp, handle: &str| {
+            let there = sftp.raw.fstat(handle).await.ok().and_then(|attributes| attributes.attrs.size);
+            let hash = if there == Some(size) { hash(sftp, handle, size).await } else { Ok(None) };
+            hash.map_err(|error| self.failed(&error, doing))
+        };
+        let found = self.with_open(doing, open, hash).await?.flatten();
+        Ok(found.is_some_and(|hash| hash == sha256))
     }
 }
 

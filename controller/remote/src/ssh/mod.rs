@@ -34,7 +34,6 @@ pub use self::{
     jump_host::JumpHost,
     path::{check_command, sftp_path},
     sftp::PERMISSION_DENIED,
-    upload::Uploaded,
 };
 
 /// Host with the settings to log in to it.

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_the_end_and_no_more() {
+    fn the_end_of_the_output_is_kept() {
         let mut tail = Tail::default();
         for i in 0..10_000_u32 {
             tail.push(format!("{i}\n").as_bytes());
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn is_safe_to_print() {
+    fn output_is_sanitised() {
         let mut tail = Tail::default();
         tail.push(b"\x1b[31mred\x07\r\nnext\xff\xfe\0 line\xe2\x80\xae");
         assert_eq!(tail.text(), "[31mred\nnext\u{fffd}\u{fffd} line");

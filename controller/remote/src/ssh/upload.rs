@@ -2,7 +2,7 @@
 
 use std::io::{self, SeekFrom};
 
-use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream::FuturesUnordered};
 use russh_sftp::client::error::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt},
@@ -30,15 +30,6 @@ const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
 
-/// Result of an upload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Uploaded {
-    /// Number of bytes that this upload sent.
-    pub sent: u64,
-    /// Number of bytes that existed before this upload. `sent + resumed_at` is the file's size.
-    pub resumed_at: u64,
-}
-
 /// Side of an upload that failed, with its error.
 pub(super) enum Failure {
     Remote(Error),
@@ -46,11 +37,9 @@ pub(super) enum Failure {
 }
 
 impl Connection {
-    /// Uploads `total` bytes of `source` to `path`, and creates missing parent directories. Resumes an earlier upload of the same bytes: the caller
-    /// derives the file name from the content, so that a shorter file is the beginning of it. Bytes that the host lost in a crash are not detected:
-    /// the caller verifies the hash of the whole file, and removes it if it is wrong.
-    ///
-    /// `progress` periodically receives the number of bytes of the file that the host has confirmed.
+    /// Uploads `total` bytes of `source` to `path`, creates missing parent directories, and returns the number of bytes sent. Resumes an earlier
+    /// upload of the same bytes: the caller derives the file name from the content, so that a shorter file is the beginning of it. Bytes that the
+    /// host lost in a crash are not detected: the caller verifies the hash of the whole file, and removes it if it is wrong.
     ///
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::Source`] when `source` cannot
@@ -63,43 +52,31 @@ impl Connection {
         path: &str,
         total: u64,
         source: &mut (impl AsyncRead + AsyncSeek + Unpin),
-        progress: impl Fn(u64),
-    ) -> Result<Uploaded, SshError> {
-        self.while_open(self.upload_rest(path, total, source, progress)).await
-    }
-
-    async fn upload_rest(
-        &self,
-        path: &str,
-        total: u64,
-        source: &mut (impl AsyncRead + AsyncSeek + Unpin),
-        progress: impl Fn(u64),
-    ) -> Result<Uploaded, SshError> {
+    ) -> Result<u64, SshError> {
         let doing = Doing { action: "upload", path };
         let remote = checked(path)?;
-        let there = self.size(path).await?;
-        if there == Some(total) {
-            progress(total);
-            return Ok(Uploaded { sent: 0, resumed_at: total });
-        }
-        let sftp = self.sftp().await?;
-        let resumed_at = resume_at(there, total);
-        source
-            .seek(SeekFrom::Start(resumed_at))
-            .await
-            .map_err(|source| SshError::Source { path: path.to_owned(), source })?;
-        let handle = self.create(sftp, &remote, resumed_at == 0, doing).await?;
-        let sent = send(sftp, &handle, resumed_at, total, source, &progress).await;
-        self.finish(sftp, handle, sent, &remote, doing).await?;
-        match self.size(path).await? {
-            Some(size) if size == total => Ok(Uploaded { sent: total - resumed_at, resumed_at }),
-            size => Err(SshError::TransferFailed {
-                address: self.address().to_owned(),
-                action: doing.action,
-                path: path.to_owned(),
-                why: format!("the host has {} bytes of it, instead of {total}", size.unwrap_or_default()),
-            }),
-        }
+        let upload = async {
+            let there = self.size(path).await?;
+            if there == Some(total) {
+                return Ok(0);
+            }
+            let sftp = self.sftp().await?;
+            let resumed_at = resume_at(there, total);
+            source
+                .seek(SeekFrom::Start(resumed_at))
+                .await
+                .map_err(|source| SshError::Source { path: path.to_owned(), source })?;
+            let handle = self.create(sftp, &remote, resumed_at == 0, doing).await?;
+            let sent = send(sftp, &handle, resumed_at, total, source).await;
+            self.finish(sftp, handle, sent, &remote, doing).await?;
+            let size = self.size(path).await?;
+            if size != Some(total) {
+                let why = format!("the host has {} bytes of it, instead of {total}", size.unwrap_or_default());
+                return Err(self.transfer_failed(doing, why));
+            }
+            Ok(total - resumed_at)
+        };
+        self.while_open(upload).await
     }
 }
 
@@ -119,14 +96,8 @@ pub(super) async fn send(
     mut offset: u64,
     total: u64,
     source: &mut (impl AsyncRead + Unpin),
-    progress: &impl Fn(u64),
 ) -> Result<(), Failure> {
     let mut writes = FuturesUnordered::new();
-    let mut confirmed = offset;
-    let mut confirm = |length: usize| {
-        confirmed += length as u64;
-        progress(confirmed);
-    };
     while offset < total {
         let mut chunk = vec![0; sftp.chunk.min(usize::try_from(total - offset).unwrap_or(usize::MAX))];
         source.read_exact(&mut chunk).await.map_err(Failure::Source)?;
@@ -134,24 +105,19 @@ pub(super) async fn send(
             if let Some(leave) = admit(writes.len()) {
                 break leave;
             }
-            if let Some(written) = writes.next().await {
-                confirm(written?);
-            }
+            writes.try_next().await?;
         };
         let length = chunk.len() as u64;
         writes.push(write(sftp, handle, offset, chunk, leave));
         offset += length;
         // A request is sent when it is first polled.
         while let Some(Some(written)) = writes.next().now_or_never() {
-            confirm(written?);
+            written?;
         }
         // The connection's task encrypts all waiting data into one buffer, which never shrinks. The task runs here, so that little data waits.
         yield_now().await;
     }
-    while let Some(written) = writes.next().await {
-        confirm(written?);
-    }
-    Ok(())
+    writes.try_collect().await
 }
 
 /// Permit to send one more write request, held for as long as the request is in flight.
@@ -169,10 +135,8 @@ fn admit(on_their_way: usize) -> Option<Leave> {
     }
 }
 
-async fn write(sftp: &Sftp, handle: &str, offset: u64, data: Vec<u8>, _leave: Leave) -> Result<usize, Failure> {
-    let length = data.len();
-    sftp.raw.write(handle, offset, data).await.map_err(Failure::Remote)?;
-    Ok(length)
+async fn write(sftp: &Sftp, handle: &str, offset: u64, data: Vec<u8>, _leave: Leave) -> Result<(), Failure> {
+    sftp.raw.write(handle, offset, data).await.map(drop).map_err(Failure::Remote)
 }
 
 #[cfg(test)]
@@ -180,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resumes_before_what_may_be_incomplete() {
+    fn an_upload_resumes_before_unconfirmed_chunks() {
         let window = (DEPTH * CHUNK) as u64;
         for (there, total, at) in [
             (None, 10, 0),

@@ -96,7 +96,7 @@ impl Host {
         let path = format!("{}.exe", self.script);
         let size = content.len().try_into()?;
         let ran = async {
-            connection.upload(&path, size, &mut std::io::Cursor::new(content), |_| ()).await?;
+            connection.upload(&path, size, &mut std::io::Cursor::new(content)).await?;
             self.run_on(&connection, &format!("{path} {arguments}")).await
         };
         let ran = ran.await;

@@ -19,7 +19,10 @@ use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::sync::Semaphore;
 
-use super::files::{Changes, placed, refused};
+use super::{
+    files::{Changes, placed, refused},
+    temporary,
+};
 use crate::{args::Run, runtime::clock};
 use object::{Artifact, Object, source};
 use server::{Servers, shown};
@@ -101,7 +104,7 @@ impl Flux {
         services: &str,
     ) -> SourceOutcome {
         let name = pool.name_any();
-        let mut kept = self.lock().get(&name).filter(|k| k.from == *from).cloned().unwrap_or_default();
+        let mut kept = self.kept.lock().get(&name).filter(|k| k.from == *from).cloned().unwrap_or_default();
         kept.from = from.clone();
         let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
         if requested != kept.requested.as_ref() {
@@ -115,17 +118,13 @@ impl Flux {
                 kept.outcome(Some((trouble, None)), after(wait))
             }
         };
-        self.lock().insert(name, kept);
+        self.kept.lock().insert(name, kept);
         asked
     }
 
     /// Forgets all pools except these.
     fn keep_only(&self, pools: &BTreeSet<String>) {
-        self.lock().retain(|name, _| pools.contains(name));
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Kept>> {
-        self.kept.lock()
+        self.kept.lock().retain(|name, _| pools.contains(name));
     }
 }
 
@@ -149,12 +148,10 @@ impl Kept {
                     self.refused = None;
                 }
                 Err(trouble) => {
-                    let again = if trouble.stalls {
-                        None
-                    } else {
-                        after(backoff(failures.saturating_add(1), FIRST_RETRY, INTERVAL, rand::random()))
-                    };
-                    let (why, failures) = (trouble.clone(), failures.saturating_add(1));
+                    let failures = failures.saturating_add(1);
+                    let wait = backoff(failures, FIRST_RETRY, INTERVAL, rand::random());
+                    let again = if trouble.stalls { None } else { after(wait) };
+                    let why = trouble.clone();
                     self.refused = Some(Refused { artifact: artifact.clone(), trouble, failures, again });
                     return self.outcome(refuse(why), again.or_else(|| after(INTERVAL)));
                 }
@@ -192,7 +189,7 @@ impl Kept {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
             // Without a list in force, there is always an error to report.
-            let nothing = || SourceError { reason: Reason::SourceNotReady, message: String::new(), stalls: false };
+            let nothing = || temporary(Reason::SourceNotReady, String::new());
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
         let mut listing = HostList::clone(&in_use.listing);
@@ -247,7 +244,7 @@ async fn fetch(
 }
 
 fn failed(message: String) -> SourceError {
-    SourceError { reason: Reason::ArtifactNotReadable, message, stalls: false }
+    temporary(Reason::ArtifactNotReadable, message)
 }
 
 /// Downloads the artifact, verifies its digest and unpacks it.
@@ -292,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_decides_what_is_fetched_and_a_refusal_when() {
+    fn the_digest_selects_the_artifact_to_fetch_and_a_failure_the_time() {
         let now: Timestamp = "2026-03-01T08:00:00Z".parse().unwrap();
         let artifact = |digest: &str, url: &str| Artifact {
             digest: digest.into(),

@@ -8,6 +8,7 @@ use kube::{
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::inventory::temporary;
 use wnp_core::inventory::SourceError;
 
 /// Maximum number of characters of Flux's text in a message.
@@ -67,15 +68,14 @@ pub(super) fn resource(kind: SourceKind) -> ApiResource {
 
 /// Reads the object from the API server.
 pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, SourceError> {
-    let trouble = |reason, message| SourceError { reason, message, stalls: false };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &from.namespace, &resource(from.kind));
     match api.get_opt(&from.name).await {
         Ok(Some(object)) => Ok(Object::read(&object.data)),
-        Ok(None) => Err(trouble(
+        Ok(None) => Err(temporary(
             Reason::SourceNotFound,
             format!("{} does not exist; create it, or name another in inventory.sourceRef", source(from)),
         )),
-        Err(kube::Error::Api(status)) if status.code == 404 => Err(trouble(
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(temporary(
             Reason::SourceNotFound,
             format!(
                 "{} does not exist: this cluster has no such API; install Flux with this kind, or name another source",
@@ -85,7 +85,7 @@ pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, Sou
         Err(error) => {
             let message =
                 format!("{} could not be read: {}", source(from), crate::runtime::errors::api_message(&error));
-            Err(trouble(Reason::ApiError, message))
+            Err(temporary(Reason::ApiError, message))
         }
     }
 }
@@ -117,7 +117,7 @@ impl Object {
                 None => String::new(),
             };
             let message = format!("{} has no artifact yet{why}", source(from));
-            return Err((SourceError { reason: Reason::SourceNotReady, message, stalls: false }, None));
+            return Err((temporary(Reason::SourceNotReady, message), None));
         };
         let verified = self.condition("SourceVerified");
         if from.require_verified != Some(true) || verified.is_some_and(|c| c.status == "True") {
@@ -142,7 +142,7 @@ impl Object {
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);
-        Some(SourceError { reason: Reason::SourceNotReady, message, stalls: false })
+        Some(temporary(Reason::SourceNotReady, message))
     }
 }
 

@@ -17,74 +17,61 @@ fn from(kind: SourceKind, require_verified: Option<bool>) -> SourceRef {
 }
 
 #[test]
-fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
+fn an_artifact_is_used_if_it_exists_and_has_the_required_verification() {
     use SourceKind::{ExternalArtifact, GitRepository, OCIRepository};
     let there = json!({"url": "http://x", "revision": "main@sha1:a", "digest": "sha256:1", "size": 3});
     let verified = |status| [("SourceVerified", status, "no key of ours")];
     let (yes, no) = (verified("True"), verified("False"));
     let waits = [("Ready", "False", "no such branch")];
-    for (about, kind, asked, in_use, object, expected) in [
-        ("nothing asked", GitRepository, None, None, object(&there, &[], false), None),
-        ("suspended", GitRepository, None, None, object(&there, &[], true), None),
-        ("verified", OCIRepository, Some(true), None, object(&there, &yes, false), None),
+    for (from, in_use, object, expected) in [
+        (from(GitRepository, None), None, object(&there, &[], false), None),
+        (from(GitRepository, None), None, object(&there, &[], true), None),
+        (from(OCIRepository, Some(true)), None, object(&there, &yes, false), None),
         (
-            "not verified",
-            OCIRepository,
-            Some(true),
+            from(OCIRepository, Some(true)),
             None,
             object(&there, &no, false),
             Some(("main@sha1:a of OCIRepository f/n is not used: Flux has not verified it: no key of ours", true)),
         ),
         (
-            "something newer is not verified",
-            GitRepository,
-            Some(true),
+            from(GitRepository, Some(true)),
             Some("sha256:1"),
             object(&there, &no, false),
-            Some((
-                "no revision newer than main@sha1:a of GitRepository f/n is used: Flux has not verified it: no",
-                false,
-            )),
+            Some(("no revision newer than main@sha1:a of GitRepository f/n is used: Flux has not verified", false)),
         ),
         (
-            "never verified",
-            GitRepository,
-            Some(true),
+            from(GitRepository, Some(true)),
             Some("sha256:0"),
             object(&there, &[], false),
             Some(("set its spec.verify, or remove inventory.sourceRef.requireVerified", true)),
         ),
         (
-            "no url",
-            GitRepository,
-            None,
+            from(GitRepository, None),
             None,
             object(&json!({"revision": "a"}), &waits, false),
             Some(("GitRepository f/n has no artifact yet: no such branch", false)),
         ),
         (
-            "nothing, and nothing will come",
-            GitRepository,
-            None,
+            from(GitRepository, None),
             None,
             object(&Value::Null, &[], true),
             Some(("has no artifact yet: it is suspended", false)),
         ),
-        ("nothing at all", ExternalArtifact, None, None, Object::default(), Some(("has no artifact yet", false))),
+        (from(ExternalArtifact, None), None, Object::default(), Some(("has no artifact yet", false))),
     ] {
-        match (object.usable(&from(kind, asked), in_use), expected) {
-            (Ok(artifact), None) => assert_eq!(artifact.url, "http://x", "{about}"),
+        match (object.usable(&from, in_use), expected) {
+            (Ok(artifact), None) => assert_eq!(artifact.url, "http://x", "{object:?}"),
             (Err((trouble, refused)), Some((says, names_it))) => {
-                assert!(trouble.message.contains(says), "{about}: {}", trouble.message);
-                assert_eq!(refused.is_some(), names_it, "{about}");
+                assert!(trouble.message.contains(says), "{object:?}: {}", trouble.message);
+                assert_eq!(refused.is_some(), names_it, "{object:?}");
             }
-            (other, _) => panic!("{about}: {other:?}"),
+            (other, _) => panic!("{other:?}"),
         }
     }
 }
 
 #[test]
-fn a_source_that_is_not_ready_says_why() {
+fn a_source_that_is_not_ready_is_reported_with_the_cause() {
     let says = |status, suspend| {
         let object = object(&Value::Null, &[("Ready", status, "cannot clone")], suspend);
         object.unready(&from(SourceKind::OCIRepository, None)).map(|t| (t.message, t.stalls))

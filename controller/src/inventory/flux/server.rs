@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn artifacts_come_from_services_of_this_cluster() {
+    fn artifacts_are_fetched_only_from_services_of_this_cluster() {
         let servers = Servers { domain: "cluster.local".into(), others: vec!["artifacts.example.com".into()] };
         for (url, expected) in [
             ("http://source-controller.flux-system.svc.cluster.local./gitrepository/f/n/a.tar.gz", None),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_a_name_for_another_server_is_not_asked() {
+    fn a_service_without_an_address_of_the_service_network_is_refused() {
         let servers = Servers { domain: "cluster.local".into(), others: vec!["artifacts.example.com".into()] };
         for (url, found, expected) in [
             ("http://a.b.svc/a", &["10.96.0.7:80"][..], 1),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_shown() {
+    fn a_displayed_url_has_no_secret() {
         for (url, expected) in [
             ("http://a.b.svc:8080/x/y.tar.gz", "http://a.b.svc:8080/x/y.tar.gz"),
             ("https://me:secret@example.com/a?token=secret#secret", "https://example.com/a"),
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_before_the_host_stays_out(user in "[a-z0-9:%]{1,20}", query in "[a-zA-Z0-9=&]{0,20}") {
+        fn a_displayed_url_has_no_user(user in "[a-z0-9:%]{1,20}", query in "[a-zA-Z0-9=&]{0,20}") {
             let shown = shown(&format!("https://{user}@example.com/a?{query}"));
             prop_assert!(shown == "https://example.com/a" || shown == "a URL that cannot be read", "{}", shown);
         }

@@ -102,11 +102,10 @@ fn signer(
     let keys = Keys::from_secret(keys)?;
     let of_tag = || -> Result<String, Distrust> {
         let tag = head.tag.as_deref().ok_or(Distrust::NoTag)?;
-        Ok(verify::verify(&repository.signed_tag(tag, head.name.as_deref())?, &keys)?.to_string())
+        Ok(verify::verify(&repository.signed_tag(tag, head.name.as_deref())?, &keys)?)
     };
-    let of_commit = || -> Result<String, Distrust> {
-        Ok(verify::verify(&repository.signed_commit(&head.commit)?, &keys)?.to_string())
-    };
+    let of_commit =
+        || -> Result<String, Distrust> { Ok(verify::verify(&repository.signed_commit(&head.commit)?, &keys)?) };
     match mode {
         VerifyMode::Head => of_commit(),
         VerifyMode::Tag => of_tag(),

@@ -16,7 +16,7 @@ use wnp_core::inventory::{HostList, SourceError};
 const LIST: &str = "- {name: win-1, address: 127.0.0.1}\n";
 
 /// Repository with tags that a user signs, its server, and the operator's copy.
-struct Bed {
+struct Fixture {
     origin: Origin,
     server: Server,
     _dir: TempDir,
@@ -25,7 +25,7 @@ struct Bed {
     git: GitSource,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         let (origin, dir) = (Origin::new(), TempDir::new().unwrap());
         let key = origin.root().join("signer");
@@ -74,30 +74,30 @@ fn revision(list: &HostList) -> String {
 
 #[test]
 fn a_signed_tag_counts_under_its_own_name_and_no_version_goes_back() {
-    let bed = Bed::new();
-    bed.tag("v1.0.0");
-    let first = bed.evaluate(None).unwrap();
+    let fixture = Fixture::new();
+    fixture.tag("v1.0.0");
+    let first = fixture.evaluate(None).unwrap();
     assert!(revision(&first).starts_with("v1.0.0@sha1:"), "{:?}", first.status);
     assert!(first.status.as_ref().is_some_and(|s| s.signer.is_some()));
-    bed.tag("v1.1.0");
-    let second = revision(&bed.evaluate(Some(&revision(&first))).unwrap());
+    fixture.tag("v1.1.0");
+    let second = revision(&fixture.evaluate(Some(&revision(&first))).unwrap());
     assert!(second.starts_with("v1.1.0@"), "{second}");
 
     // A user with push access publishes a signed tag under the name of a higher version.
-    let old = bed.origin.git(&["rev-parse", "v1.0.0"]);
-    bed.origin.git(&["update-ref", "refs/tags/v9.0.0", &old]);
-    let refused = bed.evaluate(Some(&second)).unwrap_err();
+    let old = fixture.origin.git(&["rev-parse", "v1.0.0"]);
+    fixture.origin.git(&["update-ref", "refs/tags/v9.0.0", &old]);
+    let refused = fixture.evaluate(Some(&second)).unwrap_err();
     assert_eq!(refused.reason, "VerificationError", "{}", refused.message);
-    bed.origin.git(&["update-ref", "-d", "refs/tags/v9.0.0"]);
+    fixture.origin.git(&["update-ref", "-d", "refs/tags/v9.0.0"]);
 
     // A tag without a signature, with a higher version.
-    bed.origin.git(&["tag", "-a", "-m", "mine", "v3.0.0"]);
-    assert_eq!(bed.evaluate(Some(&second)).unwrap_err().reason, "VerificationError");
-    bed.origin.git(&["tag", "-d", "v3.0.0"]);
+    fixture.origin.git(&["tag", "-a", "-m", "mine", "v3.0.0"]);
+    assert_eq!(fixture.evaluate(Some(&second)).unwrap_err().reason, "VerificationError");
+    fixture.origin.git(&["tag", "-d", "v3.0.0"]);
 
     // The server hides the newest tag, or a user deletes it.
-    bed.origin.git(&["tag", "-d", "v1.1.0"]);
-    let refused = bed.evaluate(Some(&second)).unwrap_err();
+    fixture.origin.git(&["tag", "-d", "v1.1.0"]);
+    let refused = fixture.evaluate(Some(&second)).unwrap_err();
     assert_eq!(refused.reason, "HistoryRewritten", "{}", refused.message);
     assert!(refused.stalls && refused.message.contains("allowNonFastForward"), "{}", refused.message);
 }

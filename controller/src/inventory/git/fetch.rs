@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CachedRepository, Key, evaluate::trouble};
 use crate::{
-    inventory::flux::server::shown,
+    inventory::{flux::server::shown, temporary},
     runtime::{
-        clock,
+        self, clock,
         metrics::Metrics,
         reconcile_trigger::ReconcileTrigger,
         supervision::{Panicked, catch},
@@ -39,8 +39,10 @@ const FIRST_RETRY: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Dependencies of a background fetch.
+#[derive(Clone)]
 pub(super) struct FetchContext {
     pub secrets: Api<Secret>,
+    /// Directory of the repositories on disk.
     pub dir: PathBuf,
     /// Proxy settings: `HTTPS_PROXY` and `NO_PROXY`.
     pub proxy: (Option<String>, Option<String>),
@@ -50,21 +52,15 @@ pub(super) struct FetchContext {
 }
 
 /// Fetches from a server once, and triggers the pools.
-pub(super) async fn look(
-    looker: FetchContext,
-    key: Key,
-    remote: Arc<CachedRepository>,
-    git: GitSource,
-    begun: ReadStart,
-) {
-    let result = catch(fetch(&looker, &key, &remote, &git)).await.unwrap_or_else(|fault| {
-        Err(SourceError { reason: Panicked::REASON, message: fault.to_string(), stalls: false })
-    });
+pub(super) async fn look(cx: FetchContext, key: Key, remote: Arc<CachedRepository>, git: GitSource, begun: ReadStart) {
+    let result = catch(fetch(&cx, &key, &remote, &git))
+        .await
+        .unwrap_or_else(|fault| Err(temporary(Panicked::REASON, fault.to_string())));
     let now = clock::now();
     let pools = {
         let mut state = remote.lock();
         state.looking = false;
-        if result.is_err() && looker.stop.is_cancelled() {
+        if result.is_err() && cx.stop.is_cancelled() {
             // The shutdown interrupted the fetch, which says nothing about the repository.
             remote.looked.notify_waiters();
             return;
@@ -73,7 +69,7 @@ pub(super) async fn look(
         state.began = Some(begun);
         let wait = match result {
             Ok(head) => {
-                looker.metrics.git_received.inc_by(head.received);
+                cx.metrics.git_received.inc_by(head.received);
                 state.failures = 0;
                 state.trouble = None;
                 state.head = Some(head);
@@ -94,12 +90,12 @@ pub(super) async fn look(
     };
     remote.looked.notify_waiters();
     for pool in &pools {
-        looker.wake.pool(pool);
+        cx.wake.pool(pool);
     }
 }
 
 async fn fetch(
-    looker: &FetchContext,
+    cx: &FetchContext,
     key: &Key,
     remote: &Arc<CachedRepository>,
     git: &GitSource,
@@ -107,18 +103,18 @@ async fn fetch(
     let mut access = match &git.secret_ref {
         None => Access::default(),
         Some(s) => {
-            let data = secret(&looker.secrets, &s.name).await?;
+            let data = secret(&cx.secrets, &s.name).await?;
             Access::from_secret(&git.url, &data).map_err(|e| credentials(&s.name, &e))?
         }
     };
     if let Some(s) = &git.proxy_secret_ref {
-        let data = secret(&looker.secrets, &s.name).await?;
+        let data = secret(&cx.secrets, &s.name).await?;
         access.proxy = Some(Proxy::from_secret(&data).map_err(|e| credentials(&s.name, &e))?);
-    } else if let (Some(https), except) = &looker.proxy {
-        access.proxy = Proxy::from_settings(https, except.as_deref()).map_err(|error| SourceError {
-            reason: Reason::CredentialsUnavailable,
-            message: format!("the operator's setting --https-proxy cannot be used: {error}; or name a proxySecretRef in inventory.git"),
-            stalls: false,
+    } else if let (Some(https), except) = &cx.proxy {
+        access.proxy = Proxy::from_settings(https, except.as_deref()).map_err(|error| {
+            unavailable(format!(
+                "the operator's setting --https-proxy cannot be used: {error}; or name a proxySecretRef in inventory.git"
+            ))
         })?;
     }
     let request = Request {
@@ -130,11 +126,11 @@ async fn fetch(
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    let fetching = on_disk(remote, &looker.dir, key, move |r| r.fetch(&request, &flag).map_err(|e| trouble(&e)));
+    let fetching = on_disk(remote, &cx.dir, key, move |r| r.fetch(&request, &flag).map_err(|e| trouble(&e)));
     tokio::pin!(fetching);
     tokio::select! {
         result = &mut fetching => result,
-        () = looker.stop.cancelled() => {
+        () = cx.stop.cancelled() => {
             interrupted.store(true, Ordering::Relaxed);
             fetching.await
         }
@@ -165,34 +161,30 @@ pub(super) async fn on_disk<T: Send + 'static>(
             result
         }
         Ok(Err(trouble)) => Err(trouble),
-        Err(_) => Err(SourceError {
-            reason: Reason::GitOperationFailed,
-            message: "the repository could not be read: see the operator's log".into(),
-            stalls: false,
-        }),
+        Err(_) => {
+            let message = "the repository could not be read: see the operator's log";
+            Err(temporary(Reason::GitOperationFailed, message.into()))
+        }
     }
 }
 
 pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
-    let reason = Reason::CredentialsUnavailable;
-    let found = secrets.get_opt(name).await.map_err(|error| SourceError {
-        reason,
-        message: format!("the Secret {name} could not be read: {}", crate::runtime::errors::api_message(&error)),
-        stalls: false,
-    })?;
-    let secret = found.ok_or_else(|| SourceError {
-        reason,
-        message: format!(
+    let unread =
+        |error| unavailable(format!("the Secret {name} could not be read: {}", runtime::errors::api_message(&error)));
+    let secret = secrets.get_opt(name).await.map_err(unread)?.ok_or_else(|| {
+        unavailable(format!(
             "the Secret {name} does not exist in the operator's namespace; create it, or name another in inventory.git"
-        ),
-        stalls: false,
+        ))
     })?;
     Ok(secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())
 }
 
 fn credentials(secret: &str, error: &impl std::fmt::Display) -> SourceError {
-    let message = format!("the Secret {secret} cannot be used: {error}");
-    SourceError { reason: Reason::CredentialsUnavailable, message, stalls: false }
+    unavailable(format!("the Secret {secret} cannot be used: {error}"))
+}
+
+fn unavailable(message: String) -> SourceError {
+    temporary(Reason::CredentialsUnavailable, message)
 }
 
 /// Varies a wait by up to 5 %, so that many pools do not fetch at the same time.
@@ -208,11 +200,11 @@ mod tests {
 
     /// Pools must not report a failure of their source whenever the operator is replaced.
     #[tokio::test]
-    async fn a_fetch_that_the_end_of_the_process_interrupts_is_no_failure_of_the_source() {
+    async fn a_fetch_that_a_shutdown_interrupts_is_no_failure_of_the_source() {
         for stops in [false, true] {
             let (files, stop, remote) =
                 (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(CachedRepository::default()));
-            let looker = FetchContext {
+            let cx = FetchContext {
                 secrets: Api::namespaced(FakeApi::new().client(), "operator"),
                 dir: files.path().to_owned(),
                 proxy: (None, None),
@@ -227,7 +219,7 @@ mod tests {
             }
             remote.lock().looking = true;
             let begun = HostOwners::default().begin("p");
-            look(looker, Key::of(&git), remote.clone(), git, begun).await;
+            look(cx, Key::of(&git), remote.clone(), git, begun).await;
             let state = remote.lock();
             assert_eq!((state.trouble.is_none(), state.looks == 0, state.looking), (stops, stops, false));
         }

@@ -10,7 +10,6 @@ mod fetch;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Run,
+    inventory::temporary,
     runtime::{clock, metrics::Metrics, reconcile_trigger::ReconcileTrigger},
 };
 use evaluate::{Task, evaluate, source};
@@ -31,14 +31,7 @@ use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::ReadS
 
 /// Git repositories that pools name.
 pub(crate) struct GitSources {
-    client: Client,
-    namespace: String,
-    dir: PathBuf,
-    /// Proxy settings for repositories whose pool names none: `HTTPS_PROXY` and `NO_PROXY`.
-    proxy: (Option<String>, Option<String>),
-    wake: ReconcileTrigger,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
+    cx: FetchContext,
     known: Mutex<HashMap<Key, Arc<CachedRepository>>>,
 }
 
@@ -112,9 +105,10 @@ impl GitSources {
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> Self {
-        let (namespace, dir) = (args.namespace.clone(), args.cache.clone());
+        let secrets = Api::namespaced(client, &args.namespace);
         let proxy = (args.https_proxy.clone(), args.no_proxy.clone());
-        Self { client, namespace, dir, proxy, wake, metrics, stop, known: Mutex::default() }
+        let cx = FetchContext { secrets, dir: args.cache.clone(), proxy, wake, metrics, stop };
+        Self { cx, known: Mutex::default() }
     }
 
     /// Returns the list in force for a pool. With `waits`, waits for the fetch if one is due.
@@ -130,7 +124,7 @@ impl GitSources {
         let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
         if remote.is_due(&name, git, requested, begun, clock::now()) {
             let looked = remote.looked.notified();
-            tokio::spawn(look(self.clone_for_look(), key, remote.clone(), git.clone(), begun));
+            tokio::spawn(look(self.cx.clone(), key, remote.clone(), git.clone(), begun));
             if waits {
                 looked.await;
             }
@@ -157,7 +151,7 @@ impl GitSources {
             state.next = Some(Timestamp::UNIX_EPOCH);
             count += 1;
             for pool in &state.pools {
-                self.wake.pool(pool);
+                self.cx.wake.pool(pool);
             }
         }
         count
@@ -179,17 +173,6 @@ impl GitSources {
         remote
     }
 
-    fn clone_for_look(&self) -> FetchContext {
-        FetchContext {
-            secrets: Api::namespaced(self.client.clone(), &self.namespace),
-            dir: self.dir.clone(),
-            proxy: self.proxy.clone(),
-            wake: self.wake.clone(),
-            metrics: self.metrics.clone(),
-            stop: self.stop.clone(),
-        }
-    }
-
     /// Evaluates the last fetched revision for a pool.
     async fn evaluate(
         &self,
@@ -206,7 +189,7 @@ impl GitSources {
         let old = remote.lock().lists.get(pool).filter(|l| l.settings == *git).and_then(|l| l.in_force.clone());
         let keys = match &git.verify {
             None => Ok(None),
-            Some(verify) => self.secret(&verify.secret_ref.name).await.map(Some),
+            Some(verify) => secret(&self.cx.secrets, &verify.secret_ref.name).await.map(Some),
         };
         let known = old.as_ref().and_then(|o| o.status.clone()).or(known);
         let before = known.as_ref().and_then(|k| k.revision.clone());
@@ -216,7 +199,7 @@ impl GitSources {
             (Some(head), Ok(keys)) => {
                 let revision = head.revision.clone();
                 let task = Task { git: git.clone(), head, before: before.clone(), keys };
-                on_disk(remote, &self.dir, &Key::of(git), move |r| evaluate(r, &task))
+                on_disk(remote, &self.cx.dir, &Key::of(git), move |r| evaluate(r, &task))
                     .await
                     .map_err(|trouble| Some((trouble, revision)))
             }
@@ -258,11 +241,7 @@ impl GitSources {
         let commit = revision_policy::commit(&revision)?.to_owned();
         let (settings, signer) = (git.clone(), known.signer);
         let read = move |r: &Repository| evaluate::read(r, &settings, &revision, &commit, signer);
-        on_disk(remote, &self.dir, &Key::of(git), read).await.ok().map(Arc::new)
-    }
-
-    async fn secret(&self, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
-        secret(&Api::namespaced(self.client.clone(), &self.namespace), name).await
+        on_disk(remote, &self.cx.dir, &Key::of(git), read).await.ok().map(Arc::new)
     }
 }
 
@@ -271,7 +250,7 @@ fn asked(list: List, next: Option<Timestamp>, as_of: Option<ReadStart>, read_at:
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let message = "the repository is being fetched for the first time";
-        let nothing_yet = || SourceError { reason: Reason::Fetching, message: message.into(), stalls: false };
+        let nothing_yet = || temporary(Reason::Fetching, message.into());
         return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing_yet), next);
     };
     let mut listing = HostList::clone(&listing);
@@ -330,7 +309,7 @@ mod tests {
 
     /// Lists that are fetched every five minutes do not show whether they have a host that another pool lost a second ago.
     #[test]
-    fn a_list_from_memory_is_no_answer_to_a_pool_that_waits_for_a_read() {
+    fn a_cached_list_does_not_count_for_a_pool_that_waits_for_a_read() {
         let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());
         let now = Timestamp::now();
         let pools = ["near", "far"].map(|name| Arc::new(WindowsNodePool::new(name, WindowsNodePoolSpec::default())));
@@ -353,9 +332,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fetch_that_fails_or_is_refused_is_no_success() {
+    fn a_failed_or_refused_fetch_is_no_success() {
         let at = Timestamp::now();
-        let error = SourceError { reason: Reason::GitOperationFailed, message: "no answer".into(), stalls: false };
+        let error = temporary(Reason::GitOperationFailed, "no answer".into());
         let list = |is_in_force: bool, trouble: Option<SourceError>| List {
             looks: 1,
             settings: GitSource::default(),

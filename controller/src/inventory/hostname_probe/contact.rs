@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use api::{FirstContact, InstanceHost, Reason, WindowsInstance, WindowsInstanceSpec, host::Verb};
+use api::{FirstContact, InstanceHost, Reason, WindowsInstance, WindowsInstanceSpec, host::Verb, text::line};
 use sha2::{Digest as _, Sha256};
 
 use super::{Ask, host_key_of};
@@ -10,8 +10,8 @@ use crate::{
     context::Context,
     instance::{StepError, check_host_key, credentials, open_without_slot},
 };
+use remote::RemoteError;
 use remote::ssh::{HostKeyCheck, SshError};
-use remote::{RemoteError, facts::short};
 
 /// Time limit for one contact, so that a deliberately slow host does not block others.
 const LIMIT: Duration = Duration::from_mins(3);
@@ -113,8 +113,8 @@ async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepE
     let machine = session.look(&[]).await?.machine;
     session.tidy(&[Verb::Facts]).await?;
     session.close().await;
-    contact.hostname = Some(short(&machine.hostname, 63));
-    contact.machine_id = Some(short(&machine.machine_id, 64));
-    contact.boot_id = Some(short(&machine.boot_id, 64));
+    contact.hostname = Some(line(&machine.hostname, 63));
+    contact.machine_id = Some(line(&machine.machine_id, 64));
+    contact.boot_id = Some(line(&machine.boot_id, 64));
     Ok(contact)
 }

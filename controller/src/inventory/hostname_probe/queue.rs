@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_take_turns_and_what_failed_least_comes_first() {
+    fn pools_take_turns_and_tasks_with_the_fewest_failures_come_first() {
         let mut queue = Queue::default();
         for pool in ["a", "b", "c"] {
             for (failures, task) in [(2, 1), (0, 2), (1, 3), (0, 4), (0, 5)] {

@@ -40,7 +40,7 @@ fn begun(asking: &HostnameProbe) -> Option<Arc<Ask>> {
 }
 
 #[test]
-fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
+fn a_host_is_asked_for_its_name_once_its_key_is_stored() {
     let asking = HostnameProbe::default();
     let (hosts, now) = ([host("10.0.0.1")], Instant::now());
     let places = BTreeSet::from([hosts[0].0.clone()]);
@@ -83,7 +83,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
 }
 
 #[test]
-fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_reported() {
+fn a_host_that_fails_is_asked_again_with_backoff_and_stays_reported() {
     let asking = HostnameProbe::default();
     let (hosts, pool, mut now) = ([host("10.0.0.1")], pool(vec![], None), Instant::now());
     asking.queue(&pool, &hosts, now);
@@ -100,7 +100,7 @@ fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_report
 }
 
 #[test]
-fn strict_without_a_declared_key_asks_nobody() {
+fn with_policy_strict_only_hosts_with_a_declared_key_are_asked() {
     let asking = HostnameProbe::default();
     let strict = pool(vec![], Some(HostKeyPolicy::Strict));
     let mut declared = host("10.0.0.2");
@@ -111,7 +111,7 @@ fn strict_without_a_declared_key_asks_nobody() {
 }
 
 #[test]
-fn of_a_list_without_end_so_many_are_asked_and_no_more() {
+fn the_number_of_hosts_to_ask_is_limited() {
     let asking = HostnameProbe::default();
     let hosts: Vec<_> = (0..MAX_ASKED + 500).map(|n| host(&format!("host-{n}"))).collect();
     asking.queue(&pool(vec![], None), &hosts, Instant::now());

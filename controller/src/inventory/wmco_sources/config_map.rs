@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 
-use crate::{cluster::texts, context::Context, runtime::clock};
+use crate::{cluster::texts, context::Context, inventory::temporary, runtime::clock};
 use gitops::hosts::{Bad, windows_instances};
 use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
@@ -55,8 +55,7 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
         Err(error) => {
             let message =
                 format!("the ConfigMap {name} could not be read: {}", crate::runtime::errors::api_message(&error));
-            let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
-            SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok())
+            SourceOutcome::Unknown(temporary(Reason::ApiError, message), clock::now().checked_add(RETRY).ok())
         }
     }
 }
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_have_no_names_and_bad_ones_stop_only_themselves() {
+    fn entries_have_no_names_and_faulty_ones_do_not_affect_the_others() {
         let listing = read(map(json!({
             "data": {"10.0.0.1": "username=Administrator", "win.example.com": "username=core\n", "10.0.0.3": "core"},
         })));

@@ -169,7 +169,7 @@ impl Server {
         let connection = Connection::connect(&target).await?;
         let mut file = tokio::fs::File::open(source).await?;
         let size = file.metadata().await?.len();
-        connection.upload(r"C:\sent", size, &mut file, |_| ()).await?;
+        connection.upload(r"C:\sent", size, &mut file).await?;
         Ok(())
     }
 

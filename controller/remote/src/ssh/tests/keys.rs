@@ -18,7 +18,7 @@ pub(crate) const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItb
 const ECDSA_FINGERPRINT: &str = "SHA256:WB6BK3eeDahvLvuTDnnMYTG54A26ldaqL4XWJ0q0EoA";
 
 #[test]
-fn private_keys_are_read_in_every_form() {
+fn private_keys_are_parsed_in_every_format() {
     let rsa = "30b28e182671ba3a42df160d27e24d00ec8bb350e896213ebf6cc85be70ed96e";
     let carriage_returns = format!("\r\n  {}", RSA_PKCS1.replace('\n', "\r\n"));
     let with_mark = format!("\u{feff}{RSA_PKCS1}");
@@ -42,7 +42,7 @@ fn private_keys_are_read_in_every_form() {
 }
 
 #[test]
-fn unusable_private_keys_say_what_to_do() {
+fn an_unusable_private_key_is_refused_with_the_remedy() {
     let truncated = &RSA_PKCS1[..RSA_PKCS1.len() / 2];
     for (pem, hint) in [
         ("", "without a passphrase"),
@@ -63,7 +63,7 @@ fn unusable_private_keys_say_what_to_do() {
 }
 
 #[test]
-fn a_weak_key_is_used_and_said_to_be_weak() {
+fn a_weak_key_is_accepted_with_a_warning() {
     let weak = Identity::from_pem("Secret ns/ssh", include_bytes!("keys/rsa-1024.pem")).unwrap();
     let said = weak.weakness().unwrap();
     assert!(said.contains("Secret ns/ssh") && said.contains("1024 bits"), "{said}");
@@ -72,7 +72,7 @@ fn a_weak_key_is_used_and_said_to_be_weak() {
 }
 
 #[test]
-fn host_keys_are_read_in_every_form() {
+fn host_keys_are_parsed_in_every_format() {
     let base64 = ECDSA_PUBLIC.split(' ').nth(1).unwrap();
     let key = HostKey::parse(ECDSA_PUBLIC).unwrap();
     assert_eq!(key.fingerprint(), ECDSA_FINGERPRINT);

@@ -17,6 +17,7 @@ pub(super) use watching::run;
 use crate::{
     caches::machines::served,
     context::Context,
+    inventory::temporary,
     runtime::{clock, events::EventReason},
 };
 use wnp_core::{
@@ -45,15 +46,13 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
                 let message = format!(
                     "{source} cannot be read because this cluster has no such API: name another source, or install it; existing hosts stay"
                 );
-                return SourceOutcome::Unknown(
-                    SourceError { reason: Reason::SourceNotFound, message, stalls: true },
-                    None,
-                );
+                let trouble = SourceError { reason: Reason::SourceNotFound, message, stalls: true };
+                return SourceOutcome::Unknown(trouble, None);
             }
             Err(error) => {
                 let message = format!("{source} could not be read: {}", crate::runtime::errors::api_message(&error));
-                let trouble = SourceError { reason: Reason::ApiError, message, stalls: false };
-                return SourceOutcome::Unknown(trouble, clock::now().checked_add(RETRY).ok());
+                let next = clock::now().checked_add(RETRY).ok();
+                return SourceOutcome::Unknown(temporary(Reason::ApiError, message), next);
             }
         }
     };

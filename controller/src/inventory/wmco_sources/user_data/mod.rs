@@ -142,7 +142,7 @@ mod tests {
     const PUBLIC: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
     #[test]
-    fn each_platform_gets_its_text() {
+    fn the_user_data_of_each_platform_is_unchanged() {
         for (platform, golden) in [
             (Platform::None, include_str!("golden/other.txt")),
             (Platform::Azure, include_str!("golden/other.txt")),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn user_data_that_takes_passwords_is_known() {
+    fn user_data_that_allows_passwords_is_detected() {
         for platform in [Platform::None, Platform::Gcp, Platform::Aws] {
             assert!(!lets_passwords_in(&render(platform, PUBLIC)), "{platform:?}");
         }
