@@ -296,6 +296,13 @@ impl Host {
         }
     }
 
+    /// Returns the reason of a host in trouble: one that has failed, is not Ready, or did not follow a version.
+    pub(super) fn trouble(&self) -> Option<Reason> {
+        let reason: Reason = self.reason.parse().ok()?;
+        let is_in_trouble = matches!(self.state(), State::Failed | State::NotReady) || reason == Reason::UpdateFailed;
+        is_in_trouble.then_some(reason)
+    }
+
     /// Returns the message about the host; empty for a working node that is up to date.
     pub(super) fn news(&self, pool: &Pool) -> String {
         match (self.is_fine, self.is_outdated()) {

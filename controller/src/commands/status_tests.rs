@@ -262,6 +262,22 @@ fn each_host_counts_once() {
 }
 
 #[test]
+fn only_a_host_in_trouble_has_a_reason_to_explain() {
+    use Phase::{Failed, Joining, NotReady, Ready};
+    for (phase, reason, expected) in [
+        (Failed, "Unreachable", Some(Reason::Unreachable)),
+        (NotReady, "NodeNotReady", Some(Reason::NodeNotReady)),
+        (Ready, "UpdateFailed", Some(Reason::UpdateFailed)),
+        (Ready, "Succeeded", None),
+        (Joining, "Progressing", None),
+        (Failed, "ReasonOfAnotherRelease", None),
+    ] {
+        let host = Host { reason: reason.into(), ..Host::example(Some(phase), None, None, None) };
+        assert_eq!(host.trouble(), expected, "{phase:?} {reason}");
+    }
+}
+
+#[test]
 fn colours_take_no_columns() {
     let pools = summarize(
         &[pool("yard", "False", "1 of 2 nodes Ready; 1 of 2 failed: gate-1", "True")],

@@ -207,6 +207,10 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     };
     press("\u{e007}").await?;
     browser.until("#pools tbody tr:first-child", "127.9.9.9 port 2299 refuses connections").await?;
+    browser.until("#pools tbody tr:first-child a", "Unreachable").await?;
+    let explanation = "(await (await fetch(document.querySelector('#pools tbody a').href)).text())";
+    let explanation = browser.value(explanation).await?;
+    ensure!(explanation.as_str().is_some_and(|text| text.starts_with("Unreachable: ")), "{explanation}");
     press("\u{e004}").await?;
     press("\u{e007}").await?;
     browser.until(".facts", "ago, JoinFailed: Unreachable").await?;
