@@ -5,8 +5,9 @@ use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 use anyhow::{Context as _, bail};
 use api::{
     Phase, Reason, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    act::Act,
     conditions::{find, is_true, kind},
-    names::{LEASE, PLUGIN},
+    names::LEASE,
     services_version::short,
     text,
 };
@@ -415,24 +416,35 @@ fn summarize(
     all
 }
 
+/// Version that waits for an approval.
+pub(super) struct WaitingVersion<'a> {
+    pub version: &'a str,
+    /// Sentence of the operator, which says what the version changes.
+    pub message: String,
+}
+
+/// Returns the version of a pool that waits for an approval, if there is one.
+pub(super) fn waiting_version<'a>(pool: &str, status: &'a WindowsNodePoolStatus) -> Option<WaitingVersion<'a>> {
+    let updated = find(&status.conditions, kind::UPDATED).filter(|c| c.reason == Reason::WaitingForApproval)?;
+    // Users paste commands with the version into a shell. No version of the operator has other characters.
+    let is_plain = |version: &&str| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
+    let version = status.desired_version.as_deref().filter(is_plain)?;
+    let remedy = format!(": {}", Act::ApproveVersion(pool, version));
+    let message = updated.message.strip_suffix(&remedy).unwrap_or(&updated.message);
+    Some(WaitingVersion { version, message: text::line(message, 1_000) })
+}
+
 /// Returns the decisions that a pool waits for, each with its command. Without any, returns the message of a stalled pool.
 fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]) -> Vec<Ask> {
-    let ask = |what: String, command: String| Ask { what, command: Some(format!("{PLUGIN} {command}")) };
+    let ask = |what: String, act: Act<'_>| Ask { what, command: Some(act.command()) };
     let mut asks = Vec::new();
-    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
-    // Users paste the command into a shell. No version of the operator has other characters.
-    let is_plain = |version: &&String| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
-    if let Some(version) = status.desired_version.as_ref().filter(|_| waits).filter(is_plain) {
-        let what = format!("version {} waits for an approval", short(version));
-        asks.push(ask(what, format!("approve {pool} --version {}", short(version))));
+    if let Some(WaitingVersion { version, message }) = waiting_version(pool, status) {
+        asks.push(ask(message, Act::ApproveVersion(pool, version)));
     }
-    let removals = status.removals_to_confirm;
+    let removals = usize::try_from(status.removals_to_confirm).unwrap_or_default();
     if removals > 0 {
-        let hosts = counted(usize::try_from(removals).unwrap_or_default(), "host");
-        asks.push(ask(
-            format!("the removal of {hosts} waits for an approval"),
-            format!("approve {pool} --removals {removals}"),
-        ));
+        let what = format!("the removal of {} waits for an approval", counted(removals, "host"));
+        asks.push(ask(what, Act::ApproveRemovals(pool, removals)));
     }
     for member in members {
         let failures = member.status.as_ref().and_then(|status| status.failures.as_ref());
@@ -441,7 +453,7 @@ fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]
             let name = member.name_any();
             let what =
                 format!("{name} shows another host key: compare it with the one on its console before you trust it");
-            asks.push(ask(what, format!("trust-host-key {name} {key}")));
+            asks.push(ask(what, Act::TrustHostKey(&name, key)));
         }
     }
     // Another fault that no retry can fix: its message has the remedy.

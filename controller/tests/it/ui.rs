@@ -190,6 +190,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     let short = &version[..version.len() - DIGITS + 8];
     let approve = format!("kubectl windows-node-pools approve assembly --version {short}");
     browser.until("#asks", &approve).await?;
+    browser.until("#asks", "(containerd's settings)").await?;
     browser.until("#pools article:first-child", "yard").await?;
     browser.until("#pools article:first-child .counts", "1 failed").await?;
     browser.until("#pools article:nth-child(2) .counts", "5 waits").await?;

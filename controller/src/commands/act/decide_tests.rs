@@ -42,13 +42,15 @@ fn instance(annotations: &Value, spec: &Value, status: &Value) -> WindowsInstanc
 
 fn waits(version: bool, removals: usize) -> Value {
     let reason = if version { "WaitingForApproval" } else { "Progressing" };
+    let act = api::act::Act::ApproveVersion("factory", VERSION);
+    let message = format!("1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved: {act}");
     let held: Vec<&str> = ["win-1", "win-2"].into_iter().take(removals).collect();
     json!({
         "observedGeneration": 7,
         "desiredVersion": VERSION,
         "removalsToConfirm": removals,
         "inventory": {"source": "the list", "verdict": "NotAsked", "heldRemovals": held},
-        "conditions": [{"type": "Updated", "status": "False", "reason": reason, "message": "", "lastTransitionTime": NOW}],
+        "conditions": [{"type": "Updated", "status": "False", "reason": reason, "message": message, "lastTransitionTime": NOW}],
     })
 }
 
@@ -102,8 +104,13 @@ fn only_what_waits_is_approved() {
         assert!(said.contains(message), "{said}");
         assert_eq!(asks, found.is_object(), "each approval is confirmed: {said}");
     }
-    let question = approve(&pool(&none, &none, &waits(false, 1)), &[], None, None).unwrap().question.unwrap();
-    assert!(question.starts_with("1 host will be drained and deconfigured, and their Nodes deleted: win-1."));
+    for (status, expected) in [
+        (waits(false, 1), "1 host will be drained and deconfigured, and their Nodes deleted: win-1."),
+        (waits(true, 0), "1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved. Then"),
+    ] {
+        let question = approve(&pool(&none, &none, &status), &[], None, None).unwrap().question.unwrap();
+        assert!(question.starts_with(expected), "{question}");
+    }
 }
 
 #[test]
