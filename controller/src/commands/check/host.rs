@@ -17,7 +17,10 @@ use wnp_core::operation::{
 };
 
 use super::row::{Finding, Outcome};
-use crate::{args::CheckHost, commands::ssh_target};
+use crate::{
+    args::{CheckHost, output::progress},
+    commands::ssh_target,
+};
 
 /// Timeout of the connection and of each command.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -59,6 +62,7 @@ async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> 
         traffic: Traffic::default(),
     };
     let operation = format!("check-{}", std::process::id());
+    progress(&format!("logging in to {}", args.address));
     Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)
 }
 
@@ -74,10 +78,13 @@ async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteEr
         credential_plugin: None,
     };
     let found = async {
+        progress("sending wicd.exe, unless the host has it");
         session.prepare().await?;
+        progress("asking the host");
         session.facts(asked).await
     };
     let found = found.await;
+    progress("removing what was sent");
     session.tidy(&[Verb::Facts]).await?;
     if was_empty {
         session.remove_wicd().await?;

@@ -102,7 +102,9 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     let change = release.as_ref().map(|file| file.render_change(&cx.hosts.release.get().cluster)).transpose()?;
 
     let (mut answers, mut others) = (Vec::new(), PlannedHosts::default());
-    for document in wanted {
+    let all = wanted.len();
+    for (n, document) in wanted.into_iter().enumerate() {
+        output::progress(&format!("[{}/{all}] pool {}", n + 1, document.pool.name_any()));
         let planned = answer(&document, &mut others, change.as_ref(), &cx).await?;
         answers.push(match &release {
             Some(file) => of_release(planned, &file.version),
@@ -163,6 +165,7 @@ fn of_release(answer: Answer, version: &str) -> Answer {
 /// Returns the context that the controllers would have now, with the configuration for hosts from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
+    output::progress("reading pools, hosts and nodes");
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();
@@ -176,6 +179,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
     let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
     let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
+    output::progress("rendering the services of hosts");
     let release = match release {
         Some(file) => cluster.announced(&args, file).await,
         None => cluster.release(&args).await,
