@@ -158,7 +158,7 @@ impl Run {
     pub(crate) async fn pod_accounts(&self) -> anyhow::Result<String> {
         let (mark, image) = (self.mark(), self.image()?);
         let pause = "ping.exe -n 36000 127.0.0.1 >NUL";
-        let (on_host, of_user) = (self.world.names.on_host(), self.world.names.of_user());
+        let (on_host, of_user) = (self.world.names.pod("host"), self.world.names.pod("user"));
         let command = format!(r"if exist C:\k\kubelet.exe echo {mark}-host& {pause}");
         let account = json!({"hostProcess": true, "runAsUserName": r"NT AUTHORITY\SYSTEM"});
         self.world
@@ -248,7 +248,7 @@ impl Run {
 
     /// Starts a pod that takes all memory until kubelet evicts it, and measures how long the host does not answer meanwhile.
     pub(crate) async fn memory(&self) -> anyhow::Result<String> {
-        let (pod, image, longest) = (self.world.names.greedy(), self.image()?, Mutex::new(Duration::ZERO));
+        let (pod, image, longest) = (self.world.names.pod("greedy"), self.image()?, Mutex::new(Duration::ZERO));
         let evicted = async {
             self.world.start_pod(&pod, &image, TAKE_MEMORY).await?;
             self.world.until_evicted(&pod).await
