@@ -17,7 +17,7 @@ use clap::{CommandFactory as _, Parser};
 use controller::{
     args::{self, Cluster, Login, output},
     client::api_server::{self, Chosen},
-    commands::ssh_target,
+    commands::host_session,
     runtime::errors,
 };
 use kube::Client;
@@ -165,7 +165,7 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     let found = tokio::net::lookup_host((args.host.as_str(), args.login.port)).await;
     let addresses: Vec<IpAddr> = found.into_iter().flatten().map(|address| address.ip()).collect();
     world.host_is_free(args.login.port, &addresses).await?;
-    let target = ssh_target::new(&args.host, &args.login, LOGIN)?;
+    let target = host_session::target(&args.host, &args.login, LOGIN)?;
     let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
     let before = host.directories().await.context("cannot use the host")?;
     let pool = Mutex::new(acts::pool(&world, &args, &fingerprint));

@@ -1,15 +1,11 @@
 //! Command `check host`: reports whether a host can become a node. It needs no cluster, and leaves the host unchanged.
 
 use api::Reason;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context as _;
-use api::host::{self, Feature, HostState, Verb, path};
+use api::host::{self, Feature, HostState, Verb};
 use jiff::Timestamp;
-use remote::{
-    Operator, RemoteError, Session, Traffic, facts,
-    payload::{Payload, Wicd},
-};
+use remote::{RemoteError, Session, facts};
 use wnp_core::operation::{
     preflight::{self, Preflight},
     preflight_warnings::{self, Asked},
@@ -19,7 +15,7 @@ use wnp_core::operation::{
 use super::row::{Finding, Outcome};
 use crate::{
     args::{CheckHost, output::progress},
-    commands::ssh_target,
+    commands::host_session,
 };
 
 /// Timeout of the connection and of each command.
@@ -40,56 +36,28 @@ pub(super) struct Facts {
 /// # Errors
 /// Fails when the key or `wicd.exe` cannot be read.
 pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
-    let (login, state) = match open(&args).await? {
+    let target = host_session::target(&args.address, &args.login, LIMIT)?;
+    let operator = host_session::operator(&args.wicd)?;
+    let operation = format!("check-{}", std::process::id());
+    progress(&format!("logging in to {}", args.address));
+    let (login, state) = match Session::open(&operator, &target, "", &operation, None).await {
         Err(error) => (Err(error), None),
         Ok(session) => {
-            let state = look(&session, &args).await;
+            let asked = host::Facts {
+                files: Vec::new(),
+                api_server: args.api_server.clone(),
+                ports: vec![preflight::KUBELET_PORT],
+                service_accounts: args.gmsa.clone(),
+                credential_plugin: None,
+            };
+            progress("asking the host, which gets wicd.exe for this unless it has it");
+            let state = host_session::ask(&session, &operation, Verb::Facts, session.facts(asked)).await;
             let login = Ok(session.connection().host_key().fingerprint());
             session.close().await;
             (login, Some(state))
         }
     };
     Ok(Facts { args, login, state, now: Timestamp::now() })
-}
-
-async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> {
-    let target = ssh_target::new(&args.address, &args.login, LIMIT)?;
-    let operator = Operator {
-        cluster_id: String::new(),
-        epoch: 0,
-        wicd: Wicd::open(&args.wicd).context("cannot read wicd.exe; name it with --wicd")?,
-        payload: Payload::default(),
-        traffic: Traffic::default(),
-    };
-    let operation = format!("check-{}", std::process::id());
-    progress(&format!("logging in to {}", args.address));
-    Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)
-}
-
-/// Queries wicd, and removes it from a host that had no files of the operator before.
-async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
-    let connection = session.connection();
-    let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
-    let asked = host::Facts {
-        files: Vec::new(),
-        api_server: args.api_server.clone(),
-        ports: vec![preflight::KUBELET_PORT],
-        service_accounts: args.gmsa.clone(),
-        credential_plugin: None,
-    };
-    let found = async {
-        progress("sending wicd.exe, unless the host has it");
-        session.prepare().await?;
-        progress("asking the host");
-        session.facts(asked).await
-    };
-    let found = found.await;
-    progress("removing what was sent");
-    session.tidy(&[Verb::Facts]).await?;
-    if was_empty {
-        session.remove_wicd().await?;
-    }
-    found
 }
 
 impl Facts {

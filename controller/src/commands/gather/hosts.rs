@@ -3,17 +3,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use api::{
     SecretKeyRef, WindowsInstance, WindowsNodePool,
-    host::{self, Verb, path},
+    host::{self, Verb},
     names::key,
 };
 use futures::{StreamExt as _, stream};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use remote::{
-    Operator, Session, Traffic,
-    payload::{Payload, Wicd},
+    Operator, Session,
     ssh::{HostKeyCheck, Identity, JumpHost, Target},
     support::{self, Unpacked},
 };
@@ -25,6 +23,7 @@ use crate::{
         host_key_policy::{HostKeySource, KnownKeys, host_key_source},
     },
     cluster::secrets::{SecretError, Secrets},
+    commands::host_session,
     instance::CONNECT_TIMEOUT,
 };
 
@@ -50,8 +49,10 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         Ok(access) => access,
         Err(error) => return folder.failed("hosts", &format!("{error:#}")),
     };
-    let (instances, pools) = match targets(client).await {
-        Ok(targets) => targets,
+    let all = ListParams::default();
+    let (instances, pools) = (Api::all(client.clone()), Api::<WindowsNodePool>::all(client.clone()));
+    let (instances, pools) = match tokio::try_join!(instances.list(&all), pools.list(&all)) {
+        Ok((instances, pools)) => (instances.items, pools.items),
         Err(error) => return folder.failed("hosts", &api::text::line(&error.to_string(), 500)),
     };
     let (chosen, unknown) = choose(instances, asked);
@@ -80,12 +81,6 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
     }
 }
 
-async fn targets(client: &Client) -> kube::Result<(Vec<WindowsInstance>, Vec<WindowsNodePool>)> {
-    let all = ListParams::default();
-    let instances = Api::all(client.clone()).list(&all).await?.items;
-    Ok((instances, Api::all(client.clone()).list(&all).await?.items))
-}
-
 /// Returns the requested instances, and the names without an instance.
 fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>, Vec<String>) {
     if asked == "all" {
@@ -99,26 +94,10 @@ fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>
 
 impl Access {
     fn new(client: &Client, args: &Gather) -> anyhow::Result<Self> {
-        let identity = match &args.identity {
-            Some(file) => {
-                let pem = zeroize::Zeroizing::new(
-                    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
-                );
-                Some(Arc::new(Identity::from_pem(&file.display().to_string(), &pem)?))
-            }
-            None => None,
-        };
-        let operator = Operator {
-            cluster_id: String::new(),
-            epoch: 0,
-            wicd: Wicd::open(&args.wicd).context("cannot read wicd.exe of this release; name it with --wicd")?,
-            payload: Payload::default(),
-            traffic: Traffic::default(),
-        };
         Ok(Self {
             secrets: Secrets::new(client.clone(), &args.namespace),
-            identity,
-            operator: Arc::new(operator),
+            identity: args.identity.as_deref().map(host_session::identity).transpose()?,
+            operator: host_session::operator(&args.wicd)?,
             operation: format!("gather-{:08x}", rand::random::<u32>()),
         })
     }
@@ -140,20 +119,8 @@ impl Access {
     ) -> anyhow::Result<(host::Answer, Unpacked)> {
         let target = self.target(instance, pool).await?;
         let session = Session::open(&self.operator, &target, &instance.spec.host.name, &self.operation, None).await?;
-        let connection = session.connection();
-        let collected = async {
-            let was_empty =
-                connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
-            session.prepare().await?;
-            let collected = session.support(host::Support { hours: HOURS }).await;
-            session.tidy(&[Verb::Support]).await?;
-            connection.remove_dir(&host::operation_dir(&self.operation)).await?;
-            if was_empty {
-                session.remove_wicd().await?;
-            }
-            collected
-        };
-        let collected = Box::pin(collected).await;
+        let answer = session.support(host::Support { hours: HOURS });
+        let collected = Box::pin(host_session::ask(&session, &self.operation, Verb::Support, answer)).await;
         session.close().await;
         let (answer, archive) = collected?;
         Ok((answer, tokio::task::spawn_blocking(move || support::unpack(&archive)).await?))
@@ -203,8 +170,7 @@ fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKe
         declared: instance.spec.host.host_key.as_deref(),
         allowed: instance.annotations().get(key::TRUST_HOST_KEY).map(String::as_str),
         pinned: instance.status.as_ref().and_then(|status| status.host_key.as_ref()),
-        first_contact: None,
-        node: None,
+        ..KnownKeys::default()
     };
     Ok(host_key_source(&known, ssh)?)
 }
