@@ -63,17 +63,15 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         );
     }
     let (access, pools, all) = (&access, &pools, chosen.len());
-    let mut asked = 0;
     let answers = stream::iter(chosen).map(|instance| async move {
         let pool = pools.iter().find(|pool| pool.name_any() == instance.spec.pool_ref.name);
         // Boxed: the future is large, and there are several.
         let answer = Box::pin(access.ask(&instance, pool)).await;
         (instance.name_any(), answer)
     });
-    let mut answers = Box::pin(answers.buffer_unordered(AT_ONCE));
-    while let Some((name, answer)) = answers.next().await {
-        asked += 1;
-        eprintln!("[{asked}/{all}] host {name}");
+    let mut answers = Box::pin(answers.buffer_unordered(AT_ONCE).enumerate());
+    while let Some((n, (name, answer))) = answers.next().await {
+        eprintln!("[{}/{all}] host {name}", n + 1);
         match answer {
             Ok((answer, unpacked)) => write(&name, &answer, unpacked, folder),
             Err(error) => folder.failed(&format!("host {name}"), &api::text::line(&format!("{error:#}"), 1000)),
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_never_proven_is_not_believed() {
+    fn a_key_that_was_never_proven_is_not_trusted() {
         let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
         let pinned = json!({"hostKey": {"publicKey": "AAAA", "keyType": "ssh-ed25519", "fingerprint": fingerprint}});
         let ssh = api::Ssh::default();
@@ -229,73 +227,31 @@ mod tests {
         assert!(matches!(host_key(&known, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::Pinned(_))));
     }
 
-    /// Writes the files that a host sent to the folder `x`.
-    fn written(unpacked: Unpacked) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
-        let answer = json!({"protocol": 1, "operation": "x", "outcome": "done"});
-        write("win-1", &serde_json::from_value(answer).unwrap(), unpacked, &mut folder);
-        folder.finish().unwrap();
-        dir
-    }
-
     #[test]
-    fn what_a_host_sends_is_written_without_secrets() {
+    fn data_from_a_host_is_written_without_secrets() {
         const SECRET: &str = "hunter2Hunter2";
-        let events = format!(
-            "<Event><EventData><Data Name='Password'>{SECRET}</Data><Data Name='a'>other</Data></EventData></Event>\n"
-        );
-        let unattend = format!("<AdministratorPassword>\n<Value>{SECRET}</Value>\n</AdministratorPassword>");
-        let log = format!(
-            "net use \\\\server /user:me pass={SECRET}\nGET https://x.blob.core.windows.net/c?sv=1&sig={SECRET}\n"
-        );
-        let sshd = format!("sshd: debug1: env SECRET_ID={SECRET}\nsshd: Authorization: Basic {SECRET}\n");
+        let command = format!("agent.exe --password={SECRET}");
+        let password = format!("<Data Name='Password'>{SECRET}</Data><Data Name='a'>other</Data>");
         let files = [
-            ("events/System.xml", events),
-            ("logs/setup.xml", unattend),
-            ("logs/script.log", log),
-            ("logs/sshd.log", sshd),
+            ("machine.json", json!([{"command": command}]).to_string()),
+            ("events/System.xml", format!("<Event><EventData>{password}<Data>{command}</Data></EventData></Event>\n")),
+            ("logs/sshd.log", format!("sshd: Authorization: Basic {SECRET}\n")),
         ];
         let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect();
-        let dir = written(Unpacked { files, refused: vec![format!("token={SECRET}")] });
+        let (dir, answer) = (tempfile::tempdir().unwrap(), json!({"protocol": 1, "operation": "x", "outcome": "done"}));
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
+        let sent = Unpacked { files, refused: vec![format!("token={SECRET}")] };
+        write("win-1", &serde_json::from_value(answer).unwrap(), sent, &mut folder);
+        folder.finish().unwrap();
         let read = |path: &str| std::fs::read_to_string(dir.path().join("x").join(path)).unwrap();
+        for path in
+            ["gather.log", "hosts/win-1/machine.json", "hosts/win-1/events/System.xml", "hosts/win-1/logs/sshd.log"]
+        {
+            let text = read(path);
+            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{path}: {text}");
+        }
         let events = read("hosts/win-1/events/System.xml");
         assert!(events.contains("<Data Name='a'>other</Data>"), "{events}");
-        for path in ["events/System.xml", "logs/setup.xml", "logs/script.log", "logs/sshd.log"] {
-            let text = read(&format!("hosts/win-1/{path}"));
-            assert!(!text.contains(SECRET), "{path}");
-        }
-        assert!(!read("gather.log").contains(SECRET));
-    }
-
-    /// Secrets on command lines are redacted in each part that wicd collects.
-    #[test]
-    fn no_part_of_a_host_is_written_with_a_secret() {
-        const SECRET: &str = "hunter2Hunter2";
-        const JSON: [&str; 12] = [
-            "index.json",
-            "machine.json",
-            "services.json",
-            "owned.json",
-            "state.json",
-            "desired.json",
-            "certificates.json",
-            "updates.json",
-            "restart-causes.json",
-            "hns/networks.json",
-            "hns/endpoints.json",
-            "hns/policylists.json",
-        ];
-        const XML: [&str; 3] = ["events/System.xml", "events/Application.xml", "events/boots.xml"];
-        let command = format!("agent.exe --password={SECRET}");
-        let json = JSON.map(|name| (name.to_owned(), json!([{"command": command}]).to_string().into_bytes()));
-        let xml = format!("<Event><EventData><Data>{command}</Data></EventData></Event>");
-        let xml = XML.map(|name| (name.to_owned(), xml.clone().into_bytes()));
-        let dir = written(Unpacked { files: json.into_iter().chain(xml).collect(), refused: Vec::new() });
-        for part in JSON.into_iter().chain(XML) {
-            let text = std::fs::read_to_string(dir.path().join("x/hosts/win-1").join(part)).unwrap();
-            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{part}: {text}");
-        }
     }
 
     #[test]
@@ -310,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_text() {
+    fn only_text_is_written() {
         let utf16: Vec<u8> = "\u{feff}password=x".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (content, expected) in [
             (utf16.clone(), Some("password=x")),

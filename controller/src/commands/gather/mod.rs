@@ -56,12 +56,12 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     folder.note("namespace of the operator", &found.note());
     // Every user of the cluster may get the version, so it does not count as gathered data.
     reader.version(&mut folder).await;
-    let of_ours = folder.files();
+    let of_ours = folder.files;
     of_cluster(&reader, &args.namespace, &mut folder).await;
     if let Some(asked) = &args.hosts {
         hosts::gather(&client, &args, asked, &mut folder).await;
     }
-    let gathered = folder.files() - of_ours;
+    let gathered = folder.files - of_ours;
     folder.finish()?;
     report(&folder, &args, gathered)
 }
@@ -100,11 +100,11 @@ async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
 
 /// Packs the folder, unless `--dest` names it, and prints its path and what is missing.
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
-    let mut text = format!("{gathered} files in {}\n", folder.root().display());
+    let mut text = format!("{gathered} files in {}\n", folder.root.display());
     if args.dest.is_none() {
         let _ = writeln!(text, "To send: {}", folder.pack()?.display());
     }
-    for failure in folder.failures() {
+    for failure in &folder.failures {
         let _ = writeln!(text, "Not gathered: {failure}");
     }
     crate::args::output::print(&text)?;
