@@ -4,7 +4,7 @@ use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
 use api::{
-    Phase, Reason, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    Phase, Reason, RefusedEntry, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
     act::Act,
     conditions::{find, is_true, kind},
     names::LEASE,
@@ -62,7 +62,7 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     let machine = match args.output {
         StatusOutput::Table | StatusOutput::Wide => {
             output::print(&seen.text(Layout::of(&args)))?;
-            return Ok(seen.exit().into());
+            return Ok(exit(&seen.pools, &seen.operator).into());
         }
         StatusOutput::Name => {
             let names = seen.pools.iter().map(|pool| format!("windowsnodepool.{}/{}\n", api::names::GROUP, pool.name));
@@ -71,11 +71,11 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
         StatusOutput::Json => output::answer(Output::Json, &seen.pools, String::new)?,
         StatusOutput::Yaml => output::answer(Output::Yaml, &seen.pools, String::new)?,
     };
-    if let Some(warning) = seen.operator.warning() {
+    if let Some(warning) = seen.warning() {
         eprintln!("Warning: {warning}");
     }
     output::print(&machine)?;
-    Ok(seen.exit().into())
+    Ok(exit(&seen.pools, &seen.operator).into())
 }
 
 impl Status {
@@ -106,14 +106,10 @@ impl ClusterState {
     /// Returns the warning about the operator, if any, and the tree.
     fn text(&self, look: Layout) -> String {
         let mut text = String::new();
-        if let Some(warning) = self.operator.warning() {
+        if let Some(warning) = self.warning() {
             put(&mut text, "", "", warning, look.width);
         }
         text + &tree(&self.pools, self.now, look)
-    }
-
-    fn exit(&self) -> u8 {
-        exit(&self.pools, &self.operator)
     }
 
     /// Returns the warning that no operator works, or that its state is unknown.
@@ -215,7 +211,7 @@ pub(in crate::commands) struct Pool {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired_version: Option<String>,
     pub hosts: Vec<Host>,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedEntry>,
     asks: Vec<Ask>,
     /// Reason why outdated hosts wait for their update.
     #[serde(skip)]
@@ -263,25 +259,6 @@ impl Host {
     /// Reports whether the host has a version, but not the desired one.
     pub(super) fn is_outdated(&self) -> bool {
         self.version.is_some() && !self.up_to_date
-    }
-
-    /// Returns a host in this state. With a version, it is outdated.
-    #[cfg(test)]
-    pub(super) fn example(phase: Option<Phase>, step: Option<Step>, next: Option<Time>, version: Option<&str>) -> Self {
-        Self {
-            name: "win-1".into(),
-            address: "10.0.0.1".into(),
-            phase,
-            step,
-            since: None,
-            version: version.map(Into::into),
-            up_to_date: false,
-            failures: 0,
-            next_retry_time: next,
-            reason: String::new(),
-            message: String::new(),
-            is_fine: false,
-        }
     }
 
     /// Returns the state under which the page of `ui` counts the host, and which decides its colour on a terminal.
@@ -348,15 +325,6 @@ struct Ask {
     command: Option<String>,
 }
 
-/// Inventory entry that the operator has refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Refused {
-    host: String,
-    reason: String,
-    message: String,
-}
-
 fn ready_of(conditions: &[Condition]) -> (String, String, String) {
     find(conditions, kind::READY).map_or_else(
         || ("Unknown".into(), "Pending".into(), "the operator has not reported on it yet".into()),
@@ -386,10 +354,10 @@ fn summarize(
             let mut hosts: Vec<Host> =
                 members.into_iter().map(|i| host(i, status.desired_version.as_ref(), now)).collect();
             hosts.sort_by_key(|host| (rank(host), host.is_outdated(), host.name.clone()));
-            let refused = status.refused.iter().map(|entry| Refused {
+            let refused = status.refused.iter().map(|entry| RefusedEntry {
                 host: text::line(&entry.host, 253),
-                reason: entry.reason.clone(),
                 message: text::line(&entry.message, 1_000),
+                ..entry.clone()
             });
             let refused = refused.collect();
             let degraded = is_true(&status.conditions, kind::DEGRADED);

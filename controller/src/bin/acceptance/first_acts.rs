@@ -1,4 +1,4 @@
-//! Rows of the first hour that need more than commands on the host.
+//! Rows that act on the host and on the cluster.
 
 use std::{fs, time::Duration};
 

@@ -627,7 +627,7 @@ fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
 }
 
 #[test]
-fn what_a_host_does_not_have_is_skipped() {
+fn a_feature_that_the_host_lacks_is_skipped() {
     for outcome in [
         metadata_route(&[desired(false), ok("")]),
         logins(&[status(
@@ -651,7 +651,7 @@ fn what_a_host_does_not_have_is_skipped() {
 }
 
 #[test]
-fn what_a_host_prints_is_one_short_line() {
+fn evidence_is_one_short_line() {
     let printed = ok(format!("\u{1b}[31m\u{202e}a\nb{}", "x".repeat(5_000)));
     let Outcome { result: FAILED, text: why } = outcome(owner, &[printed]) else { panic!() };
     assert!(why.chars().count() <= MOST && !why.chars().any(char::is_control) && !why.contains('\u{202e}'), "{why:?}");

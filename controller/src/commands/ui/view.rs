@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_gets_what_has_changed() {
+    fn a_page_gets_only_changes() {
         let objects = |objects: &[(&str, &str)]| -> Snapshot {
             objects.iter().map(|(key, object)| ((*key).to_owned(), (*object).to_owned())).collect()
         };
