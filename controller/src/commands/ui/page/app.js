@@ -221,13 +221,14 @@ function hostRow(name) {
   return row;
 }
 
-/** Shows the explanation of a host in trouble, and its events, the newest first. */
+/** Shows the explanation of a host's reason, and its events, the newest first. */
 async function facts(cell, name) {
-  const reason = objects.get(`host/${name}`)?.trouble;
+  const reason = objects.get(`host/${name}`)?.reason ?? "";
   const meaning = document.createElement("p");
   const list = document.createElement("ul");
   try {
-    if (reason) put(meaning, await (await fetch(`reasons/${reason}`)).text());
+    const explanation = await fetch(`reasons/${encodeURIComponent(reason)}`);
+    if (explanation.ok) put(meaning, await explanation.text());
     const answer = await fetch(`events/${encodeURIComponent(name)}`);
     if (!answer.ok) throw new Error(await answer.text());
     for (const event of await answer.json()) {
