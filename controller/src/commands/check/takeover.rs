@@ -194,11 +194,7 @@ impl Here {
     }
 
     async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
-        let without = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
-        let without: Vec<&&Node> = nodes.iter().filter(without).collect();
-        if without.is_empty() {
-            return BTreeSet::new();
-        }
+        let lacks_key = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
         let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();
         if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
             return BTreeSet::new();
@@ -206,7 +202,7 @@ impl Here {
         let noted = WmcoHostKeys::new(self.client.clone(), &self.namespace);
         let secrets = Secrets::new(self.client.clone(), &self.namespace);
         let mut unproven = BTreeSet::new();
-        for node in without {
+        for node in nodes.iter().filter(lacks_key) {
             let is_known = async {
                 for address in names_of(node) {
                     if noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {
