@@ -107,7 +107,7 @@ impl ClusterState {
     fn text(&self, look: Layout) -> String {
         let mut text = String::new();
         if let Some(warning) = self.warning() {
-            put(&mut text, "", "", warning, look.width);
+            write_wrapped(&mut text, "", "", warning, look.width);
         }
         text + &tree(&self.pools, self.now, look)
     }
@@ -508,7 +508,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
     let mut text = String::new();
     for pool in pools {
         let old = if pool.observed { "" } else { "the operator has not observed the latest change; previous status: " };
-        put(
+        write_wrapped(
             &mut text,
             &format!("{}  ", look.paint(&pool.name, pool.colour())),
             "  ",
@@ -517,7 +517,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
         );
         let with_version = pool.hosts.iter().any(Host::is_outdated);
         if let Some(version) = pool.desired_version.as_ref().filter(|_| with_version) {
-            put(&mut text, "│  ", "│  ", &format!("to version {}", short(version)), width);
+            write_wrapped(&mut text, "│  ", "│  ", &format!("to version {}", short(version)), width);
         }
         let (old, new): (Vec<&Host>, Vec<&Host>) =
             pool.hosts.iter().filter(|host| host.is_fine).partition(|host| host.is_outdated());
@@ -540,14 +540,14 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
         let last = rows.len().saturating_sub(1);
         for (n, (head, said)) in rows.iter().enumerate() {
             let (branch, below) = if n == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            put(&mut text, &format!("{branch}{head}  "), &format!("{below}    "), said, width);
+            write_wrapped(&mut text, &format!("{branch}{head}  "), &format!("{below}    "), said, width);
         }
     }
     text
 }
 
 /// Returns the number of columns that a text takes on a terminal, without its colour codes.
-fn shown(text: &str) -> usize {
+fn columns(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default();
     let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text));
@@ -555,11 +555,11 @@ fn shown(text: &str) -> usize {
 }
 
 /// Writes a text after its head, wrapped at `width`. Each further line begins with `below`.
-fn put(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
+fn write_wrapped(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
     let mut line = head.to_owned();
     let mut is_empty = true;
     for word in said.split_whitespace() {
-        if !is_empty && shown(&line) + 1 + word.chars().count() > width {
+        if !is_empty && columns(&line) + 1 + word.chars().count() > width {
             let _ = writeln!(into, "{}", line.trim_end());
             below.clone_into(&mut line);
             is_empty = true;
