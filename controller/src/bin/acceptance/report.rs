@@ -50,10 +50,10 @@ fn printed(row: &Ended) -> String {
     let command = |(command, output): &(&str, super::Output)| {
         let status = output.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
         let mut lines = output.text.lines().map(str::trim_end).filter(|line| !line.is_empty());
-        let first: String = lines.by_ref().take(LINES).map(|line| format!("    {}\n", harmless(line))).collect();
+        let first: Vec<String> = lines.by_ref().take(LINES).map(|line| format!("    {}\n", harmless(line))).collect();
         let more = lines.count();
         let more = if more > 0 { format!("    … and {more} lines\n") } else { String::new() };
-        format!("{}> {command} (exit status {status})\n{first}{more}\n", row.id)
+        format!("{}> {command} (exit status {status})\n{}{more}\n", row.id, first.concat())
     };
     row.printed.iter().map(command).collect()
 }
