@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_an_annotation_holds_it_is_a_key_or_an_error(text in ".{0,80}") {
+        fn any_annotation_is_a_key_or_an_error(text in ".{0,80}") {
             let known = KnownKeys { node: Some(("n", &text)), ..KnownKeys::default() };
             prop_assert!(!matches!(host_key_source(&known, &Ssh::default()), Ok(HostKeySource::FirstUse)));
         }

@@ -4,7 +4,7 @@ pub(crate) mod host_key_policy;
 pub mod output;
 pub mod payload_command;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::LazyLock, time::Duration};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, process::ExitCode, sync::LazyLock, time::Duration};
 
 use api::{host::MAX_WICD_CERTIFICATE_LIFE, names::PLUGIN};
 use clap::{
@@ -654,14 +654,14 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// Parses the lifetime of wicd's certificates. The operator would deny requests for a longer one, and the API server requests for a shorter one.
 fn wicd_certificate_life(text: &str) -> Result<Duration, String> {
-    let life = duration(text)?;
-    let allowed = Duration::from_mins(10)..=MAX_WICD_CERTIFICATE_LIFE;
-    if allowed.contains(&life) {
-        Ok(life)
-    } else {
-        let most = MAX_WICD_CERTIFICATE_LIFE.as_secs() / 3600;
-        Err(format!("{text:?} is not between 10m and {most}h"))
-    }
+    let most = MAX_WICD_CERTIFICATE_LIFE.as_secs() / 3600;
+    duration_in(text, Duration::from_mins(10)..=MAX_WICD_CERTIFICATE_LIFE, &format!("10m and {most}h"))
+}
+
+/// Parses a duration in a range, with the limits of the range in words.
+fn duration_in(text: &str, allowed: RangeInclusive<Duration>, limits: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    if allowed.contains(&duration) { Ok(duration) } else { Err(format!("{text:?} is not between {limits}")) }
 }
 
 /// Maximum duration of a Lease for which operators wait. Otherwise a client that may write Leases could keep operators from leading for decades.
@@ -669,9 +669,7 @@ pub(crate) const MAX_LEASE_DURATION: Duration = Duration::from_mins(10);
 
 /// Parses the duration of the Lease, for which other operators wait.
 fn lease_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    let allowed = Duration::from_secs(1)..=MAX_LEASE_DURATION;
-    if allowed.contains(&duration) { Ok(duration) } else { Err(format!("{text:?} is not between 1s and 10m")) }
+    duration_in(text, Duration::from_secs(1)..=MAX_LEASE_DURATION, "1s and 10m")
 }
 
 #[cfg(test)]

@@ -45,6 +45,13 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
+/// Prints the step that a command has reached on standard error, if that is a terminal.
+pub fn progress(step: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{step}");
+    }
+}
+
 /// Prints the consequence, and asks the user on the terminal for confirmation, unless `yes` is set.
 ///
 /// # Errors

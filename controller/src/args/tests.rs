@@ -14,14 +14,14 @@ fn durations() {
 }
 
 #[test]
-fn a_lease_that_others_would_not_wait_for_is_refused() {
+fn a_long_or_short_lease_duration_is_refused() {
     for (text, taken) in [("15s", true), ("10m", true), ("601s", false), ("0s", false), ("999ms", false)] {
         assert_eq!(lease_duration(text).is_ok(), taken, "{text}");
     }
 }
 
 #[test]
-fn a_life_of_certificates_that_is_never_approved_is_refused_at_the_start() {
+fn a_certificate_lifetime_that_is_never_approved_is_refused() {
     for (text, taken) in [
         ("120h", true),
         ("168h", true),

@@ -5,6 +5,7 @@ use std::{env, process::ExitCode};
 use controller::{
     args::{self, Check, Cli, Command},
     client,
+    commands::{act, check, explain, gather, machineset, plan, status, ui, version},
     runtime::errors,
 };
 
@@ -26,21 +27,17 @@ async fn main() -> ExitCode {
 async fn run(Cli { cluster, command }: Cli) -> anyhow::Result<ExitCode> {
     let cluster = &cluster;
     match command {
-        Command::Plan(args) => Box::pin(controller::commands::plan::run(*args, cluster)).await,
-        Command::Explain(args) => controller::commands::explain::run(args, cluster).await.map(|()| ExitCode::SUCCESS),
-        Command::Check { what: None, installation } => {
-            Box::pin(controller::commands::check::installation(*installation, cluster)).await
-        }
-        Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(controller::commands::check::host(args)).await,
-        Command::Check { what: Some(Check::Files(args)), .. } => controller::commands::check::files(&args),
-        Command::Check { what: Some(Check::Takeover(args)), .. } => {
-            Box::pin(controller::commands::check::takeover(*args, cluster)).await
-        }
-        Command::Status(args) => controller::commands::status::run(args, cluster).await,
-        Command::Ui(args) => Box::pin(controller::commands::ui::run(args, cluster)).await.map(|()| ExitCode::SUCCESS),
-        Command::Act(args) => Box::pin(controller::commands::act::run(args, cluster)).await,
-        Command::Gather(args) => Box::pin(controller::commands::gather::run(*args, cluster)).await,
-        Command::MachineSet(args) => controller::commands::machineset::run(args, cluster).await,
-        Command::Version(args) => controller::commands::version::run(&args, cluster).await.map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => Box::pin(plan::run(*args, cluster)).await,
+        Command::Explain(args) => explain::run(args, cluster).await.map(|()| ExitCode::SUCCESS),
+        Command::Check { what: None, installation } => Box::pin(check::installation(*installation, cluster)).await,
+        Command::Check { what: Some(Check::Host(args)), .. } => Box::pin(check::host(args)).await,
+        Command::Check { what: Some(Check::Files(args)), .. } => check::files(&args),
+        Command::Check { what: Some(Check::Takeover(args)), .. } => Box::pin(check::takeover(*args, cluster)).await,
+        Command::Status(args) => status::run(args, cluster).await,
+        Command::Ui(args) => Box::pin(ui::run(args, cluster)).await.map(|()| ExitCode::SUCCESS),
+        Command::Act(args) => Box::pin(act::run(args, cluster)).await,
+        Command::Gather(args) => Box::pin(gather::run(*args, cluster)).await,
+        Command::MachineSet(args) => machineset::run(args, cluster).await,
+        Command::Version(args) => version::run(&args, cluster).await.map(|()| ExitCode::SUCCESS),
     }
 }

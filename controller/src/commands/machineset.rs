@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use api::names::{default_taint, key};
 use kube::{
     Api, Client, ResourceExt,
@@ -37,31 +37,6 @@ const SUFFIX: usize = 6;
 /// Maximum length of a MachineSet name, so that the names of its Machines are DNS labels.
 const DNS_LABEL: usize = 63 - SUFFIX;
 
-/// Reason why no MachineSet can be made, with its remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Refusal {
-    #[error(
-        "the cluster has no MachineSet of Linux workers to begin with: list the hosts in a WindowsNodePool, or write the MachineSet by hand (examples/machines)"
-    )]
-    NoWorkers,
-    #[error("the cluster has no MachineSet of Linux workers with the name {name:?}; it has {known}")]
-    NoSuchWorker { name: String, known: String },
-    #[error(
-        "the MachineSet {name} is of the kind {kind:?}, which this command does not support: write it by hand (examples/machines)"
-    )]
-    UnknownKind { name: String, kind: String },
-    #[error(
-        "the name {name} has {} characters, and on this platform at most {most} are allowed: the name of a Machine, which has {SUFFIX} more, becomes the name of \
-         the host, and Windows allows {NETBIOS} characters there (NetBIOS)",
-        .name.len(), most = NETBIOS - SUFFIX
-    )]
-    LongForWindows { name: String },
-    #[error(
-        "{name:?} is not a name for a MachineSet: use at most {DNS_LABEL} lower-case letters, digits and dashes, with a letter or digit at both ends"
-    )]
-    NotAName { name: String },
-}
-
 /// Prints the Windows MachineSet.
 ///
 /// # Errors
@@ -76,7 +51,7 @@ pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode>
         Ok(sets) => sets.items,
         // The cluster has no Machine API.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => anyhow::bail!("failed to list the MachineSets: {}", plain(&error)),
+        Err(error) => bail!("failed to list the MachineSets: {}", plain(&error)),
     };
     let worker = chosen_worker(&sets, args.from.as_deref())?;
     let manifest = serde_yaml::to_string(&windows_set(worker, &args)?)?;
@@ -88,14 +63,19 @@ pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode>
 }
 
 /// Returns the MachineSet of Linux workers with this name; without a name, the first in alphabetical order.
-fn chosen_worker<'a>(sets: &'a [DynamicObject], name: Option<&str>) -> Result<&'a DynamicObject, Refusal> {
+fn chosen_worker<'a>(sets: &'a [DynamicObject], name: Option<&str>) -> anyhow::Result<&'a DynamicObject> {
     let mut workers: Vec<&DynamicObject> = sets.iter().filter(|set| is_of_linux_workers(set)).collect();
     workers.sort_by_key(|set| set.name_any());
-    let Some(name) = name else { return workers.first().copied().ok_or(Refusal::NoWorkers) };
+    let none = "the cluster has no MachineSet of Linux workers";
+    let Some(name) = name else {
+        return workers.first().copied().with_context(|| {
+            format!("{none} to begin with: list the hosts in a WindowsNodePool, or write the MachineSet by hand (examples/machines)")
+        });
+    };
     let names: Vec<String> = workers.iter().map(|set| api::text::line(&set.name_any(), 80)).collect();
     let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let found = workers.into_iter().find(|set| set.name_any() == name);
-    found.ok_or_else(|| Refusal::NoSuchWorker { name: name.to_owned(), known })
+    found.with_context(|| format!("{none} with the name {name:?}; it has {known}"))
 }
 
 fn is_of_linux_workers(set: &DynamicObject) -> bool {
@@ -104,7 +84,7 @@ fn is_of_linux_workers(set: &DynamicObject) -> bool {
 }
 
 /// Returns the Windows MachineSet: the Linux one with another name, image and user data, and with the labels and the taint of Windows nodes.
-fn windows_set(worker: &DynamicObject, args: &MachineSet) -> Result<Value, Refusal> {
+fn windows_set(worker: &DynamicObject, args: &MachineSet) -> anyhow::Result<Value> {
     let template = &worker.data["spec"]["template"];
     let mut provider = template["spec"]["providerSpec"]["value"].clone();
     let kind = provider["kind"].as_str().unwrap_or_default().to_owned();
@@ -137,7 +117,11 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> Result<Value, Refus
             provider["image"] = json!({"type": "name", "name": image});
             false
         }
-        _ => return Err(Refusal::UnknownKind { name: worker.name_any(), kind: api::text::line(&kind, 80) }),
+        _ => bail!(
+            "the MachineSet {} is of the kind {:?}, which this command does not support: write it by hand (examples/machines)",
+            worker.name_any(),
+            api::text::line(&kind, 80)
+        ),
     };
     check_name(&args.name, names_hosts)?;
     provider["userDataSecret"]["name"] = json!("windows-user-data");
@@ -182,15 +166,21 @@ fn capacity(worker: &DynamicObject) -> Map<String, Value> {
     all.map(|(key, value)| (key.to_owned(), json!(value))).collect()
 }
 
-fn check_name(name: &str, names_hosts: bool) -> Result<(), Refusal> {
+fn check_name(name: &str, names_hosts: bool) -> anyhow::Result<()> {
     let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let is_name = !name.is_empty() && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-');
-    if !is_name || name.len() > DNS_LABEL {
-        return Err(Refusal::NotAName { name: api::text::line(name, 80) });
-    }
-    if names_hosts && name.len() + SUFFIX > NETBIOS {
-        return Err(Refusal::LongForWindows { name: name.to_owned() });
-    }
+    ensure!(
+        is_name && name.len() <= DNS_LABEL,
+        "{:?} is not a name for a MachineSet: use at most {DNS_LABEL} lower-case letters, digits and dashes, with a letter or digit at both ends",
+        api::text::line(name, 80)
+    );
+    ensure!(
+        !names_hosts || name.len() + SUFFIX <= NETBIOS,
+        "the name {name} has {} characters, and on this platform at most {} are allowed: the name of a Machine, which has {SUFFIX} more, becomes the name of \
+         the host, and Windows allows {NETBIOS} characters there (NetBIOS)",
+        name.len(),
+        NETBIOS - SUFFIX
+    );
     Ok(())
 }
 
@@ -217,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_worker_is_the_model_unless_one_is_named() {
+    fn the_first_worker_machineset_is_copied_unless_one_is_named() {
         let none = json!({});
         let sets = [
             set("c", &json!({ROLE: "worker"}), &none),
@@ -285,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_refused_with_what_to_do() {
+    fn a_machineset_that_cannot_be_made_is_refused_with_a_remedy() {
         let of = |kind: &str, name: &str| windows_set(&worker(&json!({"kind": kind})), &args(name, "x"));
         for (kind, name, words) in [
             ("PowerVSMachineProviderConfig", "win", "PowerVSMachineProviderConfig"),

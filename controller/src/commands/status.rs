@@ -4,9 +4,10 @@ use std::{borrow::Borrow, fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
 use api::{
-    Phase, Reason, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    Phase, Reason, RefusedEntry, Step, Time, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    act::Act,
     conditions::{find, is_true, kind},
-    names::{LEASE, PLUGIN},
+    names::LEASE,
     services_version::short,
     text,
 };
@@ -61,7 +62,7 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
     let machine = match args.output {
         StatusOutput::Table | StatusOutput::Wide => {
             output::print(&seen.text(Layout::of(&args)))?;
-            return Ok(seen.exit().into());
+            return Ok(exit(&seen.pools, &seen.operator).into());
         }
         StatusOutput::Name => {
             let names = seen.pools.iter().map(|pool| format!("windowsnodepool.{}/{}\n", api::names::GROUP, pool.name));
@@ -70,11 +71,11 @@ pub async fn run(args: Status, cluster: &args::Cluster) -> anyhow::Result<ExitCo
         StatusOutput::Json => output::answer(Output::Json, &seen.pools, String::new)?,
         StatusOutput::Yaml => output::answer(Output::Yaml, &seen.pools, String::new)?,
     };
-    if let Some(warning) = seen.operator.warning() {
+    if let Some(warning) = seen.warning() {
         eprintln!("Warning: {warning}");
     }
     output::print(&machine)?;
-    Ok(seen.exit().into())
+    Ok(exit(&seen.pools, &seen.operator).into())
 }
 
 impl Status {
@@ -105,14 +106,10 @@ impl ClusterState {
     /// Returns the warning about the operator, if any, and the tree.
     fn text(&self, look: Layout) -> String {
         let mut text = String::new();
-        if let Some(warning) = self.operator.warning() {
-            put(&mut text, "", "", warning, look.width);
+        if let Some(warning) = self.warning() {
+            write_wrapped(&mut text, "", "", warning, look.width);
         }
         text + &tree(&self.pools, self.now, look)
-    }
-
-    fn exit(&self) -> u8 {
-        exit(&self.pools, &self.operator)
     }
 
     /// Returns the warning that no operator works, or that its state is unknown.
@@ -214,7 +211,7 @@ pub(in crate::commands) struct Pool {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired_version: Option<String>,
     pub hosts: Vec<Host>,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedEntry>,
     asks: Vec<Ask>,
     /// Reason why outdated hosts wait for their update.
     #[serde(skip)]
@@ -264,25 +261,6 @@ impl Host {
         self.version.is_some() && !self.up_to_date
     }
 
-    /// Returns a host in this state. With a version, it is outdated.
-    #[cfg(test)]
-    pub(super) fn example(phase: Option<Phase>, step: Option<Step>, next: Option<Time>, version: Option<&str>) -> Self {
-        Self {
-            name: "win-1".into(),
-            address: "10.0.0.1".into(),
-            phase,
-            step,
-            since: None,
-            version: version.map(Into::into),
-            up_to_date: false,
-            failures: 0,
-            next_retry_time: next,
-            reason: String::new(),
-            message: String::new(),
-            is_fine: false,
-        }
-    }
-
     /// Returns the state under which the page of `ui` counts the host, and which decides its colour on a terminal.
     pub(super) fn state(&self) -> State {
         match self.phase {
@@ -294,6 +272,13 @@ impl Host {
             Some(Phase::Ready) if self.step.is_none() => State::Done,
             Some(_) => State::Change,
         }
+    }
+
+    /// Returns the reason of a host in trouble: one that has failed, is not Ready, or did not follow a version.
+    pub(super) fn trouble(&self) -> Option<Reason> {
+        let reason: Reason = self.reason.parse().ok()?;
+        let is_in_trouble = matches!(self.state(), State::Failed | State::NotReady) || reason == Reason::UpdateFailed;
+        is_in_trouble.then_some(reason)
     }
 
     /// Returns the message about the host; empty for a working node that is up to date.
@@ -340,15 +325,6 @@ struct Ask {
     command: Option<String>,
 }
 
-/// Inventory entry that the operator has refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Refused {
-    host: String,
-    reason: String,
-    message: String,
-}
-
 fn ready_of(conditions: &[Condition]) -> (String, String, String) {
     find(conditions, kind::READY).map_or_else(
         || ("Unknown".into(), "Pending".into(), "the operator has not reported on it yet".into()),
@@ -378,10 +354,10 @@ fn summarize(
             let mut hosts: Vec<Host> =
                 members.into_iter().map(|i| host(i, status.desired_version.as_ref(), now)).collect();
             hosts.sort_by_key(|host| (rank(host), host.is_outdated(), host.name.clone()));
-            let refused = status.refused.iter().map(|entry| Refused {
+            let refused = status.refused.iter().map(|entry| RefusedEntry {
                 host: text::line(&entry.host, 253),
-                reason: entry.reason.clone(),
                 message: text::line(&entry.message, 1_000),
+                ..entry.clone()
             });
             let refused = refused.collect();
             let degraded = is_true(&status.conditions, kind::DEGRADED);
@@ -408,24 +384,35 @@ fn summarize(
     all
 }
 
+/// Version that waits for an approval.
+pub(super) struct WaitingVersion<'a> {
+    pub version: &'a str,
+    /// Sentence of the operator, which says what the version changes.
+    pub message: String,
+}
+
+/// Returns the version of a pool that waits for an approval, if there is one.
+pub(super) fn waiting_version<'a>(pool: &str, status: &'a WindowsNodePoolStatus) -> Option<WaitingVersion<'a>> {
+    let updated = find(&status.conditions, kind::UPDATED).filter(|c| c.reason == Reason::WaitingForApproval)?;
+    // Users paste commands with the version into a shell. No version of the operator has other characters.
+    let is_plain = |version: &&str| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
+    let version = status.desired_version.as_deref().filter(is_plain)?;
+    let remedy = format!(": {}", Act::ApproveVersion(pool, version));
+    let message = updated.message.strip_suffix(&remedy).unwrap_or(&updated.message);
+    Some(WaitingVersion { version, message: text::line(message, 1_000) })
+}
+
 /// Returns the decisions that a pool waits for, each with its command. Without any, returns the message of a stalled pool.
 fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]) -> Vec<Ask> {
-    let ask = |what: String, command: String| Ask { what, command: Some(format!("{PLUGIN} {command}")) };
+    let ask = |what: String, act: Act<'_>| Ask { what, command: Some(act.command()) };
     let mut asks = Vec::new();
-    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
-    // Users paste the command into a shell. No version of the operator has other characters.
-    let is_plain = |version: &&String| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
-    if let Some(version) = status.desired_version.as_ref().filter(|_| waits).filter(is_plain) {
-        let what = format!("version {} waits for an approval", short(version));
-        asks.push(ask(what, format!("approve {pool} --version {}", short(version))));
+    if let Some(WaitingVersion { version, message }) = waiting_version(pool, status) {
+        asks.push(ask(message, Act::ApproveVersion(pool, version)));
     }
-    let removals = status.removals_to_confirm;
+    let removals = usize::try_from(status.removals_to_confirm).unwrap_or_default();
     if removals > 0 {
-        let hosts = counted(usize::try_from(removals).unwrap_or_default(), "host");
-        asks.push(ask(
-            format!("the removal of {hosts} waits for an approval"),
-            format!("approve {pool} --removals {removals}"),
-        ));
+        let what = format!("the removal of {} waits for an approval", counted(removals, "host"));
+        asks.push(ask(what, Act::ApproveRemovals(pool, removals)));
     }
     for member in members {
         let failures = member.status.as_ref().and_then(|status| status.failures.as_ref());
@@ -434,7 +421,7 @@ fn asks(pool: &str, status: &WindowsNodePoolStatus, members: &[&WindowsInstance]
             let name = member.name_any();
             let what =
                 format!("{name} shows another host key: compare it with the one on its console before you trust it");
-            asks.push(ask(what, format!("trust-host-key {name} {key}")));
+            asks.push(ask(what, Act::TrustHostKey(&name, key)));
         }
     }
     // Another fault that no retry can fix: its message has the remedy.
@@ -521,7 +508,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
     let mut text = String::new();
     for pool in pools {
         let old = if pool.observed { "" } else { "the operator has not observed the latest change; previous status: " };
-        put(
+        write_wrapped(
             &mut text,
             &format!("{}  ", look.paint(&pool.name, pool.colour())),
             "  ",
@@ -530,7 +517,7 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
         );
         let with_version = pool.hosts.iter().any(Host::is_outdated);
         if let Some(version) = pool.desired_version.as_ref().filter(|_| with_version) {
-            put(&mut text, "│  ", "│  ", &format!("to version {}", short(version)), width);
+            write_wrapped(&mut text, "│  ", "│  ", &format!("to version {}", short(version)), width);
         }
         let (old, new): (Vec<&Host>, Vec<&Host>) =
             pool.hosts.iter().filter(|host| host.is_fine).partition(|host| host.is_outdated());
@@ -553,14 +540,14 @@ fn tree(pools: &[Pool], now: Timestamp, look: Layout) -> String {
         let last = rows.len().saturating_sub(1);
         for (n, (head, said)) in rows.iter().enumerate() {
             let (branch, below) = if n == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            put(&mut text, &format!("{branch}{head}  "), &format!("{below}    "), said, width);
+            write_wrapped(&mut text, &format!("{branch}{head}  "), &format!("{below}    "), said, width);
         }
     }
     text
 }
 
 /// Returns the number of columns that a text takes on a terminal, without its colour codes.
-fn shown(text: &str) -> usize {
+fn columns(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default();
     let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text));
@@ -568,11 +555,11 @@ fn shown(text: &str) -> usize {
 }
 
 /// Writes a text after its head, wrapped at `width`. Each further line begins with `below`.
-fn put(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
+fn write_wrapped(into: &mut String, head: &str, below: &str, said: &str, width: usize) {
     let mut line = head.to_owned();
     let mut is_empty = true;
     for word in said.split_whitespace() {
-        if !is_empty && shown(&line) + 1 + word.chars().count() > width {
+        if !is_empty && columns(&line) + 1 + word.chars().count() > width {
             let _ = writeln!(into, "{}", line.trim_end());
             below.clone_into(&mut line);
             is_empty = true;

@@ -41,7 +41,7 @@ fn instance(name: &str, pool: &str, phase: &str, ready: &str, message: &str) -> 
 }
 
 #[test]
-fn the_worst_comes_first_and_what_works_takes_one_line() {
+fn the_worst_host_comes_first_and_ready_hosts_share_a_line() {
     let mut broken = pool("yard", "False", "1 of 13 nodes Ready; 1 of 13 failed: gate-1: Connect: refused", "True");
     broken.status.as_mut().unwrap().refused =
         serde_json::from_value(json!([{"host": "gate-2", "reason": "HostConflict", "message": "belongs to gate-1"}]))
@@ -102,7 +102,7 @@ fn the_exit_status_is_that_of_the_worst_pool() {
 
 /// Checks the warning and the exit status: without an operator, nothing updates the statuses.
 #[test]
-fn that_no_operator_works_comes_first() {
+fn a_missing_operator_comes_first() {
     let lease = |holder: &str, seconds: i64| -> Lease {
         let renewed = now() - SignedDuration::from_secs(seconds);
         let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15,
@@ -181,7 +181,7 @@ demo  2 of 2 nodes Ready, 1 updated
 }
 
 #[test]
-fn an_attempt_that_nothing_makes_is_overdue() {
+fn an_attempt_that_was_not_made_is_overdue() {
     let failed = |next: &str| {
         let mut host = instance("win-1", "p", "Failed", "False", "Connect: refused");
         let failures = json!({"count": 3, "lastReason": "Unreachable", "lastMessage": "x", "nextRetryTime": next});
@@ -196,7 +196,7 @@ fn an_attempt_that_nothing_makes_is_overdue() {
 }
 
 #[test]
-fn what_waits_for_a_person_has_its_command() {
+fn each_decision_of_a_user_has_its_command() {
     const KEY: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
     let condition = |type_: &str, status: &str, reason: &str| json!({"type": type_, "status": status, "reason": reason, "message": "Change it.", "lastTransitionTime": "2027-01-15T02:00:00Z"});
     let status = |conditions: &[Value], removals: i32| {
@@ -236,6 +236,12 @@ fn what_waits_for_a_person_has_its_command() {
     }
 }
 
+/// Returns a host in this state. With a version, it is outdated.
+fn host_in(phase: Option<Phase>, step: Option<Step>, next: Option<Time>, version: Option<&str>) -> Host {
+    let unknown = host(&WindowsInstance::new("win-1", WindowsInstanceSpec::default()), None, now());
+    Host { phase, step, next_retry_time: next, version: version.map(Into::into), up_to_date: false, ..unknown }
+}
+
 #[test]
 fn each_host_counts_once() {
     use Phase::{Failed, Joining, Maintenance, NotReady, Pending, Ready, Removing, Updating};
@@ -256,8 +262,24 @@ fn each_host_counts_once() {
         (Some(Failed), None, true, None, "failed"),
     ] {
         let next = retries.then(|| "2027-01-15T02:00:00Z".parse().unwrap());
-        let host = Host::example(phase, step, next, version);
+        let host = host_in(phase, step, next, version);
         assert_eq!(json!(host.state()), expected, "{phase:?} {step:?} {retries} {version:?}");
+    }
+}
+
+#[test]
+fn only_a_host_in_trouble_has_a_reason_to_explain() {
+    use Phase::{Failed, Joining, NotReady, Ready};
+    for (phase, reason, expected) in [
+        (Failed, "Unreachable", Some(Reason::Unreachable)),
+        (NotReady, "NodeNotReady", Some(Reason::NodeNotReady)),
+        (Ready, "UpdateFailed", Some(Reason::UpdateFailed)),
+        (Ready, "Succeeded", None),
+        (Joining, "Progressing", None),
+        (Failed, "ReasonOfAnotherRelease", None),
+    ] {
+        let host = Host { reason: reason.into(), ..host_in(Some(phase), None, None, None) };
+        assert_eq!(host.trouble(), expected, "{phase:?} {reason}");
     }
 }
 
@@ -278,11 +300,7 @@ fn colours_take_no_columns() {
         coloured.contains("gate-1  \x1b[31mFailed   \x1b[0m") && coloured.contains("\x1b[32mReady"),
         "{coloured:?}"
     );
-    let without: String = plain.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
-    let stripped = coloured.lines().map(|line| {
-        let mut parts = line.split('\x1b');
-        let first = parts.next().unwrap_or_default().to_owned();
-        parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest)).trim_end().to_owned()
-    });
-    assert_eq!(stripped.collect::<Vec<_>>().join("\n"), without);
+    let trimmed = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    let stripped = ["31", "32", "0"].iter().fold(coloured, |text, code| text.replace(&format!("\x1b[{code}m"), ""));
+    assert_eq!(trimmed(&stripped), trimmed(&plain));
 }

@@ -54,7 +54,7 @@ pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
 }
 
 /// Reports whether RBAC refused the request. Admission has other messages.
-fn is_missing_right(status: &kube::core::Status) -> bool {
+pub(crate) fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
 }
 

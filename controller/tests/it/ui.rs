@@ -190,6 +190,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     let short = &version[..version.len() - DIGITS + 8];
     let approve = format!("kubectl windows-node-pools approve assembly --version {short}");
     browser.until("#asks", &approve).await?;
+    browser.until("#asks", "(containerd's settings)").await?;
     browser.until("#pools article:first-child", "yard").await?;
     browser.until("#pools article:first-child .counts", "1 failed").await?;
     browser.until("#pools article:nth-child(2) .counts", "5 waits").await?;
@@ -207,6 +208,10 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     };
     press("\u{e007}").await?;
     browser.until("#pools tbody tr:first-child", "127.9.9.9 port 2299 refuses connections").await?;
+    browser.until("#pools tbody tr:first-child a", "Unreachable").await?;
+    let explanation = "(await (await fetch(document.querySelector('#pools tbody a').href)).text())";
+    let explanation = browser.value(explanation).await?;
+    ensure!(explanation.as_str().is_some_and(|text| text.starts_with("Unreachable: ")), "{explanation}");
     press("\u{e004}").await?;
     press("\u{e007}").await?;
     browser.until(".facts", "ago, JoinFailed: Unreachable").await?;

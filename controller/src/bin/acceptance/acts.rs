@@ -202,7 +202,7 @@ impl Run {
     pub(crate) async fn images_pinned(&self) -> anyhow::Result<String> {
         let image = self.image()?;
         let outputs = self.host.run(&[r"type C:\k\wicd\owned.json"]).await?;
-        shown(judge::outcome(|outputs| judge::images_pinned(&image, outputs), &outputs))
+        evidence(|outputs| judge::images_pinned(&image, outputs), &outputs)
     }
 
     /// Returns the word that the pod prints, which is unique to the run.
@@ -363,8 +363,7 @@ impl Run {
         let found = self.host.run(&[SERVICE]).await?;
         let wicd = judge::path_of_wicd(&found).with_context(|| format!("the service names no wicd.exe: {found:?}"))?;
         let outputs = maintenance_commands(&wicd, async |commands| self.host.run(commands).await).await;
-        let judged = outputs
-            .and_then(|outputs| shown(judge::outcome(|outputs| judge::host_maintenance(REASON, outputs), &outputs)));
+        let judged = outputs.and_then(|outputs| evidence(|outputs| judge::host_maintenance(REASON, outputs), &outputs));
         if judged.is_err() {
             // Later rows need the node, even if the host could not end the maintenance.
             self.world.annotate_node(key::MAINTENANCE_REQUEST, None).await?;
@@ -452,8 +451,12 @@ async fn maintenance_commands(
     Ok(outputs)
 }
 
-/// Returns the evidence of a passed outcome. Any other outcome is an error.
-pub(super) fn shown(Outcome { result, text }: Outcome) -> anyhow::Result<String> {
+/// Returns the evidence of a judge that passes the outputs. Any other outcome is an error.
+pub(super) fn evidence(
+    judge: impl Fn(&[judge::Output]) -> Option<Outcome>,
+    outputs: &[judge::Output],
+) -> anyhow::Result<String> {
+    let Outcome { result, text } = judge::outcome(judge, outputs);
     ensure!(result == judge::PASSED, text);
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! Rows of the first hour that need more than commands on the host.
+//! Rows that act on the host and on the cluster.
 
 use std::{fs, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use wnp_core::render::{self, Cluster, Settings, program};
 
 use super::{
-    acts::{CERTIFICATE, Run, shown},
+    acts::{CERTIFICATE, Run, evidence},
     judge,
     world::HostObjects,
 };
@@ -64,7 +64,7 @@ fn kubelet_line(payload: &Manifest) -> anyhow::Result<String> {
 impl Run {
     /// Runs `kube-log-runner` and kubelet of each payload before the host joins, and checks that they know the flags of the service's command line.
     pub(crate) async fn programs(&self) -> anyhow::Result<String> {
-        let mut evidence = Vec::new();
+        let mut all = Vec::new();
         for directory in &self.args.payload {
             let name = directory.display();
             let manifest =
@@ -79,10 +79,10 @@ impl Run {
             let runner = self.host.try_program(content(program::LOG_RUNNER)?, "-help").await?;
             let kubelet = self.host.try_program(content(program::KUBELET)?, "--help").await?;
             let line = kubelet_line(&manifest)?;
-            let judged = judge::outcome(|outputs| judge::flags(&line, outputs), &[runner, kubelet]);
-            evidence.push(format!("{name}: {}", shown(judged).with_context(|| name.to_string())?));
+            let known = evidence(|outputs| judge::flags(&line, outputs), &[runner, kubelet]);
+            all.push(format!("{name}: {}", known.with_context(|| name.to_string())?));
         }
-        Ok(evidence.join("; "))
+        Ok(all.join("; "))
     }
 
     /// Checks that a host that cannot reach the API server reports this, and stays unchanged.
@@ -151,14 +151,14 @@ impl Run {
         }
         // Later rows need the node, whatever the result.
         self.until_restarted(&before).await?;
-        shown(judge::outcome(judge::after_restart, &outputs))
+        evidence(judge::after_restart, &outputs)
     }
 
     /// Checks that a HostProcess pod sees files of the host, and that the pod of an ordinary user can write to its volume.
     pub(crate) async fn pod_accounts(&self) -> anyhow::Result<String> {
         let (mark, image) = (self.mark(), self.image()?);
         let pause = "ping.exe -n 36000 127.0.0.1 >NUL";
-        let (on_host, of_user) = (self.world.names.on_host(), self.world.names.of_user());
+        let (on_host, of_user) = (self.world.names.pod("host"), self.world.names.pod("user"));
         let command = format!(r"if exist C:\k\kubelet.exe echo {mark}-host& {pause}");
         let account = json!({"hostProcess": true, "runAsUserName": r"NT AUTHORITY\SYSTEM"});
         self.world
@@ -215,7 +215,7 @@ impl Run {
         let facts = seen.instance.and_then(|i| i.status?.facts).context("the instance has no facts of the host")?;
         let language = facts.language.context("the facts of the host have no language")?;
         let outputs = self.host.run(&WINDOWS_FACTS).await?;
-        shown(judge::outcome(|o| judge::windows_facts(&language, facts.domain.as_deref(), o), &outputs))
+        evidence(|o| judge::windows_facts(&language, facts.domain.as_deref(), o), &outputs)
     }
 
     /// Judges the access lists of the directories with containerd's CNI programs and CNI configuration.
@@ -225,7 +225,7 @@ impl Run {
             dump.first().and_then(judge::cni_directories).with_context(|| format!("unexpected {dump:?}"))?;
         let commands: Vec<String> = directories.iter().map(|path| format!("icacls.exe \"{path}\"")).collect();
         let outputs = self.host.run(&commands.iter().map(String::as_str).collect::<Vec<_>>()).await?;
-        shown(judge::outcome(|outputs| judge::cni_access(&directories, outputs), &outputs))
+        evidence(|outputs| judge::cni_access(&directories, outputs), &outputs)
     }
 
     /// Checks that containerd's log is rotated while containerd writes it.
@@ -248,7 +248,7 @@ impl Run {
 
     /// Starts a pod that takes all memory until kubelet evicts it, and measures how long the host does not answer meanwhile.
     pub(crate) async fn memory(&self) -> anyhow::Result<String> {
-        let (pod, image, longest) = (self.world.names.greedy(), self.image()?, Mutex::new(Duration::ZERO));
+        let (pod, image, longest) = (self.world.names.pod("greedy"), self.image()?, Mutex::new(Duration::ZERO));
         let evicted = async {
             self.world.start_pod(&pod, &image, TAKE_MEMORY).await?;
             self.world.until_evicted(&pod).await

@@ -17,12 +17,7 @@ pub(crate) const FAILED: &str = "failed";
 pub(crate) const SKIPPED: &str = "skipped";
 
 pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
-    Outcome { result: PASSED, text: short(evidence.as_ref()) }
-}
-
-/// Returns a text as one line that is not too long.
-pub(crate) fn short(text: &str) -> String {
-    api::text::line(text, MOST)
+    Outcome { result: PASSED, text: api::text::line(evidence.as_ref(), MOST) }
 }
 
 pub(crate) fn failed(why: impl AsRef<str>) -> Outcome {
@@ -64,6 +59,12 @@ pub(crate) const MIRRORED: &str = "registry.acceptance.invalid";
 
 /// Function that judges the outputs of a row's commands, one for each. `None`: the outputs are not what Windows prints when it works.
 pub(crate) type Judge = fn(&[Output]) -> Option<Outcome>;
+
+/// Returns the text of the only command of a row, if it succeeded.
+pub(crate) fn only(outputs: &[Output]) -> Option<&str> {
+    let [output] = outputs else { return None };
+    output.ok()
+}
 
 /// Returns the judge's outcome of a row. Without one, the row has failed with the unexpected outputs, those of failed commands first.
 pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[Output]) -> Outcome {
@@ -157,7 +158,7 @@ pub(crate) fn lost_log_runner(outputs: &[Output]) -> Option<Outcome> {
 /// Judges whether the programs in the command line of kubelet's service know its flags, by their help.
 pub(crate) fn command_lines(outputs: &[Output]) -> Option<Outcome> {
     let [service, help @ ..] = outputs else { return None };
-    flags(&value_of(service, "ImagePath")?, help)
+    flags(&value_of(service.ok()?, "ImagePath")?, help)
 }
 
 /// Judges whether kube-log-runner and kubelet know the flags in a command line of kubelet's service, by their help.
@@ -188,8 +189,7 @@ fn unknown_flags(program: &str, words: &[&str], help: &str) -> Vec<String> {
 
 /// Judges the paths of the libraries that wicd has loaded, as PowerShell prints them.
 pub(crate) fn libraries(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let paths = output.ok()?.lines().map(str::trim).filter(|line| !line.is_empty());
+    let paths = only(outputs)?.lines().map(str::trim).filter(|line| !line.is_empty());
     let (wicd, libraries): (Vec<&str>, Vec<&str>) = paths.partition(|path| path.ends_with(r"\wicd.exe"));
     let is_other = |path: &&&str| !path.to_ascii_lowercase().starts_with(r"c:\windows\system32\");
     (!wicd.is_empty() && !libraries.is_empty()).then(|| match libraries.iter().find(is_other) {
@@ -203,7 +203,7 @@ pub(crate) fn windows_facts(language: &str, domain: Option<&str>, outputs: &[Out
     let [languages, parameters] = outputs else { return None };
     let named = format!(r"\{language}");
     languages.ok()?.lines().find(|line| line.trim_end().ends_with(&named))?;
-    let of_windows = value_of(parameters, "Domain")?;
+    let of_windows = value_of(parameters.ok()?, "Domain")?;
     of_windows
         .eq_ignore_ascii_case(domain.unwrap_or_default())
         .then(|| passed(format!("language {language}, domain {}", domain.unwrap_or("none"))))
@@ -215,8 +215,7 @@ pub(crate) const CONFIG_DUMP: &str =
 
 /// Judges `containerd config dump`: containerd must ignore no key.
 pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let text = output.ok()?;
+    let text = only(outputs)?;
     let version = text.lines().find(|line| line.starts_with("version = "))?;
     // For a key that no plugin knows, containerd prints this and continues.
     Some(match text.lines().find(|line| line.contains("Ignoring unknown key in TOML")) {
@@ -259,8 +258,7 @@ pub(crate) fn after_restart(outputs: &[Output]) -> Option<Outcome> {
 
 /// Returns the number of Windows starts from `reg query`.
 pub(crate) fn boot_count(outputs: &[Output]) -> Option<String> {
-    let [output] = outputs else { return None };
-    value_of(output, "BootId").filter(|count| count.starts_with("0x"))
+    value_of(only(outputs)?, "BootId").filter(|count| count.starts_with("0x"))
 }
 
 /// Reports whether two outputs of `certutil -hashfile` have the same hash.
@@ -280,8 +278,7 @@ pub(crate) fn none_left(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `sc qc kubelet`: the service must depend on containerd.
 pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    (field(output.ok()?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
+    (field(only(outputs)?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
 }
 
 pub(crate) fn is_no_service(output: &Output) -> bool {
@@ -296,21 +293,19 @@ pub(crate) fn services_removed(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Returns the events in `wevtutil qe /f:text`, each with its id.
-fn events(output: &Output) -> Option<Vec<(&str, &str)>> {
-    Some(output.ok()?.split("Event[").skip(1).filter_map(|event| Some((field(event, "Event ID")?, event))).collect())
+fn events(outputs: &[Output]) -> Option<Vec<(&str, &str)>> {
+    Some(only(outputs)?.split("Event[").skip(1).filter_map(|event| Some((field(event, "Event ID")?, event))).collect())
 }
 
 /// Judges the events 1074 of the System log: one must name `wicd.exe`.
 pub(crate) fn restart_event(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
     let is_ours = |(id, event): &(&str, &str)| *id == "1074" && event.contains("wicd.exe");
-    events(output)?.iter().any(is_ours).then(|| passed("event 1074 names wicd.exe"))
+    events(outputs)?.iter().any(is_ours).then(|| passed("event 1074 names wicd.exe"))
 }
 
 /// Judges the events 7043 and 6005 of the System log. 6005, the start of the log, shows that the host has started and that its events are read.
 pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let events = events(output)?;
+    let events = events(outputs)?;
     events.iter().find(|(id, _)| *id == "6005")?;
     Some(match events.iter().find(|(id, event)| *id == "7043" && event.contains("windows-instance-config-daemon")) {
         None => passed("the host has started, and no event 7043 names the service"),
@@ -319,8 +314,8 @@ pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
 }
 
 /// Returns the value with this name from an output of `reg query`.
-fn value_of(output: &Output, name: &str) -> Option<String> {
-    output.ok()?.lines().find_map(|line| {
+fn value_of(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let is_named = words.next().is_some_and(|word| word.eq_ignore_ascii_case(name));
         let is_typed = words.next().is_some_and(|word| word.starts_with("REG_"));
@@ -330,22 +325,19 @@ fn value_of(output: &Output, name: &str) -> Option<String> {
 
 /// Judges `reg query` of the environment variables of a service: one line, separated by `\0`.
 pub(crate) fn service_variables(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
     let variable = format!("HTTP_PROXY={PROXY}");
-    value_of(output, "Environment")?.split(r"\0").any(|v| v == variable).then(|| passed(variable))
+    value_of(only(outputs)?, "Environment")?.split(r"\0").any(|v| v == variable).then(|| passed(variable))
 }
 
 /// Judges `reg query` of Defender's policies: containerd must be excluded.
 pub(crate) fn antivirus_exclusion(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
     let name = r"C:\k\containerd\containerd.exe";
-    value_of(output, name).map(|value| passed(format!("{name} = {value}")))
+    value_of(only(outputs)?, name).map(|value| passed(format!("{name} = {value}")))
 }
 
 /// Judges `dism /online /get-featureinfo`: the feature Containers must be enabled.
 pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let text = output.ok()?;
+    let text = only(outputs)?;
     (field(text, "Feature Name")? == "Containers" && field(text, "State")? == "Enabled")
         .then(|| passed("Containers: Enabled"))
 }
@@ -423,9 +415,9 @@ pub(crate) fn access_lists(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `dir /q C:\`: administrators must own `C:\k`.
 pub(crate) fn owner(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let mut lines =
-        output.ok()?.lines().filter(|line| line.contains("<DIR>") && line.split_whitespace().next_back() == Some("k"));
+    let mut lines = only(outputs)?
+        .lines()
+        .filter(|line| line.contains("<DIR>") && line.split_whitespace().next_back() == Some("k"));
     let owner = lines.next()?.split_whitespace().rev().nth(1)?;
     (owner == r"BUILTIN\Administrators" && lines.next().is_none())
         .then(|| passed(r"C:\k belongs to BUILTIN\Administrators"))
@@ -455,8 +447,7 @@ pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `dir /b C:\k\containerd\registries`: the mirrored registry must have a directory.
 pub(crate) fn mirrors_on_host(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let is_there = output.ok()?.lines().any(|line| line.trim() == MIRRORED);
+    let is_there = only(outputs)?.lines().any(|line| line.trim() == MIRRORED);
     is_there.then(|| passed(format!("the directory {MIRRORED}")))
 }
 
@@ -471,8 +462,7 @@ pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `tasklist` with a filter: no shim of containerd may run.
 pub(crate) fn shims_ended(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    (output.ok()?.trim() == "INFO: No tasks are running which match the specified criteria.")
+    (only(outputs)?.trim() == "INFO: No tasks are running which match the specified criteria.")
         .then(|| passed("no shim runs"))
 }
 
@@ -487,23 +477,24 @@ pub(crate) fn client_certificate(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `certutil -store Root <thumbprint>`: the certificate must be in the store.
 pub(crate) fn certificate_store(outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
     let hash = |line: &str| line.trim().strip_prefix("Cert Hash(sha1):").map(|hash| hash.replace(' ', ""));
-    output.ok()?.lines().filter_map(hash).find(|hash| hash == THUMBPRINT).map(|hash| passed(format!("Root has {hash}")))
+    only(outputs)?
+        .lines()
+        .filter_map(hash)
+        .find(|hash| hash == THUMBPRINT)
+        .map(|hash| passed(format!("Root has {hash}")))
 }
 
 /// Judges wicd's record of its changes on the host. wicd pins an image after containerd has reported its id.
 pub(crate) fn images_pinned(image: &str, outputs: &[Output]) -> Option<Outcome> {
-    let [output] = outputs else { return None };
-    let record: serde_json::Value = serde_json::from_str(output.ok()?).ok()?;
+    let record: serde_json::Value = serde_json::from_str(only(outputs)?).ok()?;
     let sha256 = record["pinned"][image].as_str()?.strip_prefix("sha256:")?;
     api::payload::is_sha256(sha256).then(|| passed(format!("{image} is pinned: sha256:{sha256}")))
 }
 
 /// Returns the path of the service's `wicd.exe` from `reg query`. Only the expected path is returned, because the program is run.
 pub(crate) fn path_of_wicd(outputs: &[Output]) -> Option<String> {
-    let [output] = outputs else { return None };
-    let command = value_of(output, "ImagePath")?;
+    let command = value_of(only(outputs)?, "ImagePath")?;
     let path = command.strip_suffix(" service")?.trim_matches('"').to_owned();
     let sha256 = path.strip_prefix(api::host::path::WICD)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
     api::payload::is_sha256(sha256).then_some(path)
@@ -528,7 +519,7 @@ pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outco
 pub(crate) fn has_mark(outputs: &[Output]) -> Option<bool> {
     let [output] = outputs else { return None };
     match (output.status, &output.text) {
-        (Some(0), _) => value_of(output, MARK).map(|_| true),
+        (Some(0), text) => value_of(text, MARK).map(|_| true),
         (Some(1), text) if !text.trim().is_empty() && !text.contains("REG_") && !text.contains("HKEY_") => Some(false),
         _ => None,
     }

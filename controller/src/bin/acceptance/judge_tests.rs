@@ -69,7 +69,6 @@ fn services() -> Vec<Case> {
                 (0, ok(ACTIONS.replace("60000", "6000"))),
                 (0, ok(ACTIONS.replace("3600", "36000"))),
                 (0, ok(format!("{ACTIONS}\n RESTART -- Delay = 1 milliseconds."))),
-                (0, status(5, ACTIONS)),
                 (1, flag("FALSE")),
                 (1, flag("TRUE\nFAILURE_ACTIONS_ON_NONCRASH_FAILURES: FALSE")),
             ],
@@ -83,8 +82,6 @@ fn services() -> Vec<Case> {
             killed_service,
             vec![ok(RUNNING), ok("SUCCESS: The process has been terminated."), ok(""), ok(&restarted)],
             vec![
-                (0, status(1060, NO_SERVICE)),
-                (1, status(128, "ERROR: The process \"kubelet.exe\" not found.")),
                 (3, ok(RUNNING)),
                 (3, ok(restarted.replace("4  RUNNING", "1  STOPPED"))),
                 (3, ok(restarted.replace("5005", "0"))),
@@ -93,11 +90,7 @@ fn services() -> Vec<Case> {
         case(
             services_removed,
             vec![status(1060, NO_SERVICE), status(1060, NO_SERVICE)],
-            vec![
-                (1, ok(RUNNING)),
-                (0, status(5, "[SC] OpenService FAILED 5:\n\nAccess is denied.")),
-                (0, ok(NO_SERVICE)),
-            ],
+            vec![(1, ok(RUNNING)), (0, ok(NO_SERVICE))],
         ),
         one(
             shims_ended,
@@ -138,18 +131,14 @@ fn programs() -> Vec<Case> {
             ],
             vec![
                 (0, kubelet_line("-log-file-days=7")),
-                (0, status(1, "ERROR: The system was unable to find the specified registry key or value.")),
                 (1, ok(old)),
-                (1, status(9009, "'C:\\k\\kube-log-runner.exe' is not recognized")),
                 (2, ok(KUBELET_HELP.replace("--windows-service ", ""))),
-                (2, status(1, KUBELET_HELP)),
             ],
         ),
         case(
             service_process,
             vec![ok(RUNNING), task("kubelet.exe", 4800), task("kube-log-runner.exe", 4711)],
             vec![
-                (0, status(1060, NO_SERVICE)),
                 (1, none.clone()),
                 (1, ok(format!("{}\n{}", task("kubelet.exe", 4800).text, task("kubelet.exe", 4900).text))),
                 (2, none.clone()),
@@ -166,7 +155,6 @@ fn programs() -> Vec<Case> {
                 task("kubelet.exe", 5010),
             ],
             vec![
-                (1, status(1, "ERROR: The process could not be terminated.")),
                 (3, ok(RUNNING)),
                 (3, ok(restarted.replace("4  RUNNING", "1  STOPPED"))),
                 (4, none),
@@ -182,14 +170,13 @@ fn programs() -> Vec<Case> {
                 ok("C:\\k\\wicd\\a\\wicd.exe\nC:\\k\\wicd\\a\\version.dll"),
                 ok("C:\\k\\wicd\\a\\wicd.exe"),
                 ok("C:\\Windows\\SYSTEM32\\ntdll.dll"),
-                status(1, "Get-Process : Cannot find a process with the name \"wicd\"."),
             ],
         ),
-        one(containerd_config, ok(dump), &[ok(format!("{ignored}\n{dump}")), ok(ignored), status(1, dump)]),
+        one(containerd_config, ok(dump), &[ok(format!("{ignored}\n{dump}")), ok(ignored)]),
         case(
             none_left,
             vec![ok("none\n"), ok("none")],
-            vec![(0, ok("kubelet.exe.old-0")), (1, ok("none\ncontainerd.old-0")), (1, status(1, "none"))],
+            vec![(0, ok("kubelet.exe.old-0")), (1, ok("none\ncontainerd.old-0"))],
         ),
         case(
             after_restart,
@@ -198,7 +185,6 @@ fn programs() -> Vec<Case> {
                 (8, ok(RUNNING.replace("4  RUNNING", "1  STOPPED"))),
                 (9, ok(RUNNING.replace("4  RUNNING", "2  START_PENDING"))),
                 (10, status(1060, NO_SERVICE)),
-                (0, status(5, "[SC] OpenService FAILED 5:\n\nAccess is denied.")),
             ],
         ),
     ]
@@ -268,11 +254,7 @@ fn logs_and_registry() -> Vec<Case> {
         one(
             clean_shutdown,
             ok(event(7043, "The Windows Update service") + &event(6005, "The Event log service was started.")),
-            &[
-                ok(event(6005, "") + &event(7043, hung)),
-                ok(event(7043, "The Windows Update service")),
-                status(15007, "The specified channel could not be found."),
-            ],
+            &[ok(event(6005, "") + &event(7043, hung)), ok(event(7043, "The Windows Update service"))],
         ),
         one(
             service_variables,
@@ -280,7 +262,6 @@ fn logs_and_registry() -> Vec<Case> {
             &[
                 value(r"Environment    REG_MULTI_SZ    HTTP_PROXY=http://other:3128\0NO_PROXY=.svc"),
                 value("Environment    REG_MULTI_SZ"),
-                status(1, "ERROR: The system was unable to find the specified registry key or value."),
             ],
         ),
         one(
@@ -296,7 +277,6 @@ fn logs_and_registry() -> Vec<Case> {
                 ok("Feature Name : Containers\nState : Enable Pending"),
                 ok("Feature Name : Other\nState : Enabled"),
                 ok("Feature Name : Containers\nState : Disabled\nState : Enabled"),
-                status(740, "Error: 740\n\nElevated permissions are required to run DISM."),
             ],
         ),
         one(
@@ -304,12 +284,12 @@ fn logs_and_registry() -> Vec<Case> {
             ok(format!(
                 "Root\n=== Certificate 0 ===\nCert Hash(sha1): {THUMBPRINT}\nCertUtil: -store command completed successfully."
             )),
-            &[status(0x8009_0011, "CertUtil: Object was not found."), ok("Cert Hash(sha1): 00"), ok(THUMBPRINT)],
+            &[ok("Cert Hash(sha1): 00"), ok(THUMBPRINT)],
         ),
         one(
             mirrors_on_host,
             ok("docker.io\nregistry.acceptance.invalid"),
-            &[ok("docker.io"), status(1, "File Not Found"), ok("xregistry.acceptance.invalid")],
+            &[ok("docker.io"), ok("xregistry.acceptance.invalid")],
         ),
     ]
 }
@@ -334,7 +314,6 @@ fn networks() -> Vec<Case> {
                 (1, ok("{}")),
                 (2, addresses("10.132.1.0/23", "10.0.0.7")),
                 (2, addresses("10.132.1.0/24", "10.0.0.77")),
-                (2, status(1, "'hnsdiag.exe' is not recognized as an internal or external command")),
             ],
         ),
         case(
@@ -364,19 +343,13 @@ fn networks() -> Vec<Case> {
             vec![
                 (0, ok(RUNNING.replace("4  RUNNING", "1  STOPPED"))),
                 (1, ok("    Name             : BaseOVNKubernetesHybridOverlayNetwork")),
-                (1, status(1, "'hnsdiag.exe' is not recognized as an internal or external command")),
                 (2, ok("    Name             : VIPEndpoint")),
-                (2, status(1, "")),
             ],
         ),
         case(
             hybrid_endpoint,
             vec![ok(RUNNING), ok("Endpoint : 1\n    Name             : VIPEndpoint")],
-            vec![
-                (1, ok("Name : VIPEndpoint\nName : VIPEndpoint")),
-                (1, ok("Name : other")),
-                (1, status(1, "VIPEndpoint")),
-            ],
+            vec![(1, ok("Name : VIPEndpoint\nName : VIPEndpoint")), (1, ok("Name : other"))],
         ),
         case(
             metadata_route,
@@ -450,23 +423,14 @@ fn access() -> Vec<Case> {
         case(
             client_certificate,
             vec![listing("<SYMLINK>"), kubeconfig(&[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"])],
-            vec![
-                (0, listing("         ")),
-                (0, ok("<SYMLINK>")),
-                (1, kubeconfig(&[SYSTEM, users])),
-                (1, status(1, "")),
-            ],
+            vec![(0, listing("         ")), (0, ok("<SYMLINK>")), (1, kubeconfig(&[SYSTEM, users]))],
         ),
         case(
             |outputs| cni_access(&[CNI[0].to_owned(), CNI[1].to_owned()], outputs),
             lists(&CNI, &[SYSTEM, ADMINISTRATORS]),
             vec![(0, acl(CNI[0], &[SYSTEM, ADMINISTRATORS, users])), (1, acl(CNI[0], &[SYSTEM, ADMINISTRATORS]))],
         ),
-        one(
-            owner,
-            directory(r"BUILTIN\Administrators"),
-            &[directory(r"WIN\alice"), ok(r"k BUILTIN\Administrators"), status(1, "File Not Found")],
-        ),
+        one(owner, directory(r"BUILTIN\Administrators"), &[directory(r"WIN\alice"), ok(r"k BUILTIN\Administrators")]),
     ]
 }
 
@@ -508,7 +472,6 @@ fn patching() -> Vec<Case> {
                 ok("{}"),
                 ok(r#"{"pinned": null}"#),
                 ok(format!(r#"["{IMAGE}", "{id}"]"#)),
-                status(1, &record(IMAGE, &id).text),
             ],
         ),
         case(
@@ -521,13 +484,11 @@ fn patching() -> Vec<Case> {
             ],
             vec![
                 (0, ok(format!("{begun}\nwicd: the node is on hold"))),
-                (0, status(3, begun)),
                 (0, ok(waits)),
                 (1, ok("state: Draining\nrequest: acceptance")),
                 (1, ok("state: Drained\nrequest: another")),
                 (1, ok(format!("{drained}\nstate: None"))),
                 (2, ok("the request is withdrawn")),
-                (2, status(3, ended)),
                 (3, ok(drained)),
                 (3, ok("state: None")),
             ],
@@ -616,18 +577,20 @@ fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
                 assert!(matches!(judge(&all), Outcome { result: FAILED, .. }), "{number}: {text:?} {code:?}");
             }
         }
+        // No output counts with another exit status, except that of a pause.
         for at in 0..case.good.len() {
-            let mut killed = case.good.clone();
-            killed[at].status = None;
-            // The output of a pause does not count.
-            let is_pause = case.good.len() == 4 && at == 2;
-            assert!(is_pause || !matches!(judge(&killed), Outcome { result: PASSED, .. }), "{number}: {killed:?}");
+            for code in [None, Some(5)] {
+                let mut failed = case.good.clone();
+                failed[at].status = code;
+                let is_pause = case.good.len() == 4 && case.good[at] == ok("");
+                assert!(is_pause || !matches!(judge(&failed), Outcome { result: PASSED, .. }), "{number}: {failed:?}");
+            }
         }
     }
 }
 
 #[test]
-fn what_a_host_does_not_have_is_skipped() {
+fn a_feature_that_the_host_lacks_is_skipped() {
     for outcome in [
         metadata_route(&[desired(false), ok("")]),
         logins(&[status(
@@ -651,7 +614,7 @@ fn what_a_host_does_not_have_is_skipped() {
 }
 
 #[test]
-fn what_a_host_prints_is_one_short_line() {
+fn evidence_is_one_short_line() {
     let printed = ok(format!("\u{1b}[31m\u{202e}a\nb{}", "x".repeat(5_000)));
     let Outcome { result: FAILED, text: why } = outcome(owner, &[printed]) else { panic!() };
     assert!(why.chars().count() <= MOST && !why.chars().any(char::is_control) && !why.contains('\u{202e}'), "{why:?}");

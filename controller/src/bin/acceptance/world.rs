@@ -49,24 +49,14 @@ impl Names {
         format!("acceptance-{}", self.suffix)
     }
 
-    /// Returns the name of the HostProcess pod.
-    pub(crate) fn on_host(&self) -> String {
-        format!("{}-host", self.name())
-    }
-
-    /// Returns the name of the pod of an ordinary user.
-    pub(crate) fn of_user(&self) -> String {
-        format!("{}-user", self.name())
-    }
-
-    /// Returns the name of the pod that takes all memory.
-    pub(crate) fn greedy(&self) -> String {
-        format!("{}-greedy", self.name())
+    /// Returns the name of a pod of the run.
+    pub(crate) fn pod(&self, what: &str) -> String {
+        format!("{}-{what}", self.name())
     }
 
     /// Returns the name of the pod that a PodDisruptionBudget protects.
     pub(crate) fn held(&self) -> String {
-        format!("{}-held", self.name())
+        self.pod("held")
     }
 }
 

@@ -2,7 +2,6 @@
 
 use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
-    conditions::{find, kind},
     names::{MANAGER_COMMAND, key},
     services_version::short,
     text,
@@ -13,7 +12,13 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use wnp_core::{acts, enumeration::counted};
 
-use crate::{args::host_key_policy::shown_key, commands::short_version::means};
+use crate::{
+    args::host_key_policy::shown_key,
+    commands::{
+        short_version::means,
+        status::{WaitingVersion, waiting_version},
+    },
+};
 
 /// Maximum number of characters that a message quotes from an object.
 const MOST: usize = 400;
@@ -89,43 +94,44 @@ pub(super) fn approve(
             "the operator has not seen its last change yet, so it is not known what waits: run the command again when it has",
         );
     }
-    let waits = find(&status.conditions, kind::UPDATED).is_some_and(|c| c.reason == Reason::WaitingForApproval);
-    let waiting = status.desired_version.as_deref().filter(|_| waits);
+    let name = pool.name_any();
+    let waiting = waiting_version(&name, &status);
     let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
     // Without arguments, the one that waits is approved.
-    let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0));
+    let waiting = waiting.as_ref();
+    let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0).map(|w| w.version));
     let removals = removals.or_else(|| (version.is_none() && waiting.is_none() && leaving > 0).then_some(leaving));
     match (version, removals, waiting) {
         (Some(version), ..) => approve_version(pool, waiting, version),
         (None, Some(number), _) => approve_removals(pool, members, &status, leaving, number),
         (None, None, None) => refuse("nothing waits for an approval; see: kubectl windows-node-pools status"),
-        (None, None, Some(version)) => refuse(format!(
+        (None, None, Some(WaitingVersion { version, .. })) => refuse(format!(
             "a version and a removal wait for an approval: name one with --version {} or --removals {leaving}",
             short(version)
         )),
     }
 }
 
-fn approve_version(pool: &WindowsNodePool, waiting: Option<&str>, version: &str) -> Decided {
+fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>, version: &str) -> Decided {
     let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
     // No other version can be approved, so a short version is unambiguous.
-    let whole = waiting.into_iter().chain(before.as_deref()).find(|known| means(version, known));
+    let whole = waiting.map(|w| w.version).into_iter().chain(before.as_deref()).find(|known| means(version, known));
     let version = whole.unwrap_or(version);
     match waiting {
         _ if before.as_deref() == Some(version) => {
             Ok(Change::none(format!("version {} is approved already", short(version))))
         }
         None => refuse("no version waits for an approval; see: kubectl windows-node-pools status"),
-        Some(waiting) if waiting != version => {
-            refuse(format!("version {} waits for an approval, not {}", short(waiting), text::line(version, MOST)))
+        Some(waiting) if waiting.version != version => {
+            let named = text::line(version, MOST);
+            refuse(format!("version {} waits for an approval, not {named}", short(waiting.version)))
         }
-        Some(_) => {
+        Some(WaitingVersion { message: sentence, .. }) => {
             let before =
                 before.as_ref().map_or_else(|| "no version".to_owned(), |before| format!("version {}", short(before)));
             let message =
                 format!("{before} was approved; now version {} is, and the rollout continues", short(version));
-            let question =
-                format!("the rollout of version {} continues on more nodes, which are drained for it", short(version));
+            let question = format!("{sentence}. Then the rollout continues on more nodes, which are drained for it");
             Ok(Change::annotate(key::APPROVE, version, message).asks(question))
         }
     }

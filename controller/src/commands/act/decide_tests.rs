@@ -42,13 +42,15 @@ fn instance(annotations: &Value, spec: &Value, status: &Value) -> WindowsInstanc
 
 fn waits(version: bool, removals: usize) -> Value {
     let reason = if version { "WaitingForApproval" } else { "Progressing" };
+    let act = api::act::Act::ApproveVersion("factory", VERSION);
+    let message = format!("1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved: {act}");
     let held: Vec<&str> = ["win-1", "win-2"].into_iter().take(removals).collect();
     json!({
         "observedGeneration": 7,
         "desiredVersion": VERSION,
         "removalsToConfirm": removals,
         "inventory": {"source": "the list", "verdict": "NotAsked", "heldRemovals": held},
-        "conditions": [{"type": "Updated", "status": "False", "reason": reason, "message": "", "lastTransitionTime": NOW}],
+        "conditions": [{"type": "Updated", "status": "False", "reason": reason, "message": message, "lastTransitionTime": NOW}],
     })
 }
 
@@ -69,7 +71,7 @@ fn annotation(key: &str, value: impl Into<Value>) -> Value {
 }
 
 #[test]
-fn only_what_waits_is_approved() {
+fn only_a_waiting_version_or_removal_is_approved() {
     let none = json!({});
     let approved = json!({"annotations": {key::APPROVE: VERSION}});
     let older = json!({"annotations": {key::APPROVE: "0.9.0-a"}});
@@ -102,8 +104,13 @@ fn only_what_waits_is_approved() {
         assert!(said.contains(message), "{said}");
         assert_eq!(asks, found.is_object(), "each approval is confirmed: {said}");
     }
-    let question = approve(&pool(&none, &none, &waits(false, 1)), &[], None, None).unwrap().question.unwrap();
-    assert!(question.starts_with("1 host will be drained and deconfigured, and their Nodes deleted: win-1."));
+    for (status, expected) in [
+        (waits(false, 1), "1 host will be drained and deconfigured, and their Nodes deleted: win-1."),
+        (waits(true, 0), "1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved. Then"),
+    ] {
+        let question = approve(&pool(&none, &none, &status), &[], None, None).unwrap().question.unwrap();
+        assert!(question.starts_with(expected), "{question}");
+    }
 }
 
 #[test]
@@ -118,7 +125,7 @@ fn hosts_that_leave_the_own_list_of_a_pool_are_named() {
 }
 
 #[test]
-fn a_pause_takes_none_back_that_another_has_made() {
+fn a_pause_does_not_shorten_another() {
     let (past, soon, late) = ("2027-01-15T01:00:00Z", "2027-01-15T03:00:00Z", "2027-01-15T04:00:00Z");
     let rollout = |field: &str, value: Value| json!({"spec": {"rollout": {field: value}}});
     let (forever, until) = (rollout("paused", true.into()), |time: &str| rollout("pausedUntil", time.into()));
@@ -171,7 +178,7 @@ fn the_tool_that_has_set_a_field_is_named() {
 }
 
 #[test]
-fn only_what_has_failed_or_does_not_work_is_retried() {
+fn only_failed_and_not_ready_hosts_are_retried() {
     let refusal = failed("Unreachable", "10.0.0.1 refuses");
     for (status, message) in [
         (json!({"failures": refusal}), "failed 2 times, and waited for its next try; now"),

@@ -8,6 +8,7 @@ use api::{
     WindowsInstance, WindowsNodePool,
     names::{MANAGER_COMMAND, key},
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -59,90 +60,58 @@ pub async fn run(args: Act, cluster: &args::Cluster) -> anyhow::Result<ExitCode>
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Function that decides about an object from its current state.
-type Decide<'a, K> = Box<dyn Fn(&K) -> Decided + Send + Sync + 'a>;
-
-/// Step of a command: the name of an object and the decision about it.
-enum Step<'a> {
-    Pool(&'a str, Decide<'a, WindowsNodePool>),
-    Host(&'a str, Decide<'a, WindowsInstance>),
-    Node(&'a str, Decide<'a, Node>),
-}
-
-/// Other objects that decisions need.
-#[derive(Default)]
-struct RelatedObjects {
-    /// Names of the instances of the pool.
-    members: Vec<String>,
-    /// Pool of the host.
-    pool: Option<WindowsNodePool>,
-    /// True if the Node has its own hold annotation, which takes precedence over that of the instance.
-    has_own_hold: bool,
-}
-
-/// Returns the steps of a command in their order.
-fn steps<'a>(args: &'a Act, seen: &'a RelatedObjects) -> Vec<Step<'a>> {
-    let of_node =
-        |host: &'a str| seen.has_own_hold.then(|| Step::Node(host, Box::new(|node| Ok(decide::release_node(node)))));
-    let now = jiff::Timestamp::now;
-    match args {
-        Act::Retry { hosts, .. } => hosts.iter().map(|host| Step::Host(host, Box::new(decide::retry))).collect(),
-        Act::Approve { pool, version, removals, .. } => {
-            let removals = removals.map(usize::from);
-            let decide = move |object: &_| decide::approve(object, &seen.members, version.as_deref(), removals);
-            vec![Step::Pool(pool, Box::new(decide))]
-        }
-        Act::Pause { what: PoolOrHost { host: Some(host), .. }, .. } => {
-            [Step::Host(host, Box::new(|instance| Ok(decide::hold(instance))))]
-                .into_iter()
-                .chain(of_node(host))
-                .collect()
-        }
-        Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => of_node(host)
-            .into_iter()
-            .chain([Step::Host(host, Box::new(|instance| Ok(decide::release(instance))))])
-            .collect(),
-        Act::Pause { what: PoolOrHost { pool, .. }, until, .. } => pool
-            .iter()
-            .map(|pool| Step::Pool(pool, Box::new(move |object| decide::pause(object, *until, now()))))
-            .collect(),
-        Act::Resume { what: PoolOrHost { pool, .. }, .. } => pool
-            .iter()
-            .map(|pool| Step::Pool(pool, Box::new(move |object| Ok(decide::resume(object, now())))))
-            .collect(),
-        Act::Abandon { host, .. } => {
-            vec![Step::Host(host, Box::new(|object| decide::abandon(object, seen.pool.as_ref())))]
-        }
-        Act::TrustHostKey { host, fingerprint, .. } => {
-            vec![Step::Host(host, Box::new(move |object| decide::trust(object, fingerprint)))]
-        }
-    }
-}
-
+/// Changes the objects of a command in their order.
 async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Vec<Outcome>> {
-    let (pools, instances, nodes) = (Api::all(client.clone()), Api::all(client.clone()), Api::all(client.clone()));
-    let mut seen = RelatedObjects::default();
+    let pools: Api<WindowsNodePool> = Api::all(client.clone());
+    let instances: Api<WindowsInstance> = Api::all(client.clone());
+    let nodes: Api<Node> = Api::all(client.clone());
+    // The annotation of a Node takes precedence over that of the instance.
+    let has_own_hold = async |host: &str| -> anyhow::Result<bool> {
+        Ok(get(&nodes, host).await?.is_some_and(|node| node.annotations().contains_key(key::HOLD)))
+    };
+    let mut outcomes = Vec::new();
     match args {
-        Act::Approve { pool, .. } => seen.members = members(&instances, pool).await?,
-        Act::Abandon { host, .. } => {
-            if let Some(instance) = get(&instances, host).await? {
-                seen.pool = get(&pools, &instance.spec.pool_ref.name).await?;
+        Act::Retry { hosts, .. } => {
+            for host in hosts {
+                outcomes.push(act(&instances, host, ask, decide::retry).await?);
             }
         }
-        Act::Pause { what: PoolOrHost { host: Some(host), .. }, .. }
-        | Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => {
-            let node: Option<Node> = get(&nodes, host).await?;
-            seen.has_own_hold = node.is_some_and(|node| node.annotations().contains_key(key::HOLD));
+        Act::Approve { pool, version, removals, .. } => {
+            let (members, removals) = (members(&instances, pool).await?, removals.map(usize::from));
+            let decide = |object: &_| decide::approve(object, &members, version.as_deref(), removals);
+            outcomes.push(act(&pools, pool, ask, decide).await?);
         }
-        _ => {}
-    }
-    let mut outcomes = Vec::new();
-    for step in steps(args, &seen) {
-        outcomes.push(match step {
-            Step::Pool(name, decide) => act(&pools, name, ask, &decide).await?,
-            Step::Host(name, decide) => act(&instances, name, ask, &decide).await?,
-            Step::Node(name, decide) => act(&nodes, name, ask, &decide).await?,
-        });
+        Act::Pause { what: PoolOrHost { host: Some(host), .. }, .. } => {
+            let has_own_hold = has_own_hold(host).await?;
+            outcomes.push(act(&instances, host, ask, |instance| Ok(decide::hold(instance))).await?);
+            if has_own_hold {
+                outcomes.push(act(&nodes, host, ask, |node| Ok(decide::release_node(node))).await?);
+            }
+        }
+        Act::Resume { what: PoolOrHost { host: Some(host), .. }, .. } => {
+            if has_own_hold(host).await? {
+                outcomes.push(act(&nodes, host, ask, |node| Ok(decide::release_node(node))).await?);
+            }
+            outcomes.push(act(&instances, host, ask, |instance| Ok(decide::release(instance))).await?);
+        }
+        Act::Pause { what: PoolOrHost { pool, .. }, until, .. } => {
+            let pool = pool.as_deref().context("name a pool or a host")?;
+            outcomes.push(act(&pools, pool, ask, |object| decide::pause(object, *until, Timestamp::now())).await?);
+        }
+        Act::Resume { what: PoolOrHost { pool, .. }, .. } => {
+            let pool = pool.as_deref().context("name a pool or a host")?;
+            outcomes.push(act(&pools, pool, ask, |object| Ok(decide::resume(object, Timestamp::now()))).await?);
+        }
+        Act::Abandon { host, .. } => {
+            let pool = match get(&instances, host).await? {
+                Some(instance) => get(&pools, &instance.spec.pool_ref.name).await?,
+                None => None,
+            };
+            outcomes.push(act(&instances, host, ask, |object| decide::abandon(object, pool.as_ref())).await?);
+        }
+        Act::TrustHostKey { host, fingerprint, .. } => {
+            outcomes.push(act(&instances, host, ask, |object| decide::trust(object, fingerprint)).await?);
+        }
     }
     Ok(outcomes)
 }
@@ -174,7 +143,7 @@ impl Outcome {
 }
 
 /// Decides about the object and changes it. After a conflict with another client, reads the object and decides again.
-async fn act<K>(api: &Api<K>, name: &str, ask: Ask<'_>, decide: &Decide<'_, K>) -> anyhow::Result<Outcome>
+async fn act<K>(api: &Api<K>, name: &str, ask: Ask<'_>, decide: impl Fn(&K) -> Decided) -> anyhow::Result<Outcome>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {

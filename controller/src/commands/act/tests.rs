@@ -58,7 +58,7 @@ async fn done(api: &FakeApi, line: &str) -> Vec<Outcome> {
 }
 
 #[tokio::test]
-async fn what_others_change_meanwhile_stays() {
+async fn changes_by_other_clients_are_kept() {
     let api = world();
     api.at_write(0, AtWrite::Overtake);
     let outcomes = done(&api, "pause factory").await;
@@ -77,7 +77,7 @@ async fn what_others_change_meanwhile_stays() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_undone_is_confirmed_once() {
+async fn a_change_that_cannot_be_undone_is_confirmed_once() {
     let api = world();
     let asked = Mutex::new(Vec::new());
     let no = |danger: &str| -> anyhow::Result<()> {
@@ -123,7 +123,7 @@ async fn the_hold_of_a_host_is_that_of_its_instance() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_refused() {
+async fn a_missing_object_is_refused() {
     let api = world();
     for line in ["retry win-9", "pause --host win-9", "resume --host win-9", "abandon win-9 --yes"] {
         let outcomes = done(&api, line).await;

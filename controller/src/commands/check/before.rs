@@ -42,14 +42,11 @@ const BASE: [(&str, &str); 6] = [
     ("base/service.yaml", include_str!("../../../../deploy/base/service.yaml")),
 ];
 /// Manifests that are added on OpenShift.
-const OPENSHIFT: [(&str, &str); 4] = [
-    ("machine-api/user-data.yaml", include_str!("../../../../deploy/machine-api/user-data.yaml")),
-    ("openshift-config/pull-secret.yaml", include_str!("../../../../deploy/openshift-config/pull-secret.yaml")),
-    ("components/monitoring/monitoring.yaml", include_str!("../../../../deploy/components/monitoring/monitoring.yaml")),
-    (
-        "components/windows-exporter/windows-exporter.yaml",
-        include_str!("../../../../deploy/components/windows-exporter/windows-exporter.yaml"),
-    ),
+const OPENSHIFT: [&str; 4] = [
+    include_str!("../../../../deploy/machine-api/user-data.yaml"),
+    include_str!("../../../../deploy/openshift-config/pull-secret.yaml"),
+    include_str!("../../../../deploy/components/monitoring/monitoring.yaml"),
+    include_str!("../../../../deploy/components/windows-exporter/windows-exporter.yaml"),
 ];
 /// Number of rights that are queried at the same time.
 const AT_ONCE: usize = 8;
@@ -112,10 +109,8 @@ pub(super) fn crds(facts: &Facts) -> Outcome {
 /// Returns the rights that the installing user lacks: to create each object, and all that the operator gets, because the API server lets no user
 /// grant more than they have.
 async fn missing_rights(client: &Client, namespace: &str) -> Read<Vec<String>> {
-    let openshift = cluster::is_openshift(client).await;
-    let files = BASE.iter().chain(OPENSHIFT.iter().filter(|_| openshift)).map(|(_, text)| *text);
-    let objects: Vec<Value> = files.chain(wicd_policy::texts()).flat_map(objects).collect();
-    let answers = stream::iter(needed(&objects, namespace)).map(|right| async move {
+    let needed = needed(&installed(cluster::is_openshift(client).await), namespace);
+    let answers = stream::iter(needed).map(|right| async move {
         let allowed = allowed(client, &right).await;
         allowed.map(|allowed| (!allowed).then(|| right.to_string()))
     });
@@ -172,6 +167,12 @@ async fn allowed(client: &Client, right: &Right) -> kube::Result<bool> {
     let question = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let answer = Api::all(client.clone()).create(&PostParams::default(), &question).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+/// Returns the objects that are installed.
+fn installed(openshift: bool) -> Vec<Value> {
+    let base = BASE.iter().map(|(_, text)| *text);
+    base.chain(OPENSHIFT.into_iter().filter(|_| openshift)).chain(wicd_policy::texts()).flat_map(objects).collect()
 }
 
 fn objects(text: &str) -> Vec<Value> {
@@ -250,9 +251,7 @@ mod tests {
     use super::*;
 
     fn all(openshift: bool, namespace: &str) -> BTreeSet<String> {
-        let files = BASE.iter().chain(OPENSHIFT.iter().filter(|_| openshift)).map(|(_, text)| *text);
-        let objects: Vec<Value> = files.chain(wicd_policy::texts()).flat_map(objects).collect();
-        needed(&objects, namespace).iter().map(ToString::to_string).collect()
+        needed(&installed(openshift), namespace).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_base_is_among_them() {
+    fn rights_are_read_from_every_file_of_the_base() {
         let kustomization: Value =
             serde_yaml::from_str(include_str!("../../../../deploy/base/kustomization.yaml")).unwrap();
         let listed = kustomization["resources"].as_array().unwrap().iter().filter_map(Value::as_str);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found() {
+    fn errors_in_files_are_found() {
         let limits = Limits { files: 2, file: 60, total: 80, ..Limits::default() };
         let a = ("a.yaml", "name: a\naddress: a\n");
         for (about, files, lines) in [
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hardly_meant_is_a_warning() {
+    fn a_probable_mistake_is_a_warning() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a.yaml");
         let map = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: a}\ndata:\n  10.0.0.1: 'username=Administrator # the admin'\n";
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_not_followed_and_what_is_not_there_is_said() {
+    fn symbolic_links_and_missing_files_are_errors() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         fs::write(path("a.yaml"), "hosts: []\n").unwrap();

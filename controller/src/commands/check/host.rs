@@ -1,15 +1,11 @@
 //! Command `check host`: reports whether a host can become a node. It needs no cluster, and leaves the host unchanged.
 
 use api::Reason;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context as _;
-use api::host::{self, Feature, HostState, Verb, path};
+use api::host::{self, Feature, HostState, Verb};
 use jiff::Timestamp;
-use remote::{
-    Operator, RemoteError, Session, Traffic, facts,
-    payload::{Payload, Wicd},
-};
+use remote::{RemoteError, Session, facts};
 use wnp_core::operation::{
     preflight::{self, Preflight},
     preflight_warnings::{self, Asked},
@@ -17,7 +13,10 @@ use wnp_core::operation::{
 };
 
 use super::row::{Finding, Outcome};
-use crate::{args::CheckHost, commands::ssh_target};
+use crate::{
+    args::{CheckHost, output::progress},
+    commands::host_session,
+};
 
 /// Timeout of the connection and of each command.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -37,52 +36,28 @@ pub(super) struct Facts {
 /// # Errors
 /// Fails when the key or `wicd.exe` cannot be read.
 pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
-    let (login, state) = match open(&args).await? {
+    let target = host_session::target(&args.address, &args.login, LIMIT)?;
+    let operator = host_session::operator(&args.wicd)?;
+    let operation = format!("check-{}", std::process::id());
+    progress(&format!("logging in to {}", args.address));
+    let (login, state) = match Session::open(&operator, &target, "", &operation, None).await {
         Err(error) => (Err(error), None),
         Ok(session) => {
-            let state = look(&session, &args).await;
+            let asked = host::Facts {
+                files: Vec::new(),
+                api_server: args.api_server.clone(),
+                ports: vec![preflight::KUBELET_PORT],
+                service_accounts: args.gmsa.clone(),
+                credential_plugin: None,
+            };
+            progress("asking the host, which gets wicd.exe for this unless it has it");
+            let state = Box::pin(host_session::ask(&session, &operation, Verb::Facts, session.facts(asked))).await;
             let login = Ok(session.connection().host_key().fingerprint());
             session.close().await;
             (login, Some(state))
         }
     };
     Ok(Facts { args, login, state, now: Timestamp::now() })
-}
-
-async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> {
-    let target = ssh_target::new(&args.address, &args.login, LIMIT)?;
-    let operator = Operator {
-        cluster_id: String::new(),
-        epoch: 0,
-        wicd: Wicd::open(&args.wicd).context("cannot read wicd.exe; name it with --wicd")?,
-        payload: Payload::default(),
-        traffic: Traffic::default(),
-    };
-    let operation = format!("check-{}", std::process::id());
-    Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)
-}
-
-/// Queries wicd, and removes it from a host that had no files of the operator before.
-async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
-    let connection = session.connection();
-    let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
-    let asked = host::Facts {
-        files: Vec::new(),
-        api_server: args.api_server.clone(),
-        ports: vec![preflight::KUBELET_PORT],
-        service_accounts: args.gmsa.clone(),
-        credential_plugin: None,
-    };
-    let found = async {
-        session.prepare().await?;
-        session.facts(asked).await
-    };
-    let found = found.await;
-    session.tidy(&[Verb::Facts]).await?;
-    if was_empty {
-        session.remove_wicd().await?;
-    }
-    found
 }
 
 impl Facts {
@@ -188,10 +163,13 @@ fn windows(os_name: &str, os_build: &str) -> String {
 mod tests {
     use api::host::Machine;
 
-    use super::{super::catalog, *};
+    use super::{
+        super::{catalog, fake_cluster::faults},
+        *,
+    };
 
-    /// Test case: its name, a change that breaks one thing on a host, and the expected check with its result and reason.
-    type Case = (&'static str, fn(&mut HostState), Option<(&'static str, &'static str, &'static str)>);
+    /// Name of a case, a change that breaks one thing on a host, and the check that finds it, with its result and reason.
+    type Case = (&'static str, fn(&mut HostState), &'static str);
 
     fn args() -> CheckHost {
         CheckHost {
@@ -232,36 +210,16 @@ mod tests {
     fn each_fault_of_a_host_is_found_by_its_check() {
         let args = args();
         let cases: [Case; 10] = [
-            ("nothing", |_| (), None),
-            ("no administrator", |s| s.machine.is_admin = false, Some(("rights", "failed", "NotAdministrator"))),
-            (
-                "a build that is none of ours",
-                |s| s.machine.os_build = "10.0.25398.1".into(),
-                Some(("windows", "failed", "WindowsNotSupported")),
-            ),
-            (
-                "a desktop",
-                |s| s.machine.os_name = "Windows 10 Pro".into(),
-                Some(("windows", "failed", "WindowsNotSupported")),
-            ),
-            ("a full disk", |s| s.machine.disk_free = 1 << 29, Some(("disk", "failed", "DiskFull"))),
-            (
-                "kubelet of another installer",
-                |s| s.foreign_services.push("kubelet".into()),
-                Some(("services", "failed", "ForeignServices")),
-            ),
-            ("a clock that is off", |s| s.machine.clock_ms += 3_600_000, Some(("clock", "failed", "ClockSkew"))),
-            ("a port in use", |s| s.ports_in_use.push(10250), Some(("port", "failed", "PortInUse"))),
-            (
-                "no feature Containers",
-                |s| s.machine.containers_feature = Feature::Disabled,
-                Some(("feature", "warning", "HostWarning")),
-            ),
-            (
-                "no way to the API server",
-                |s| s.api_server = Some("timed out".into()),
-                Some(("api-server", "failed", "ApiServerUnreachable")),
-            ),
+            ("nothing", |_| (), ""),
+            ("no administrator", |s| s.machine.is_admin = false, "rights failed NotAdministrator"),
+            ("another build", |s| s.machine.os_build = "10.0.25398.1".into(), "windows failed WindowsNotSupported"),
+            ("a desktop", |s| s.machine.os_name = "Windows 10 Pro".into(), "windows failed WindowsNotSupported"),
+            ("a full disk", |s| s.machine.disk_free = 1 << 29, "disk failed DiskFull"),
+            ("another kubelet", |s| s.foreign_services.push("kubelet".into()), "services failed ForeignServices"),
+            ("a clock that is off", |s| s.machine.clock_ms += 3_600_000, "clock failed ClockSkew"),
+            ("a port in use", |s| s.ports_in_use.push(10250), "port failed PortInUse"),
+            ("no feature", |s| s.machine.containers_feature = Feature::Disabled, "feature warning HostWarning"),
+            ("no route", |s| s.api_server = Some("timed out".into()), "api-server failed ApiServerUnreachable"),
         ];
         for (about, break_it, expected) in cases {
             let machine = Machine {
@@ -278,14 +236,7 @@ mod tests {
             let facts = Facts { args: args.clone(), login, state, now: Timestamp::now() };
             let rows = catalog::objects(&catalog::outcomes(catalog::Facts::Host(&facts)));
             assert_eq!(rows.len(), 14, "{about}");
-            let wrong: Vec<_> = rows.iter().filter(|row| row["result"] != "passed").collect();
-            let found: Vec<_> = wrong
-                .iter()
-                .map(|row| ["check", "result", "reason"].map(|k| row[k].as_str().unwrap_or_default()))
-                .collect();
-            let expected: Vec<_> =
-                expected.into_iter().map(|(check, result, reason)| [check, result, reason]).collect();
-            assert_eq!(found, expected, "{about}");
+            assert_eq!(faults(&rows), expected, "{about}");
             for row in rows {
                 let link = format!("docs/reference/conditions.md#check-host-{}", row["check"].as_str().unwrap());
                 assert_eq!(row["link"], link.as_str(), "{row}");

@@ -263,7 +263,7 @@ pub(super) fn pools(facts: &Facts) -> Outcome {
             .map(ResourceExt::name_any)
             .collect();
         let count = names.len();
-        let finding = shown(names).map(|names| {
+        let finding = first_names(names).map(|names| {
             Finding::warning(Reason::PoolsNotReady, format!("{count} of {} are not Ready: {names}", pools.len()))
                 .remedy("kubectl windows-node-pools status shows the hosts, the worst first")
         });
@@ -288,7 +288,7 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
         let updated = condition(pool, kind::UPDATED).filter(|updated| updated.status != "True");
         updated.map(|updated| format!("{} ({})", pool.name_any(), updated.reason))
     });
-    let outdated = shown(outdated.collect()).map(|names| {
+    let outdated = first_names(outdated.collect()).map(|names| {
         Finding::warning(Reason::Outdated, format!("pools that do not follow their version: {names}"))
             .remedy("kubectl windows-node-pools status shows what each waits for")
     });
@@ -299,7 +299,7 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
         (kubelet < server).then(|| (kubelet, format!("{} ({version})", node.name_any())))
     });
     let (minors, names): (Vec<u32>, Vec<String>) = behind.unzip();
-    let behind = shown(names).map(|names| {
+    let behind = first_names(names).map(|names| {
         let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
         let message = format!("nodes older than the API server, which is of version 1.{server}: {names}");
         Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
@@ -319,7 +319,7 @@ fn minor(version: &str) -> Option<u32> {
 }
 
 /// Returns the first names, with `…` if there are more. `None` without names.
-fn shown(names: Vec<String>) -> Option<String> {
+fn first_names(names: Vec<String>) -> Option<String> {
     let more = if names.len() > SHOWN { ", …" } else { "" };
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     (!names.is_empty()).then(|| shown + more)

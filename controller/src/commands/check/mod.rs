@@ -2,6 +2,8 @@
 
 mod before;
 pub mod catalog;
+#[cfg(test)]
+mod fake_cluster;
 mod files;
 mod host;
 mod installation;

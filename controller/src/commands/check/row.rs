@@ -20,7 +20,7 @@ pub(super) async fn read<T>(what: &str, answer: impl Future<Output = kube::Resul
 pub(super) struct Finding {
     /// True if the finding does not affect the exit status.
     is_warning: bool,
-    reason: Reason,
+    pub(super) reason: Reason,
     message: String,
     /// Remedy; `None` if the message contains it.
     remedy: Option<String>,
@@ -55,11 +55,6 @@ impl Finding {
         let message = format!("there is no payload in {}, so what hosts get is unknown", payload.display());
         Self::warning(Reason::PayloadInvalid, message)
             .remedy("run the command in the operator's image, or name a payload with --payload")
-    }
-
-    #[cfg(test)]
-    pub(super) fn reason(&self) -> Reason {
-        self.reason
     }
 }
 

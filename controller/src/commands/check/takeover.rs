@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, ListParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
 };
 use remote::ssh::HostKey;
 use wnp_core::{
@@ -176,13 +176,8 @@ impl Here {
 
     /// Reads objects of OLM in the operator's namespace; none without OLM.
     async fn of_olm(&self, kind: &str, plural: &str, version: &str) -> Read<Vec<DynamicObject>> {
-        let resource = ApiResource {
-            group: "operators.coreos.com".into(),
-            version: version.into(),
-            api_version: format!("operators.coreos.com/{version}"),
-            kind: kind.into(),
-            plural: plural.into(),
-        };
+        let kind_of_olm = GroupVersionKind::gvk("operators.coreos.com", version, kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind_of_olm, plural);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         match api.list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
@@ -199,21 +194,15 @@ impl Here {
     }
 
     async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
-        let without = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
-        let without: Vec<&&Node> = nodes.iter().filter(without).collect();
-        if without.is_empty() {
-            return BTreeSet::new();
-        }
+        let lacks_key = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
         let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();
         if pools.iter().any(|ssh| ssh.host_key_policy == Some(HostKeyPolicy::TrustOnAdoption)) {
             return BTreeSet::new();
         }
-        let (noted, secrets) = (
-            WmcoHostKeys::new(self.client.clone(), &self.namespace),
-            Secrets::new(self.client.clone(), &self.namespace),
-        );
+        let noted = WmcoHostKeys::new(self.client.clone(), &self.namespace);
+        let secrets = Secrets::new(self.client.clone(), &self.namespace);
         let mut unproven = BTreeSet::new();
-        for node in without {
+        for node in nodes.iter().filter(lacks_key) {
             let is_known = async {
                 for address in names_of(node) {
                     if noted.of(&address, None).await.is_ok_and(|key| key.is_some()) {

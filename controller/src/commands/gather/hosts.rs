@@ -3,17 +3,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use api::{
     SecretKeyRef, WindowsInstance, WindowsNodePool,
-    host::{self, Verb, path},
+    host::{self, Verb},
     names::key,
 };
 use futures::{StreamExt as _, stream};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use remote::{
-    Operator, Session, Traffic,
-    payload::{Payload, Wicd},
+    Operator, Session,
     ssh::{HostKeyCheck, Identity, JumpHost, Target},
     support::{self, Unpacked},
 };
@@ -25,6 +23,7 @@ use crate::{
         host_key_policy::{HostKeySource, KnownKeys, host_key_source},
     },
     cluster::secrets::{SecretError, Secrets},
+    commands::host_session,
     instance::CONNECT_TIMEOUT,
 };
 
@@ -50,8 +49,10 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         Ok(access) => access,
         Err(error) => return folder.failed("hosts", &format!("{error:#}")),
     };
-    let (instances, pools) = match targets(client).await {
-        Ok(targets) => targets,
+    let all = ListParams::default();
+    let (instances, pools) = (Api::all(client.clone()), Api::<WindowsNodePool>::all(client.clone()));
+    let (instances, pools) = match tokio::try_join!(instances.list(&all), pools.list(&all)) {
+        Ok((instances, pools)) => (instances.items, pools.items),
         Err(error) => return folder.failed("hosts", &api::text::line(&error.to_string(), 500)),
     };
     let (chosen, unknown) = choose(instances, asked);
@@ -62,28 +63,20 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
         );
     }
     let (access, pools, all) = (&access, &pools, chosen.len());
-    let mut asked = 0;
     let answers = stream::iter(chosen).map(|instance| async move {
         let pool = pools.iter().find(|pool| pool.name_any() == instance.spec.pool_ref.name);
         // Boxed: the future is large, and there are several.
         let answer = Box::pin(access.ask(&instance, pool)).await;
         (instance.name_any(), answer)
     });
-    let mut answers = Box::pin(answers.buffer_unordered(AT_ONCE));
-    while let Some((name, answer)) = answers.next().await {
-        asked += 1;
-        eprintln!("[{asked}/{all}] host {name}");
+    let mut answers = Box::pin(answers.buffer_unordered(AT_ONCE).enumerate());
+    while let Some((n, (name, answer))) = answers.next().await {
+        eprintln!("[{}/{all}] host {name}", n + 1);
         match answer {
             Ok((answer, unpacked)) => write(&name, &answer, unpacked, folder),
             Err(error) => folder.failed(&format!("host {name}"), &api::text::line(&format!("{error:#}"), 1000)),
         }
     }
-}
-
-async fn targets(client: &Client) -> kube::Result<(Vec<WindowsInstance>, Vec<WindowsNodePool>)> {
-    let all = ListParams::default();
-    let instances = Api::all(client.clone()).list(&all).await?.items;
-    Ok((instances, Api::all(client.clone()).list(&all).await?.items))
 }
 
 /// Returns the requested instances, and the names without an instance.
@@ -99,26 +92,10 @@ fn choose(instances: Vec<WindowsInstance>, asked: &str) -> (Vec<WindowsInstance>
 
 impl Access {
     fn new(client: &Client, args: &Gather) -> anyhow::Result<Self> {
-        let identity = match &args.identity {
-            Some(file) => {
-                let pem = zeroize::Zeroizing::new(
-                    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
-                );
-                Some(Arc::new(Identity::from_pem(&file.display().to_string(), &pem)?))
-            }
-            None => None,
-        };
-        let operator = Operator {
-            cluster_id: String::new(),
-            epoch: 0,
-            wicd: Wicd::open(&args.wicd).context("cannot read wicd.exe of this release; name it with --wicd")?,
-            payload: Payload::default(),
-            traffic: Traffic::default(),
-        };
         Ok(Self {
             secrets: Secrets::new(client.clone(), &args.namespace),
-            identity,
-            operator: Arc::new(operator),
+            identity: args.identity.as_deref().map(host_session::identity).transpose()?,
+            operator: host_session::operator(&args.wicd)?,
             operation: format!("gather-{:08x}", rand::random::<u32>()),
         })
     }
@@ -140,20 +117,8 @@ impl Access {
     ) -> anyhow::Result<(host::Answer, Unpacked)> {
         let target = self.target(instance, pool).await?;
         let session = Session::open(&self.operator, &target, &instance.spec.host.name, &self.operation, None).await?;
-        let connection = session.connection();
-        let collected = async {
-            let was_empty =
-                connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
-            session.prepare().await?;
-            let collected = session.support(host::Support { hours: HOURS }).await;
-            session.tidy(&[Verb::Support]).await?;
-            connection.remove_dir(&host::operation_dir(&self.operation)).await?;
-            if was_empty {
-                session.remove_wicd().await?;
-            }
-            collected
-        };
-        let collected = Box::pin(collected).await;
+        let answer = session.support(host::Support { hours: HOURS });
+        let collected = Box::pin(host_session::ask(&session, &self.operation, Verb::Support, answer)).await;
         session.close().await;
         let (answer, archive) = collected?;
         Ok((answer, tokio::task::spawn_blocking(move || support::unpack(&archive)).await?))
@@ -203,8 +168,7 @@ fn host_key(instance: &WindowsInstance, ssh: &api::Ssh) -> anyhow::Result<HostKe
         declared: instance.spec.host.host_key.as_deref(),
         allowed: instance.annotations().get(key::TRUST_HOST_KEY).map(String::as_str),
         pinned: instance.status.as_ref().and_then(|status| status.host_key.as_ref()),
-        first_contact: None,
-        node: None,
+        ..KnownKeys::default()
     };
     Ok(host_key_source(&known, ssh)?)
 }
@@ -250,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_never_proven_is_not_believed() {
+    fn a_key_that_was_never_proven_is_not_trusted() {
         let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
         let pinned = json!({"hostKey": {"publicKey": "AAAA", "keyType": "ssh-ed25519", "fingerprint": fingerprint}});
         let ssh = api::Ssh::default();
@@ -263,73 +227,31 @@ mod tests {
         assert!(matches!(host_key(&known, &ssh).unwrap(), HostKeySource::Check(HostKeyCheck::Pinned(_))));
     }
 
-    /// Writes the files that a host sent to the folder `x`.
-    fn written(unpacked: Unpacked) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
-        let answer = json!({"protocol": 1, "operation": "x", "outcome": "done"});
-        write("win-1", &serde_json::from_value(answer).unwrap(), unpacked, &mut folder);
-        folder.finish().unwrap();
-        dir
-    }
-
     #[test]
-    fn what_a_host_sends_is_written_without_secrets() {
+    fn data_from_a_host_is_written_without_secrets() {
         const SECRET: &str = "hunter2Hunter2";
-        let events = format!(
-            "<Event><EventData><Data Name='Password'>{SECRET}</Data><Data Name='a'>other</Data></EventData></Event>\n"
-        );
-        let unattend = format!("<AdministratorPassword>\n<Value>{SECRET}</Value>\n</AdministratorPassword>");
-        let log = format!(
-            "net use \\\\server /user:me pass={SECRET}\nGET https://x.blob.core.windows.net/c?sv=1&sig={SECRET}\n"
-        );
-        let sshd = format!("sshd: debug1: env SECRET_ID={SECRET}\nsshd: Authorization: Basic {SECRET}\n");
+        let command = format!("agent.exe --password={SECRET}");
+        let password = format!("<Data Name='Password'>{SECRET}</Data><Data Name='a'>other</Data>");
         let files = [
-            ("events/System.xml", events),
-            ("logs/setup.xml", unattend),
-            ("logs/script.log", log),
-            ("logs/sshd.log", sshd),
+            ("machine.json", json!([{"command": command}]).to_string()),
+            ("events/System.xml", format!("<Event><EventData>{password}<Data>{command}</Data></EventData></Event>\n")),
+            ("logs/sshd.log", format!("sshd: Authorization: Basic {SECRET}\n")),
         ];
         let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect();
-        let dir = written(Unpacked { files, refused: vec![format!("token={SECRET}")] });
+        let (dir, answer) = (tempfile::tempdir().unwrap(), json!({"protocol": 1, "operation": "x", "outcome": "done"}));
+        let mut folder = Folder::create(&dir.path().join("x")).unwrap();
+        let sent = Unpacked { files, refused: vec![format!("token={SECRET}")] };
+        write("win-1", &serde_json::from_value(answer).unwrap(), sent, &mut folder);
+        folder.finish().unwrap();
         let read = |path: &str| std::fs::read_to_string(dir.path().join("x").join(path)).unwrap();
+        for path in
+            ["gather.log", "hosts/win-1/machine.json", "hosts/win-1/events/System.xml", "hosts/win-1/logs/sshd.log"]
+        {
+            let text = read(path);
+            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{path}: {text}");
+        }
         let events = read("hosts/win-1/events/System.xml");
         assert!(events.contains("<Data Name='a'>other</Data>"), "{events}");
-        for path in ["events/System.xml", "logs/setup.xml", "logs/script.log", "logs/sshd.log"] {
-            let text = read(&format!("hosts/win-1/{path}"));
-            assert!(!text.contains(SECRET), "{path}");
-        }
-        assert!(!read("gather.log").contains(SECRET));
-    }
-
-    /// Secrets on command lines are redacted in each part that wicd collects.
-    #[test]
-    fn no_part_of_a_host_is_written_with_a_secret() {
-        const SECRET: &str = "hunter2Hunter2";
-        const JSON: [&str; 12] = [
-            "index.json",
-            "machine.json",
-            "services.json",
-            "owned.json",
-            "state.json",
-            "desired.json",
-            "certificates.json",
-            "updates.json",
-            "restart-causes.json",
-            "hns/networks.json",
-            "hns/endpoints.json",
-            "hns/policylists.json",
-        ];
-        const XML: [&str; 3] = ["events/System.xml", "events/Application.xml", "events/boots.xml"];
-        let command = format!("agent.exe --password={SECRET}");
-        let json = JSON.map(|name| (name.to_owned(), json!([{"command": command}]).to_string().into_bytes()));
-        let xml = format!("<Event><EventData><Data>{command}</Data></EventData></Event>");
-        let xml = XML.map(|name| (name.to_owned(), xml.clone().into_bytes()));
-        let dir = written(Unpacked { files: json.into_iter().chain(xml).collect(), refused: Vec::new() });
-        for part in JSON.into_iter().chain(XML) {
-            let text = std::fs::read_to_string(dir.path().join("x/hosts/win-1").join(part)).unwrap();
-            assert!(!text.contains(SECRET) && text.contains(super::super::redact::REDACTED), "{part}: {text}");
-        }
     }
 
     #[test]
@@ -344,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_text() {
+    fn only_text_is_written() {
         let utf16: Vec<u8> = "\u{feff}password=x".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (content, expected) in [
             (utf16.clone(), Some("password=x")),

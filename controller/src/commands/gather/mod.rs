@@ -56,12 +56,12 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
     folder.note("namespace of the operator", &found.note());
     // Every user of the cluster may get the version, so it does not count as gathered data.
     reader.version(&mut folder).await;
-    let of_ours = folder.files();
+    let of_ours = folder.files;
     of_cluster(&reader, &args.namespace, &mut folder).await;
     if let Some(asked) = &args.hosts {
         hosts::gather(&client, &args, asked, &mut folder).await;
     }
-    let gathered = folder.files() - of_ours;
+    let gathered = folder.files - of_ours;
     folder.finish()?;
     report(&folder, &args, gathered)
 }
@@ -69,19 +69,16 @@ pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<Ex
 /// Returns the time of the oldest log lines. Empty values count as unset, because `oc adm must-gather` may set empty variables.
 fn since(args: &Gather, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let time = match (given(&args.since_time), given(&args.since)) {
-        (Some(time), _) => Some(
-            time.parse()
-                .with_context(|| format!("--since-time {time:?} is not a time such as 2026-01-31T12:00:00Z"))?,
-        ),
-        (None, Some(since)) => {
-            let duration: SignedDuration =
-                since.parse().with_context(|| format!("--since {since:?} is not a duration such as 90m or 24h"))?;
-            Some(now.checked_sub(duration.abs()).context("--since is too long")?)
-        }
-        (None, None) => None,
-    };
-    Ok(time)
+    if let Some(time) = given(&args.since_time) {
+        let parsed = time.parse();
+        return parsed
+            .map(Some)
+            .with_context(|| format!("--since-time {time:?} is not a time such as 2026-01-31T12:00:00Z"));
+    }
+    let Some(since) = given(&args.since) else { return Ok(None) };
+    let duration: SignedDuration =
+        since.parse().with_context(|| format!("--since {since:?} is not a duration such as 90m or 24h"))?;
+    now.checked_sub(duration.abs()).map(Some).context("--since is too long")
 }
 
 async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
@@ -100,11 +97,11 @@ async fn of_cluster(reader: &Reader, namespace: &str, folder: &mut Folder) {
 
 /// Packs the folder, unless `--dest` names it, and prints its path and what is missing.
 fn report(folder: &Folder, args: &Gather, gathered: usize) -> anyhow::Result<ExitCode> {
-    let mut text = format!("{gathered} files in {}\n", folder.root().display());
+    let mut text = format!("{gathered} files in {}\n", folder.root.display());
     if args.dest.is_none() {
         let _ = writeln!(text, "To send: {}", folder.pack()?.display());
     }
-    for failure in folder.failures() {
+    for failure in &folder.failures {
         let _ = writeln!(text, "Not gathered: {failure}");
     }
     crate::args::output::print(&text)?;

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_ours() {
+    fn only_objects_of_the_operator_and_of_windows_nodes_are_kept() {
         let scope = Scope { namespace: "operator".into(), nodes: ["win-1".to_owned()].into() };
         let (core, machine, capi) = ("", "machine.openshift.io", "cluster.x-k8s.io");
         let named = |name: &str| json!({"metadata": {"name": name}});
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn no_plan_reads_a_secret() {
+    fn values_of_secrets_are_never_read() {
         for item in items("operator") {
             assert_eq!(item.resource == "secrets", item.form == Form::Secret);
         }
@@ -321,10 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn files_lie_where_other_tools_look() {
+    fn files_have_the_layout_of_oc_adm_inspect() {
         let leases = find("leases", Some("operator"), "coordination.k8s.io");
         assert_eq!(leases.path(), "/apis/coordination.k8s.io/v1/namespaces/operator/leases");
         assert_eq!(leases.folder(Some("operator")), "namespaces/operator/coordination.k8s.io/leases");
+        let machines = find("machines", None, "cluster.x-k8s.io");
+        assert_eq!(machines.folder(Some("c")), "namespaces/c/cluster.x-k8s.io/machines");
         let nodes = find("nodes", None, "");
         assert_eq!(
             (nodes.path().as_str(), &*nodes.folder(None)),

@@ -22,11 +22,13 @@ const MOST_FILES: usize = 50_000;
 
 /// Folder of gathered files, with the result of each part.
 pub(crate) struct Folder {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     bytes: u64,
-    files: usize,
+    /// Number of files so far.
+    pub(super) files: usize,
     log: Vec<String>,
-    failures: Vec<String>,
+    /// Failures so far, redacted.
+    pub(super) failures: Vec<String>,
 }
 
 impl Folder {
@@ -38,21 +40,6 @@ impl Folder {
             bail!("{} is not empty; name another folder with --dest", root.display());
         }
         Ok(Self { root: root.to_owned(), bytes: 0, files: 0, log: Vec::new(), failures: Vec::new() })
-    }
-
-    /// Returns the path of the folder.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Returns the number of files so far.
-    pub(crate) fn files(&self) -> usize {
-        self.files
-    }
-
-    /// Returns the failures so far, redacted.
-    pub(crate) fn failures(&self) -> &[String] {
-        &self.failures
     }
 
     /// Writes a text whose secrets were removed. `path` has `/` between its parts; characters that a file name must not have are replaced.

@@ -1,7 +1,8 @@
 //! Pools from YAML files or from the cluster. Pure functions.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, fmt::Display, sync::Arc};
 
+use anyhow::{anyhow, bail, ensure};
 use api::WindowsNodePool;
 use kube::{Resource, ResourceExt};
 use serde::Deserialize as _;
@@ -16,67 +17,32 @@ pub(super) struct Document {
     pub spec: Value,
 }
 
-/// Error of a file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DocumentError {
-    /// A document is not YAML.
-    #[error("document {number} is not YAML: {problem}")]
-    Unreadable {
-        /// Number of the document, from 1.
-        number: usize,
-        /// Fault of the document.
-        problem: String,
-    },
-    /// The text exceeds a limit of the YAML reader.
-    #[error("line {line}: {fault}")]
-    TooLarge {
-        /// Number of the line, from 1.
-        line: usize,
-        /// Limit and remedy.
-        fault: String,
-    },
-    /// A document is no valid pool.
-    #[error("document {number} is not a WindowsNodePool: {problem}")]
-    Invalid {
-        /// Number of the document, from 1.
-        number: usize,
-        /// Fault of the document.
-        problem: String,
-    },
-    /// The file has no pool to plan.
-    #[error("it has no WindowsNodePool")]
-    Empty,
-    /// Two pools have the same name.
-    #[error("the WindowsNodePool {name} is defined twice: rename or remove one of the definitions")]
-    Twice {
-        /// Name of the pool.
-        name: String,
-    },
-}
-
 /// Reads all pools in a text of YAML documents. Other kinds are ignored, so that the whole output of kustomize or Helm can be used.
-pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
-    wnp_core::yaml::check(text).map_err(|(line, fault)| DocumentError::TooLarge { line, fault })?;
+pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
+    wnp_core::yaml::check(text).map_err(|(line, fault)| anyhow!("line {line}: {fault}"))?;
     let mut found = Vec::new();
     // The text is parsed twice, because only errors of typed parsing name the line and the field.
     let typed = serde_yaml::Deserializer::from_str(text);
     for (at, (raw, typed)) in serde_yaml::Deserializer::from_str(text).zip(typed).enumerate() {
         let number = at + 1;
-        let unreadable = |e: serde_yaml::Error| DocumentError::Unreadable { number, problem: e.to_string() };
-        let invalid = |e: serde_yaml::Error| DocumentError::Invalid { number, problem: mended(&e.to_string()) };
-        let value = Value::deserialize(raw).map_err(unreadable)?;
+        let value = Value::deserialize(raw).map_err(|error| anyhow!("document {number} is not YAML: {error}"))?;
         if is_pool(&value) {
-            let pool = WindowsNodePool::deserialize(typed).map_err(invalid)?;
+            let pool =
+                WindowsNodePool::deserialize(typed).map_err(|error| invalid(number, mended(&error.to_string())))?;
             found.push(document(pool, value, number)?);
         } else if let Some(items) = value.get("items").and_then(Value::as_array) {
             for item in items.iter().filter(|i| is_pool(i)) {
-                let invalid = |e: serde_json::Error| DocumentError::Invalid { number, problem: e.to_string() };
-                let pool = serde_json::from_value(item.clone()).map_err(invalid)?;
+                let pool = serde_json::from_value(item.clone()).map_err(|error| invalid(number, error))?;
                 found.push(document(pool, item.clone(), number)?);
             }
         }
     }
-    if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
+    ensure!(!found.is_empty(), "it has no WindowsNodePool");
+    Ok(found)
+}
+
+fn invalid(number: usize, problem: impl Display) -> anyhow::Error {
+    anyhow!("document {number} is not a WindowsNodePool: {problem}")
 }
 
 /// Returns the problem, with the remedy if a number was read as text because it begins with 0.
@@ -97,10 +63,10 @@ pub(super) fn of_cluster(mut pools: Vec<Arc<WindowsNodePool>>) -> Result<Vec<Doc
 }
 
 /// Fails if two pools have the same name, because one pool would have two plans.
-pub(super) fn distinct(documents: &[Document]) -> Result<(), DocumentError> {
+pub(super) fn distinct(documents: &[Document]) -> anyhow::Result<()> {
     let mut names = BTreeSet::new();
-    match documents.iter().find(|d| !names.insert(d.pool.name_any())) {
-        Some(twice) => Err(DocumentError::Twice { name: twice.pool.name_any() }),
+    match documents.iter().map(|document| document.pool.name_any()).find(|name| !names.insert(name.clone())) {
+        Some(name) => bail!("the WindowsNodePool {name} is defined twice: rename or remove one of the definitions"),
         None => Ok(()),
     }
 }
@@ -110,13 +76,12 @@ fn is_pool(value: &Value) -> bool {
     is("kind", &WindowsNodePool::kind(&())) && is("apiVersion", &WindowsNodePool::api_version(&()))
 }
 
-fn document(pool: WindowsNodePool, mut value: Value, number: usize) -> Result<Document, DocumentError> {
+fn document(pool: WindowsNodePool, mut value: Value, number: usize) -> anyhow::Result<Document> {
     let name = pool.name_any();
     // The name becomes part of a URL.
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if name.is_empty() || !name.chars().all(fits) {
-        let problem = format!("metadata.name {name:?} is not a valid name of an object");
-        return Err(DocumentError::Invalid { number, problem });
+        return Err(invalid(number, format!("metadata.name {name:?} is not a valid name of an object")));
     }
     Ok(Document { pool, spec: value.get_mut("spec").map(Value::take).unwrap_or_default() })
 }
@@ -133,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found() {
+    fn pools_are_found_or_the_text_is_refused() {
         let list = format!(
             "kind: List\napiVersion: v1\nitems:\n- kind: Pod\n- {}",
             pool("c").trim_end().replace('\n', "\n  ")
@@ -173,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_kept_for_the_api_server() {
+    fn unknown_fields_are_kept_for_the_api_server() {
         let found = documents(&pool("a").replace("inventory", "inwentory: {}, inventory")).unwrap();
         assert!(found[0].spec.get("inwentory").is_some(), "{:?}", found[0].spec);
     }
 
     #[test]
-    fn each_pool_once() {
+    fn two_pools_with_one_name_are_refused() {
         let two = |b: &str| documents(&format!("{}---\n{}", pool("a"), pool(b))).unwrap();
         assert!(distinct(&two("b")).is_ok());
         assert_eq!(
@@ -190,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_does_harm(text in ".{0,200}") {
+        fn any_text_is_read_or_refused(text in ".{0,200}") {
             let _ = documents(&text);
         }
     }

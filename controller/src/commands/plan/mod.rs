@@ -18,7 +18,7 @@ use crate::{
     cluster,
     context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
     pool::{self, PoolContext},
-    runtime::telemetry,
+    runtime::{errors::is_missing_right, telemetry},
 };
 use wnp_core::{
     inventory::hosts::{Known, PlannedHosts},
@@ -82,8 +82,10 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();
     for file in &args.filename {
-        let text = read(file).with_context(|| format!("{} cannot be read", file.display()))?;
-        let found = documents(&text).with_context(|| format!("{} cannot be used", file.display()))?;
+        let unreadable = || format!("{} cannot be read", file.display());
+        let bytes = read(file, usize::MAX).with_context(unreadable)?;
+        let found = documents(&api::text::decode(&bytes).with_context(unreadable)?)
+            .with_context(|| format!("{} cannot be used", file.display()))?;
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
@@ -102,7 +104,9 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     let change = release.as_ref().map(|file| file.render_change(&cx.hosts.release.get().cluster)).transpose()?;
 
     let (mut answers, mut others) = (Vec::new(), PlannedHosts::default());
-    for document in wanted {
+    let all = wanted.len();
+    for (n, document) in wanted.into_iter().enumerate() {
+        output::progress(&format!("[{}/{all}] pool {}", n + 1, document.pool.name_any()));
         let planned = answer(&document, &mut others, change.as_ref(), &cx).await?;
         answers.push(match &release {
             Some(file) => of_release(planned, &file.version),
@@ -130,27 +134,18 @@ pub(crate) fn read_pools(text: &str) {
     drop(documents(text));
 }
 
-fn read(file: &Path) -> anyhow::Result<String> {
-    let bytes = if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes)?;
-        bytes
-    } else {
-        std::fs::read(file)?
-    };
-    Ok(api::text::decode(&bytes)?.into_owned())
+/// Reads a file, or standard input for `-`. Of what is longer than `most` bytes, only the beginning is read.
+fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
+    let source: Box<dyn Read> =
+        if file == Path::new("-") { Box::new(std::io::stdin().lock()) } else { Box::new(std::fs::File::open(file)?) };
+    let mut bytes = Vec::new();
+    source.take(u64::try_from(most)?.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
-/// Reads a release file. Of a file that exceeds the size limit, only the beginning is read.
+/// Reads a release file.
 fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(release_file::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    let read = if path == Path::new("-") {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
-    };
-    read.with_context(|| format!("{} cannot be read", path.display()))?;
+    let bytes = read(path, release_file::MAX_BYTES).with_context(|| format!("{} cannot be read", path.display()))?;
     ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
 }
 
@@ -163,6 +158,7 @@ fn of_release(answer: Answer, version: &str) -> Answer {
 /// Returns the context that the controllers would have now, with the configuration for hosts from this release.
 async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Cluster) -> anyhow::Result<PoolContext> {
     let config = api_server::bounded_config(cluster).await?;
+    output::progress("reading pools, hosts and nodes");
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();
@@ -176,6 +172,7 @@ async fn context(args: Run, release: Option<&ReleaseFile>, cluster: &args::Clust
     let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
     let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
+    output::progress("rendering the services of hosts");
     let release = match release {
         Some(file) => cluster.announced(&args, file).await,
         None => cluster.release(&args).await,
@@ -308,7 +305,7 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
     };
     match client.request::<Value>(request?.map(String::into_bytes)).await {
         Ok(_) => Ok(DryRunResult::Taken),
-        Err(kube::Error::Api(status)) if is_right_missing(&status.message) => {
+        Err(kube::Error::Api(status)) if is_missing_right(&status) => {
             Ok(DryRunResult::NotAsked(status.message.clone()))
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
@@ -323,11 +320,6 @@ fn without_object(message: &str) -> &str {
     message.rfind("strict decoding error: ").map_or(message, |at| &message[at..])
 }
 
-/// Reports whether RBAC refused the request. Admission may refuse the pool itself with the same status code.
-fn is_right_missing(message: &str) -> bool {
-    ["cannot create resource", "cannot patch resource"].iter().any(|said| message.contains(said))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_it() {
+    fn the_exit_status_is_that_of_the_worst_plan() {
         for (about, answers, expected) in [
             ("nothing to do", vec![answer(&[], 0)], 0),
             ("nothing, and why", vec![answer(&["Nothing"], 0)], 0),
@@ -362,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_stands_where_that_of_the_cluster_does() {
+    fn a_planned_pool_has_the_status_of_the_stored_one() {
         let pool = |rollout: &str, annotation: &str| {
             let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
             pool.spec.rollout = Some(serde_json::from_str(rollout).unwrap());
@@ -401,13 +393,5 @@ mod tests {
             pool.spec.rollout = Some(serde_json::from_str(rollout).unwrap());
             assert_eq!(note_of_pause(&pool, now).as_deref(), expected, "{rollout}");
         }
-    }
-
-    #[test]
-    fn who_refused() {
-        let rbac =
-            r#"windowsnodepools is forbidden: User "a" cannot create resource "windowsnodepools" in API group "g""#;
-        assert!(is_right_missing(rbac));
-        assert!(!is_right_missing("admission webhook \"w\" denied the request: no pools on Fridays"));
     }
 }

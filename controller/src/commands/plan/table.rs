@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_in_line() {
+    fn columns_are_aligned() {
         let expected = "\
 HOST           ACTION   DISRUPTION   WHY
 win-1          Join     None         new in the inventory
@@ -70,7 +70,7 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
     }
 
     #[test]
-    fn what_stands_in_the_way() {
+    fn problems_and_notes_precede_the_summary() {
         let refused = Answer {
             hosts: Vec::new(),
             version: None,

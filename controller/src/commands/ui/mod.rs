@@ -119,7 +119,7 @@ fn router(secret: &str, port: u16, page: Page) -> Router {
     let at = |path: &str| format!("/{secret}/{path}");
     let mut routes = Router::new()
         .route(&at("live"), get(live))
-        .route(&at("reasons"), get(reasons))
+        .route(&at("reasons/{reason}"), get(reason))
         .route(&at("events/{host}"), get(events))
         .with_state(page);
     for (name, type_, text) in FILES {
@@ -164,15 +164,9 @@ async fn live(State(page): State<Page>) -> Sse<impl Stream<Item = Result<Event, 
     Sse::new(updates).keep_alive(KeepAlive::default())
 }
 
-/// Returns the meaning of each reason.
-async fn reasons() -> Json<Value> {
-    Json(
-        Reason::ALL
-            .iter()
-            .map(|reason| (reason.as_str().to_owned(), json!(words(reason.meaning()))))
-            .collect::<serde_json::Map<_, _>>()
-            .into(),
-    )
+/// Returns the explanation of a reason, to which the page links.
+async fn reason(Path(reason): Path<Reason>) -> String {
+    format!("{}: {}", reason.as_str(), words(reason.meaning()))
 }
 
 /// Returns Markdown as plain text.
@@ -226,6 +220,12 @@ mod tests {
             let headers = host.map(|host| (header::HOST, HeaderValue::from_static(host)));
             assert_eq!(is_own(&headers.into_iter().collect(), 8080), expected, "{host:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_reason_is_explained_in_words() {
+        let explanation = reason(Path(Reason::HostConflict)).await;
+        assert!(explanation.starts_with("HostConflict: ") && explanation.ends_with('.'), "{explanation}");
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub(super) fn snapshot(cluster: &str, seen: &ClusterState, warnings: &[String]) 
     for (rank, pool) in seen.pools.iter().enumerate() {
         for host in &pool.hosts {
             let version = host.version.as_deref().map(short);
-            let more = json!({"pool": pool.name, "state": host.state(), "news": host.news(pool), "version": version});
+            let more = json!({
+                "pool": pool.name, "state": host.state(), "news": host.news(pool), "trouble": host.trouble(), "version": version,
+            });
             objects.insert(format!("host/{}", host.name), with(to_value(host)?, more).to_string());
         }
         let version = pool.desired_version.as_deref().map(short);
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_gets_what_has_changed() {
+    fn a_page_gets_only_changes() {
         let objects = |objects: &[(&str, &str)]| -> Snapshot {
             objects.iter().map(|(key, object)| ((*key).to_owned(), (*object).to_owned())).collect()
         };

@@ -15,7 +15,6 @@ const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 const objects = new Map();
 const cards = new Map();
 const shown = new Map();
-let reasons = {};
 let isDue = false;
 
 const $ = (selector, below = document) => below.querySelector(selector);
@@ -23,6 +22,14 @@ const make = (id) => $(`#${id}`).content.firstElementChild.cloneNode(true);
 
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+/** Links to the explanation of a reason, which the command serves. Without a reason, there is no link. */
+function explain(link, reason) {
+  if (link.textContent === reason) return;
+  link.textContent = reason;
+  if (reason) link.href = `reasons/${reason}`;
+  else link.removeAttribute("href");
 }
 
 /** Ends of the ranges in which kubectl shows an age in these units: the larger one, and perhaps the smaller one, in seconds. */
@@ -178,8 +185,11 @@ function table(element, pool, hosts) {
     const [sign, word] = STATES[host.state];
     if (cells[1].className !== host.state) cells[1].className = host.state;
     const next = host.nextRetryTime ? (Date.parse(host.nextRetryTime) > Date.now() ? `in ${age(host.nextRetryTime)}` : "now") : "";
-    const texts = [`${sign} ${host.phase ?? word}`, host.step ?? "", age(host.since), next, host.version ?? "", withAges(host.news)];
+    const texts = [`${sign} ${host.phase ?? word}`, host.step ?? "", age(host.since), next, host.version ?? ""];
     texts.forEach((text, at) => put(cells[at + 1], text));
+    const [news, reason] = cells[texts.length + 1].children;
+    put(news, withAges(host.news));
+    explain(reason, host.trouble ?? "");
     return row.facts ? [row, row.facts] : [row];
   }));
   const more = $(".more", element);
@@ -211,13 +221,14 @@ function hostRow(name) {
   return row;
 }
 
-/** Shows the reason of a host in words, and its events, the newest first. */
+/** Shows the explanation of a host's reason, and its events, the newest first. */
 async function facts(cell, name) {
-  const host = objects.get(`host/${name}`);
+  const reason = objects.get(`host/${name}`)?.reason ?? "";
   const meaning = document.createElement("p");
-  put(meaning, host && reasons[host.reason] ? `${host.reason}: ${reasons[host.reason]}` : "");
   const list = document.createElement("ul");
   try {
+    const explanation = await fetch(`reasons/${encodeURIComponent(reason)}`);
+    if (explanation.ok) put(meaning, await explanation.text());
     const answer = await fetch(`events/${encodeURIComponent(name)}`);
     if (!answer.ok) throw new Error(await answer.text());
     for (const event of await answer.json()) {
@@ -256,5 +267,4 @@ function follow() {
 
 $("#find").oninput = due;
 setInterval(due, 5000);
-reasons = await (await fetch("reasons")).json();
 follow();
