@@ -2,14 +2,13 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, Phase, Step, conditions::kind, names::key};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Api, ResourceExt as _, api::DeleteParams};
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use testbed::sim::{Action, Outcome, SimHost, SimOptions};
 
 use crate::{
     fleet::{World, has, is_cordoned, is_cordoned_by_us, is_ready, pool_status, ready_condition, spec_with, status},
-    removal::{budget, pod},
+    removal::{budget, delete_budget, pod},
 };
 
 const POOL: &str = "patched";
@@ -63,7 +62,7 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
     ensure!(state(&world, first).await?.as_deref() == Some("Draining"), "it says that it is drained");
     annotate(&world, second, key::MAINTENANCE, json!("monthly patches")).await?;
     until_state(&world, second, Some("Waiting")).await?;
-    Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(CART, &DeleteParams::default()).await?;
+    delete_budget(&world, CART).await?;
     until_state(&world, first, Some("Drained")).await?;
     world.until_event(first, "DrainedForMaintenance").await?;
     let shown = ready_condition(&world.instance(first).await?.context("no instance")?)?.message;
@@ -178,25 +177,16 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     until_state(&world, name, Some("Held")).await?;
     ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "{name} stayed cordoned");
     expect(&hosts[0].maintenance(&Action::End { wait: None }).await, 0)?;
-    until_back(&world, name).await
+    until_back(&world, name).await?;
+    no_maintenance_begins_in_a_paused_pool(&world, &hosts).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_of_a_person_stays_and_a_host_may_leave_in_its_maintenance() -> Result<()> {
-    let (world, hosts) = world("leave", 2).await?;
-    let (kept, leaves) = (hosts[0].name(), hosts[1].name());
-    world.edit_node(kept, json!({"spec": {"unschedulable": true}})).await?;
-    annotate(&world, kept, key::MAINTENANCE, json!("fan")).await?;
-    until_state(&world, kept, Some("Drained")).await?;
-    annotate(&world, kept, key::MAINTENANCE, Value::Null).await?;
-    until_state(&world, kept, None).await?;
-    ensure!(is_cordoned(&world.node(kept).await?.context("no Node")?), "a user's cordon was lifted");
-    world.edit_node(kept, json!({"spec": {"unschedulable": null}})).await?;
-
-    // In a paused pool, no maintenance begins.
-    world.apply(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1, "paused": true}}))).await?;
+/// The second host leaves its pool during its maintenance.
+async fn no_maintenance_begins_in_a_paused_pool(world: &World, hosts: &[SimHost]) -> Result<()> {
+    let leaves = hosts[1].name();
+    world.apply(POOL, &spec_with(hosts, json!({"rollout": {"maxUnavailable": 1, "paused": true}}))).await?;
     world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
-    annotate(&world, leaves, key::MAINTENANCE, json!("scrap")).await?;
+    annotate(world, leaves, key::MAINTENANCE, json!("scrap")).await?;
     world
         .until_instance(leaves, "says that its pool is paused", |i| {
             ready_condition(i).is_ok_and(|c| {
@@ -204,8 +194,8 @@ async fn a_cordon_of_a_person_stays_and_a_host_may_leave_in_its_maintenance() ->
             })
         })
         .await?;
-    world.apply(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1}}))).await?;
-    until_state(&world, leaves, Some("Drained")).await?;
+    world.apply(POOL, &spec_with(hosts, json!({"rollout": {"maxUnavailable": 1}}))).await?;
+    until_state(world, leaves, Some("Drained")).await?;
     world.apply(POOL, &spec_with(&hosts[..1], json!({"rollout": {"maxUnavailable": 1}}))).await?;
     world.until_gone(&hosts[1]).await
 }

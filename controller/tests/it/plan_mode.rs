@@ -391,8 +391,6 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     // Input without a valid pool.
     for (about, text, args, expected) in [
         ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
-        ("nothing", "", &[], "it has no WindowsNodePool"),
-        ("a field is missing", &good.replace("address", "addres"), &[], "spec.inventory.hosts[0]"),
         ("the same pool twice", &format!("{good}---\n{good}"), &[], "the WindowsNodePool factory is defined twice"),
         ("no such file", &good, &["--kubelet-config-patch", "/nowhere"], "/nowhere"),
         ("no such option", &good, &["--nonsense"], "--nonsense"),

@@ -19,7 +19,6 @@ async fn who_waits_for_a_pool_waits_for_its_end() -> Result<()> {
         all_that_happens(&world, "one", 1, json!(1)),
         all_that_happens(&world, "all-at-once", 4, json!("100%")),
         all_that_happens(&world, "one-by-one", 3, json!(1)),
-        all_that_happens(&world, "many", 10, json!("25%")),
     )?;
     Ok(())
 }

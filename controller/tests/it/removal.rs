@@ -1,13 +1,9 @@
 //! Removal of hosts: with the grace periods of pods, within the budget, and complete.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Reason, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
-use futures::StreamExt as _;
+use api::{WindowsNodePool, names::key};
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
     policy::v1::PodDisruptionBudget,
@@ -15,10 +11,9 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt as _, watcher},
 };
 use rand::RngCore as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
     payload::{Content, Entry},
@@ -26,8 +21,8 @@ use testbed::{
 };
 
 use crate::{
-    fleet::{World, entries, files_below, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status},
-    rollout::until_updated,
+    fleet::{World, entries, files_below, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with},
+    rollout::{Watcher, until_updated},
     transcripts::root,
 };
 
@@ -72,49 +67,31 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
         .await
 }
 
-/// Observations of Nodes and Pods through the API, independent of the operator.
-#[derive(Default)]
-struct Observed {
-    /// Nodes of the pool `budgeted` that are cordoned now.
-    cordoned: std::collections::BTreeSet<String>,
-    /// Maximum number of nodes that were cordoned at once.
-    most_cordoned: usize,
-    /// Grace periods of deleted pods.
-    graces: Vec<(String, Option<i64>)>,
+pub(crate) async fn delete_budget(world: &World, name: &str) -> Result<()> {
+    Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(name, &DeleteParams::default()).await?;
+    Ok(())
 }
 
-fn observe(world: &World) -> (Arc<Mutex<Observed>>, [tokio::task::JoinHandle<()>; 2]) {
-    let observed = Arc::<Mutex<Observed>>::default();
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    let in_pool = watcher::Config::default().labels(&format!("{}=budgeted", key::POOL));
-    let seen = observed.clone();
-    let watch_nodes = tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(nodes, in_pool).default_backoff());
-        while let Some(event) = events.next().await {
-            let mut seen = seen.lock().unwrap();
-            match event {
-                Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) if is_cordoned(&node) => {
-                    seen.cordoned.insert(node.name_any());
-                }
-                Ok(watcher::Event::Apply(node) | watcher::Event::Delete(node)) => {
-                    seen.cordoned.remove(&node.name_any());
-                }
-                _ => {}
-            }
-            seen.most_cordoned = seen.most_cordoned.max(seen.cordoned.len());
-        }
-    });
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    let seen = observed.clone();
-    let watch_pods = tokio::spawn(async move {
-        let mut pods = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff().applied_objects());
-        while let Some(Ok(pod)) = pods.next().await {
-            if pod.metadata.deletion_timestamp.is_some() {
-                seen.lock().unwrap().graces.push((pod.name_any(), pod.metadata.deletion_grace_period_seconds));
-            }
-        }
-    });
-    (observed, [watch_nodes, watch_pods])
+/// Checks that a pod is there and is not being deleted.
+pub(crate) async fn is_not_evicted(world: &World, pod: &str) -> Result<()> {
+    let found = Api::<Pod>::default_namespaced(world.client.clone()).get(pod).await?;
+    ensure!(found.metadata.deletion_timestamp.is_none(), "the pod {pod} was evicted");
+    Ok(())
+}
+
+/// Waits until instance and Node of a host are gone.
+pub(crate) async fn until_forgotten(world: &World, name: &str) -> Result<()> {
+    world
+        .eventually(&format!("{name} is forgotten"), || async {
+            matches!(world.instance(name).await, Ok(None)) && matches!(world.node(name).await, Ok(None))
+        })
+        .await
+}
+
+pub(crate) async fn edit_pool(world: &World, name: &str, patch: Value) -> Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +103,6 @@ async fn hosts_leave() -> Result<()> {
     world.operator.leads().await?;
     let (.., again) = tokio::try_join!(
         one_at_a_time_and_gently(&world),
-        a_budget_blocks(&world),
         the_pool_is_deleted(&world),
         orphans_go_on_running(&world),
         the_host_is_out_of_reach(&world),
@@ -183,7 +159,12 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
             std::fs::write(path, "a user's")?;
         }
     }
-    let (observed, watches) = observe(world);
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    let mut uids = Vec::new();
+    for host in &hosts[..3] {
+        uids.push(pods.get(&format!("gentle-{}", host.name())).await?.uid().context("the pod has no uid")?);
+    }
+    let watcher = Watcher::of(&world.client, "budgeted");
     let all = json!({"rollout": {"maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": "100%"}}});
     world.apply("budgeted", &spec_with(&hosts[3..], all)).await?;
     for host in &hosts[..3] {
@@ -198,50 +179,12 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
     let kept = world.node(hosts[3].name()).await?.context("the one that stays is gone")?;
     ensure!(!is_cordoned(&kept), "the one that stays is cordoned");
 
-    watches.iter().for_each(tokio::task::JoinHandle::abort);
-    let observed = observed.lock().unwrap();
-    ensure!(observed.most_cordoned == 1, "{} were cordoned at once", observed.most_cordoned);
-    for host in &hosts[..3] {
-        let name = format!("gentle-{}", host.name());
-        let graces: Vec<_> = observed.graces.iter().filter(|g| g.0 == name).map(|g| g.1).collect();
-        // The last deletion, without a grace period, is the kubelet's, when the pod has ended.
-        ensure!(graces.first() == Some(&Some(GRACE)), "{name}: {graces:?}");
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.most_cordoned == 1, "{} were cordoned at once", seen.most_cordoned);
+    for (host, uid) in hosts.iter().zip(&uids) {
+        ensure!(seen.graces.get(uid) == Some(&Some(GRACE)), "{}: {:?}", host.name(), seen.graces);
     }
     Ok(())
-}
-
-async fn a_budget_blocks(world: &World) -> Result<()> {
-    let host = world.sim.host(HostOptions::named("blocked")).await?;
-    world.join("blocked", &spec(std::slice::from_ref(&host))).await?;
-    pod(world, "cart", "blocked", &[("app", "cart")]).await?;
-    budget(world, "cart-budget", "cart").await?;
-    world.empty("blocked").await?;
-    let names_both = |text: &str| text.contains("default/cart-blocked") && text.contains("cart-budget");
-    world
-        .until_instance("blocked", "says what blocks it", |i| {
-            let drain = status(i).operation.and_then(|o| o.drain);
-            let shown = |type_| conditions::find(&status(i).conditions, type_).is_some_and(|c| names_both(&c.message));
-            drain.is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(|b| names_both(b)))
-                && shown(kind::READY)
-                && shown(kind::RECONCILING)
-        })
-        .await?;
-    world
-        .until("blocked", "the pool says what blocks it", |p| {
-            has(&pool_status(p).conditions, kind::DEGRADED, "True", "DrainBlocked")
-        })
-        .await?;
-    let note = world.until_event("blocked", "DrainBlocked").await?;
-    ensure!(names_both(&note), "{note}");
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    ensure!(
-        pods.get("cart-blocked").await?.metadata.deletion_timestamp.is_none(),
-        "the PodDisruptionBudget was violated"
-    );
-
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete("cart-budget", &DeleteParams::default()).await?;
-    world.until_gone(&host).await
 }
 
 /// Fails for a file that the host did not have before, and that this section of the guide does not name.
@@ -324,15 +267,9 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.until("lost", "the pool reports it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
 
     world.annotate("lost", key::ABANDON, "true").await?;
-    world
-        .eventually("instance and Node are gone", || async {
-            matches!(world.instance("lost").await, Ok(None)) && matches!(world.node("lost").await, Ok(None))
-        })
-        .await?;
-    for name in ["lost"] {
-        let note = world.until_event(name, "RemovedUnclean").await?;
-        ensure!(note.contains(&host.address().to_string()), "{note}");
-    }
+    until_forgotten(world, "lost").await?;
+    let note = world.until_event("lost", "RemovedUnclean").await?;
+    ensure!(note.contains(&host.address().to_string()), "{note}");
     let unclean = |p: &WindowsNodePool| pool_status(p).unclean_hosts.iter().map(|h| h.name.clone()).collect::<Vec<_>>();
     world.until("lost", "the host is noted as unclean", |p| unclean(p) == ["lost"]).await?;
 
@@ -375,48 +312,4 @@ async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost
     ensure!(joined.iter().all(|bytes| *bytes > UNCHANGED), "{joined:?} bytes when they joined");
     ensure!(sent[0] > UNCHANGED && sent[1] < BESIDE, "{sent:?} bytes when they joined again");
     Ok(hosts)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("half", 4).await?;
-    world.join("half", &spec(&hosts)).await?;
-    world.apply("half", &spec(&hosts[..1])).await?;
-    let is_held = |p: &WindowsNodePool| {
-        let status = pool_status(p);
-        has(&status.conditions, kind::INVENTORY_SYNCED, "False", Reason::RemovalBlocked)
-            && status.removals_to_confirm == 3
-    };
-    world.until("half", "it asks", is_held).await?;
-    for host in &hosts {
-        let instance = world.instance(host.name()).await?.context("no instance")?;
-        ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
-    }
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let confirm = json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}});
-    pools.patch("half", &PatchParams::default(), &Patch::Merge(confirm)).await?;
-    for host in &hosts[1..] {
-        world.until_gone(host).await?;
-    }
-
-    // A limit in the pool takes precedence over the default, in both directions.
-    for (limit, is_asked) in [(json!("100%"), false), (json!(1), true)] {
-        let removal = json!({"inventory": {"removal": {"maxRemovals": limit}}});
-        let with = |hosts: &[SimHost]| -> Result<WindowsNodePoolSpec> {
-            let mut spec = serde_json::to_value(spec(hosts))?;
-            spec["inventory"]["removal"] = removal["inventory"]["removal"].clone();
-            Ok(serde_json::from_value(spec)?)
-        };
-        world.join("half", &with(&hosts)?).await?;
-        world.apply("half", &with(&hosts[..if is_asked { 2 } else { 1 }])?).await?;
-        if is_asked {
-            world.until("half", "it asks for two of four, too", |p| pool_status(p).removals_to_confirm == 2).await?;
-        } else {
-            for host in &hosts[1..] {
-                world.until_gone(host).await?;
-            }
-        }
-    }
-    Ok(())
 }

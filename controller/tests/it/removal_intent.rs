@@ -6,20 +6,17 @@ use api::{
     conditions::kind,
     names::{FINALIZER_POOL, GROUP, key},
 };
-use k8s_openapi::{
-    api::policy::v1::PodDisruptionBudget,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
+    api::{DeleteParams, PropagationPolicy},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
     fleet::{World, has, is_cordoned, is_cordoned_by_us, is_ready, pool_status, spec, spec_with, status},
-    removal::{budget, delete_pool, pod, until_pool_gone},
+    removal::{budget, delete_budget, delete_pool, edit_pool, pod, until_forgotten, until_pool_gone},
 };
 
 /// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
@@ -32,12 +29,6 @@ fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSp
 async fn guard(world: &World, node: &str) -> Result<()> {
     pod(world, "guarded", node, &[("app", node)]).await?;
     budget(world, node, node).await
-}
-
-async fn unguard(world: &World, node: &str) -> Result<()> {
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete(node, &DeleteParams::default()).await?;
-    Ok(())
 }
 
 fn drains(instance: &WindowsInstance) -> bool {
@@ -67,15 +58,9 @@ fn held(pool: &WindowsNodePool, reason: impl AsRef<str>, parts: &[&str]) -> bool
         && conditions::find(&conditions, kind::READY).is_some_and(|c| parts.iter().all(|p| c.message.contains(p)))
 }
 
-async fn edit(world: &World, pool: &str, patch: Value) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(pool, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_host_is_touched_that_nobody_wants_removed() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+    let mut world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
         orphan_deconfigures_nobody_in_the_middle_of_a_change(&world),
         a_host_that_comes_back_is_not_removed(&world),
@@ -84,7 +69,8 @@ async fn no_host_is_touched_that_nobody_wants_removed() -> Result<()> {
         a_stripped_finalizer_removes_nobody(&world),
         one_apply_does_not_remove_what_it_moves(&world),
     )?;
-    Ok(())
+    a_host_that_moves_while_no_operator_runs_is_not_removed(&mut world).await?;
+    hosts_are_not_deconfigured_with_the_crd(&world).await
 }
 
 async fn orphan_deconfigures_nobody_in_the_middle_of_a_change(world: &World) -> Result<()> {
@@ -105,7 +91,7 @@ async fn orphan_deconfigures_nobody_in_the_middle_of_a_change(world: &World) -> 
     delete_pool(world, POOL).await?;
     until_pool_gone(world, POOL).await?;
     for host in &hosts {
-        unguard(world, host.name()).await?;
+        delete_budget(world, host.name()).await?;
         ensure!(world.instance(host.name()).await?.is_none(), "the instance is there yet");
         world.until_event(host.name(), "Orphaned").await?;
     }
@@ -154,22 +140,22 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
     let before = [uid(world, &hosts[0]).await?, uid(world, &hosts[1]).await?];
-    edit(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
+    edit_pool(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
     world.until(POOL, "it says what stays", |p| held(p, Reason::RemovalBlocked, &parts)).await?;
 
     // A wrong number confirms nothing.
-    edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
+    edit_pool(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
         .await?;
-    edit(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
+    edit_pool(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
     world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::RemovalBlocked, &parts)).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;
     }
-    edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
+    edit_pool(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
     for host in &hosts {
         world.until_gone(host).await?;
     }
@@ -206,7 +192,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
     world.until_instance(hosts[0].name(), "is marked", marked).await?;
     let left: Vec<String> =
         world.pool(POOL).await?.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
-    edit(world, POOL, json!({"metadata": {"finalizers": left}})).await?;
+    edit_pool(world, POOL, json!({"metadata": {"finalizers": left}})).await?;
     until_pool_gone(world, POOL).await?;
     for host in &hosts {
         let says = |i: &WindowsInstance| {
@@ -225,12 +211,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
 
     // One host is abandoned. The other one stays the same node when the pool is created again.
     world.annotate(hosts[1].name(), key::ABANDON, "true").await?;
-    world
-        .eventually("it is forgotten", || async {
-            matches!(world.instance(hosts[1].name()).await, Ok(None))
-                && matches!(world.node(hosts[1].name()).await, Ok(None))
-        })
-        .await?;
+    until_forgotten(world, hosts[1].name()).await?;
     ensure!(!hosts[1].services().is_empty(), "it was deconfigured");
     world.join(POOL, &spec(&hosts[..1])).await?;
     let instance = world.until_joined(hosts[0].name()).await?;
@@ -255,9 +236,10 @@ async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
     world.apply("moved-to", &spec(&other)).await?;
     world
         .until("moved-to", "it says what it waits for", |p| {
-            let message =
-                conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).map(|c| c.message.clone());
-            message.is_some_and(|m| m.contains("moved-from") && m.contains("mode Plan"))
+            let synced = conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).cloned();
+            synced.is_some_and(|c| {
+                c.reason == Reason::HandOverWaits && c.message.contains("moved-from") && c.message.contains("mode Plan")
+            })
         })
         .await?;
     ensure!(world.instance(goes.name()).await?.is_some_and(|i| !i.is_leaving()), "it leaves");
@@ -273,35 +255,31 @@ async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
     world.until(pool, "is Ready", is_ready).await
 }
 
-/// The CRD is deleted, and all its objects with it: no user has requested the removal of hosts.
-#[tokio::test(flavor = "multi_thread")]
-async fn hosts_are_not_deconfigured_with_the_crd() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+/// Pools change while the operator is being replaced.
+async fn a_host_that_moves_while_no_operator_runs_is_not_removed(world: &mut World) -> Result<()> {
+    let hosts = world.hosts("away", 2).await?;
+    world.join("from", &spec(&hosts)).await?;
+    let before = uid(world, &hosts[0]).await?;
+    world.stop().await?;
+    world.apply("from", &spec(&hosts[1..])).await?;
+    world.apply("to", &spec(&hosts[..1])).await?;
+    world.new_operator().await?;
+    until_in(world, &hosts[0], "to").await?;
+    is_as_before(world, &hosts[0], before.as_ref()).await
+}
+
+/// Deletes the CRD, and all its objects with it: no user has requested the removal of hosts.
+async fn hosts_are_not_deconfigured_with_the_crd(world: &World) -> Result<()> {
     let hosts = world.hosts("kind", 2).await?;
     world.join("kind", &spec(&hosts)).await?;
-    let before = [uid(&world, &hosts[0]).await?, uid(&world, &hosts[1]).await?];
+    let before = [uid(world, &hosts[0]).await?, uid(world, &hosts[1]).await?];
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     let name = format!("windowsnodepools.{GROUP}");
     crds.delete(&name, &DeleteParams::default()).await?;
     world.eventually("the CRD is gone", || async { matches!(crds.get_opt(&name).await, Ok(None)) }).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_none(), "the instance of {} is there yet", host.name());
-        is_as_before(&world, host, before.as_ref()).await?;
+        is_as_before(world, host, before.as_ref()).await?;
     }
     Ok(())
-}
-
-/// Pools change while the operator is being replaced.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_moves_while_no_operator_runs_is_not_removed() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("away", 2).await?;
-    world.join("from", &spec(&hosts)).await?;
-    let before = uid(&world, &hosts[0]).await?;
-    world.stop().await?;
-    world.apply("from", &spec(&hosts[1..])).await?;
-    world.apply("to", &spec(&hosts[..1])).await?;
-    world.new_operator().await?;
-    until_in(&world, &hosts[0], "to").await?;
-    is_as_before(&world, &hosts[0], before.as_ref()).await
 }

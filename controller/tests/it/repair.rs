@@ -6,25 +6,20 @@ use anyhow::{Context as _, Result, ensure};
 use api::{
     GrantType, Step, WindowsInstance, WindowsNodePoolSpec, conditions,
     conditions::kind,
-    host::{ServiceState, WICD_SERVICE, launcher_path},
+    host::{ServiceState, WICD_SERVICE},
     names::key,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
-use testbed::{
-    deployment::operator_client,
-    sim::{Fault, SimHost, SimOptions},
-};
+use testbed::sim::{Fault, SimHost, SimOptions};
 
 use crate::{
     fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
-    removal::pod,
     rollout::until_updated,
 };
 
@@ -38,8 +33,6 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
         one_is_repaired_and_many_are_not(&world),
         a_repair_that_is_requested_begins_at_once(&world),
         what_somebody_changed_is_put_back(&world),
-        a_program_of_other_bytes_is_never_started(&world),
-        no_daemon_stays_without_a_certificate(&world),
         no_version_is_blamed_for_a_node_that_was_deleted(&world),
     )?;
     Ok(())
@@ -195,30 +188,6 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The host was off when wicd had to renew its certificate.
-async fn no_daemon_stays_without_a_certificate(world: &World) -> Result<()> {
-    let hosts = world.hosts("weekend", 1).await?;
-    let (host, name) = (&hosts[0], hosts[0].name());
-    world.join("weekend", &spec(&hosts)).await?;
-    pod(world, "stays", name, &[]).await?;
-    let (certificate, starts) = (host.drive_c().join("k/wicd-certs/wicd-client-current.pem"), started(host));
-    std::fs::remove_file(&certificate)?;
-    let ended = Patch::Merge(json!({"status": {"wicdCertificateExpires": "2026-01-01T00:00:00Z"}}));
-    let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
-    instances.patch_status(name, &PatchParams::default(), &ended).await?;
-    world
-        .until_instance(name, "has another certificate", |i| {
-            let end = status(i).wicd_certificate_expires.and_then(api::Time::known);
-            end.is_some_and(|end| end > Timestamp::now()) && status(i).operation.is_none()
-        })
-        .await?;
-    ensure!(certificate.exists(), "the host has no certificate");
-    ensure!(host.boots() == 1 && started(host)["kubelet"] == starts["kubelet"], "the node was disturbed");
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    ensure!(pods.get(&format!("stays-{name}")).await?.metadata.deletion_timestamp.is_none(), "the node was drained");
-    Ok(())
-}
-
 fn started(host: &SimHost) -> BTreeMap<String, u32> {
     host.windows().state().starts.clone()
 }
@@ -243,24 +212,5 @@ async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Resu
     ensure!(status(&instance).failed_version.is_none(), "{:?}", status(&instance));
     let rollout = pool_status(&world.pool("deleted").await?).rollout;
     ensure!(rollout.as_ref().is_none_or(|r| !r.rolled_back), "{rollout:?}");
-    Ok(())
-}
-
-/// Other bytes are in place of wicd, or of its partial upload: put there by another user, or left by a power cut.
-async fn a_program_of_other_bytes_is_never_started(world: &World) -> Result<()> {
-    let hosts = world.hosts("worn", 2).await?;
-    let ours = std::fs::read(&world.options.wicd)?;
-    let launcher = launcher_path(&hex::encode(Sha256::digest(&ours)));
-    let place = |host: &SimHost, suffix: &str| host.drive_c().join(launcher[3..].replace('\\', "/") + suffix);
-    for (host, suffix) in hosts.iter().zip(["", ".partial"]) {
-        let place = place(host, suffix);
-        std::fs::create_dir_all(place.parent().context("no directory")?)?;
-        std::fs::write(&place, vec![b'x'; ours.len()])?;
-    }
-    world.join("worn", &spec(&hosts)).await?;
-    for host in &hosts {
-        ensure!(std::fs::read(place(host, ""))? == ours, "{} has another program", host.name());
-        ensure!(host.stats().processes <= 4, "{} started more than a join needs: {:?}", host.name(), host.stats());
-    }
     Ok(())
 }

@@ -191,6 +191,12 @@ impl Observed {
         self.most_cordoned = self.most_cordoned.max(self.cordoned.len());
         self.most_disrupted = self.most_disrupted.max(self.disrupted.len());
     }
+
+    /// Records the deletion of a node.
+    fn deleted(&mut self, name: &str) {
+        self.cordoned.remove(name);
+        self.disrupted.remove(name);
+    }
 }
 
 /// Watcher of nodes, pods and budgets, until it is dropped.
@@ -233,7 +239,11 @@ impl Watcher {
                         listed.push(node);
                         continue;
                     }
-                    Ok(watcher::Event::Init | watcher::Event::Delete(_)) => continue,
+                    Ok(watcher::Event::Delete(node)) => {
+                        into.lock().unwrap().deleted(&node.name_any());
+                        continue;
+                    }
+                    Ok(watcher::Event::Init) => continue,
                     Err(_) => {
                         listed.clear();
                         // A short retry, so that nothing is missed once the API server is back.

@@ -316,15 +316,11 @@ async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<Str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_and_sleepers_interfere() -> Result<()> {
-    let mut r = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned", "kept"]).await?;
-    for name in ["adopted", "restored", "uncordoned", "kept"] {
+    let mut r = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned"]).await?;
+    for name in ["adopted", "restored", "uncordoned"] {
         release(&r.world, name).await?;
     }
-    tokio::try_join!(
-        a_lifted_cordon_is_taken_again(&r),
-        a_kept_cordon_stays(&r),
-        status_is_corrected_from_the_host(&r)
-    )?;
+    tokio::try_join!(a_lifted_cordon_is_taken_again(&r), status_is_corrected_from_the_host(&r))?;
     a_sleeper_does_no_harm(&mut r).await
 }
 
@@ -353,17 +349,6 @@ async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
     free(world, name).await?;
     r.until_changed(name, Some(&operation)).await?;
     ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "it stayed cordoned");
-    Ok(())
-}
-
-/// A user wants a node to stay cordoned after the change.
-async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
-    let (world, name) = (&r.world, "kept");
-    world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
-    world.edit_node(name, json!({"metadata": {"annotations": {key::KEEP_CORDONED: "true"}}})).await?;
-    free(world, name).await?;
-    r.until_changed(name, None).await?;
-    ensure!(is_cordoned(&world.node(name).await?.context("no Node")?), "the cordon is gone");
     Ok(())
 }
 

@@ -2,14 +2,14 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Disruption, names::key};
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
-use kube::{Api, ResourceExt, api::DeleteParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::sim::{Fault, HostOptions, SimOptions};
 
 use crate::{
     fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{budget, pod},
+    removal::{budget, delete_budget, pod},
     rollout::{Watcher, until_updated},
 };
 
@@ -74,7 +74,7 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
         ensure!(host.boots() == 1, "{} was restarted under its pod", host.name());
     }
     hosts[3].mend();
-    Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(CART, &DeleteParams::default()).await?;
+    delete_budget(&world, CART).await?;
     until_updated(&world, POOL).await?;
 
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());

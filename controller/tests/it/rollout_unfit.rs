@@ -9,17 +9,14 @@ use api::{
     conditions::kind,
     names::{UNKNOWN_VERSION, key},
 };
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    policy::v1::PodDisruptionBudget,
-};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::{Value, json};
 use testbed::sim::{Fault, SimHost, SimOptions};
 
 use crate::{
     fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{budget, pod},
+    removal::{budget, delete_budget, is_not_evicted, pod},
     rollout::{Watcher, until_updated},
     takeover::{Legacy, SAME},
 };
@@ -88,10 +85,8 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
         let drained: Vec<_> = seen.ever_cordoned.iter().collect();
         ensure!(drained == [hosts[2].name()], "{drained:?} were cordoned");
     }
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &hosts[..2] {
-        let pod = pods.get(&format!("stays-{}", host.name())).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "the pod of {} was moved", host.name());
+        is_not_evicted(world, &format!("stays-{}", host.name())).await?;
         host.mend();
     }
     until_updated(world, POOL).await?;
@@ -193,8 +188,7 @@ async fn a_ready_node_of_unknown_version_is_not_rebuilt_in_place(world: &World) 
     let instance = world.until_instance(name, "is drained before it is changed", drains).await?;
     ensure!(!status(&instance).operation.is_some_and(|o| o.changed), "the host was changed under its pod");
     ensure!(host.windows().state().starts == before, "services were started: {:?}", host.windows().state().starts);
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete("foundling-budget", &DeleteParams::default()).await?;
+    delete_budget(world, "foundling-budget").await?;
     until_updated(world, POOL).await?;
     let node = world.node(name).await?.context("the Node is gone")?;
     ensure!(node.uid() == uid, "it has registered again");

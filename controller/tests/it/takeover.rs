@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, PostParams},
 };
 use russh::keys::PublicKeyBase64 as _;
 use serde_json::json;
@@ -29,7 +29,7 @@ use crate::{
         forge::{Forged, Name},
     },
     fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{delete_pool, pod, until_pool_gone},
+    removal::{delete_pool, edit_pool, is_not_evicted, pod, until_pool_gone},
     rollout::{Watcher, until_updated},
 };
 
@@ -291,8 +291,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
     // A restart that the host requests has to wait: the host has no version of this operator to start with.
     world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
     let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY, sandbox-image"}}});
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(legacy.name, &PatchParams::default(), &Patch::Merge(own)).await?;
+    edit_pool(world, legacy.name, own).await?;
     let only_cloud = |i: &WindowsInstance| withheld(i).is_some_and(|m| m.contains("cloud") && !m.contains("csi-proxy"));
     let instance = world.until_instance(name, "one setting is left", only_cloud).await?;
     ensure!(status(&instance).current_version.as_deref() == Some(HELD), "{:?}", status(&instance));
@@ -374,15 +373,13 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh:
     for host in &legacy.hosts {
         pod(world, "stays", host.name(), &[]).await?;
     }
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let watcher = Watcher::of(&world.client, legacy.name);
     let mut same = spec(&legacy.hosts);
     same.ssh = serde_json::from_value(ssh.clone())?;
     world.apply(legacy.name, &same).await?;
     legacy.are_ours(world).await?;
     for host in &legacy.hosts {
-        let pod = pods.get(&format!("stays-{}", host.name())).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
+        is_not_evicted(world, &format!("stays-{}", host.name())).await?;
         // The legacy version does not record kubelet's settings, so kubelet restarts to read them again.
         ensure!(legacy.starts_of(host, "kubelet") == 1, "kubelet: {:?}", host.windows().state().starts);
         ensure!(legacy.starts_of(host, "containerd") == 0, "containerd: {:?}", host.windows().state().starts);
@@ -409,13 +406,9 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     let config_maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
     config_maps.create(&PostParams::default(), &list).await?;
     world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     // The legacy operator's nodes exist: the pool waits until a user starts the takeover.
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
-    let set = async |spec: serde_json::Value| {
-        let patch = Patch::Merge(json!({"spec": spec}));
-        pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &patch).await.map(drop)
-    };
+    let set = async |spec: serde_json::Value| edit_pool(world, WINDOWS_INSTANCES, json!({"spec": spec})).await;
     set(json!({"ssh": {"port": legacy.hosts[0].port()}})).await?;
     legacy.until_planned(world, "Refuse").await?;
     let pool = world.pool(WINDOWS_INSTANCES).await?;
@@ -426,10 +419,8 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     a_node_that_waits_for_its_takeover_renews(world, legacy).await?;
     set(json!({"mode": "Apply"})).await?;
     legacy.are_ours(world).await?;
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &legacy.hosts {
-        let pod = pods.get(&format!("listed-{}", host.name())).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
+        is_not_evicted(world, &format!("listed-{}", host.name())).await?;
         let origin = world.instance(host.name()).await?.and_then(|i| i.spec.origin).context("no origin")?;
         ensure!(origin.source == "ConfigMap windows-instances", "{origin:?}");
     }
