@@ -243,7 +243,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
 
 /// When the key has changed, WMCO empties `pub-key-hash` of a Machine's Node, and replaces the Machine later.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
+async fn machines_that_the_legacy_operator_was_to_replace_are_adopted_or_replaced() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
     let legacy = Legacy::new(&world, "legacy", SAME, 3).await?;
     let [takes, refuses, broken] = legacy.hosts.as_slice() else { anyhow::bail!("there are three") };

@@ -165,7 +165,7 @@ async fn pools_follow_the_machines_of_their_machine_sets() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
     let maker = Maker::install(&world, MachineApi::OpenShift).await?;
     a_machine_set_is_a_pool_that_follows_its_machines(&world, &maker).await?;
-    a_machine_set_that_is_scaled_to_zero_waits_for_nothing(&world, &maker).await
+    a_machine_set_is_scaled_to_zero_without_grant_or_budget(&world, &maker).await
 }
 
 async fn a_machine_set_is_a_pool_that_follows_its_machines(world: &World, maker: &Maker) -> Result<()> {
@@ -252,7 +252,7 @@ async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &Si
 }
 
 /// The removal of Machines needs no confirmation, no grant and no budget: the pool is paused, and its limit is one host.
-async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing(world: &World, maker: &Maker) -> Result<()> {
+async fn a_machine_set_is_scaled_to_zero_without_grant_or_budget(world: &World, maker: &Maker) -> Result<()> {
     let hosts = world.hosts("zero", 3).await?;
     let set = maker.set_of("zero", 3).await?;
     for host in &hosts {

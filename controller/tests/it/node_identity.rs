@@ -14,11 +14,11 @@ use testbed::sim::{Fault, HostOptions, SimOptions};
 use crate::fleet::{World, entry, is_cordoned, nodes, spec, spec_with, status};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_is_what_was_proven_of_it() -> Result<()> {
+async fn a_name_alone_gives_a_host_no_node() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
         no_list_entry_takes_the_identity_of_a_linux_node(&world),
-        no_node_is_left_over_when_a_host_is_taken_out_while_it_joins(&world),
+        no_node_is_left_when_a_host_is_removed_while_it_joins(&world),
     )?;
     Ok(())
 }
@@ -54,7 +54,7 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
 }
 
 /// The kubelets of the hosts differ in how fast they create their Nodes.
-async fn no_node_is_left_over_when_a_host_is_taken_out_while_it_joins(world: &World) -> Result<()> {
+async fn no_node_is_left_when_a_host_is_removed_while_it_joins(world: &World) -> Result<()> {
     let mut hosts = Vec::new();
     for n in 0..6_u64 {
         let boot = Some(Duration::from_millis(300 * n));

@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_pool_waits_for_its_end() -> Result<()> {
+async fn kubectl_wait_and_kstatus_wait_until_a_pool_is_done() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
         all_that_happens(&world, "one", 1, json!(1)),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsNodePool, names::key};
+use api::{Reason, WindowsNodePool, conditions, conditions::kind, names::key};
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
     policy::v1::PodDisruptionBudget,
@@ -21,8 +21,8 @@ use testbed::{
 };
 
 use crate::{
-    fleet::{World, entries, files_below, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with},
-    rollout::{Watcher, until_updated},
+    fleet::{World, entries, files_below, has, is_cordoned, pool_status, spec, spec_with},
+    rollout::{Watcher, uncordoned_node, until_updated},
     transcripts::root,
 };
 
@@ -95,20 +95,21 @@ pub(crate) async fn edit_pool(world: &World, name: &str, patch: Value) -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_leave() -> Result<()> {
+async fn hosts_are_removed() -> Result<()> {
     let sim = SimOptions { termination: std::time::Duration::from_millis(500), ..SimOptions::default() };
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     let payload = payload(Content::Bytes(b"kubelet".into()));
     let mut world = Box::pin(World::on(control_plane, sim, &payload, None, &[])).await?;
     world.operator.leads().await?;
     let (.., again) = tokio::try_join!(
-        one_at_a_time_and_gently(&world),
+        hosts_are_drained_one_at_a_time_within_grace_periods(&world),
         the_pool_is_deleted(&world),
-        orphans_go_on_running(&world),
-        the_host_is_out_of_reach(&world),
-        what_is_deleted_by_hand_comes_back(&world),
+        orphans_keep_running(&world),
+        an_unreachable_host_is_abandoned(&world),
+        half_of_a_list_stays_until_a_user_confirms(&world),
+        deleted_objects_are_created_again(&world),
     )?;
-    only_what_has_changed_is_sent(&mut world, &again).await
+    only_changed_files_are_sent(&mut world, &again).await
 }
 
 /// Sizes of the incompressible data in two payload files: one that never changes, and one that does.
@@ -130,7 +131,7 @@ fn received(host: &SimHost) -> u64 {
 }
 
 /// Checks that hosts receive only the changed file of a new payload, compressed.
-async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
+async fn only_changed_files_are_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
     let before: Vec<u64> = hosts.iter().map(received).collect();
     let mut kubelet = vec![0; 4 * usize::try_from(CHANGED)?];
     rand::rng().fill_bytes(&mut kubelet[..usize::try_from(CHANGED)?]);
@@ -148,7 +149,7 @@ async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> 
 }
 
 /// Removes three of four hosts, one after the other. Files of a user on a host stay there.
-async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
+async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> Result<()> {
     let hosts = world.hosts("budgeted", 4).await?;
     world.join("budgeted", &spec(&hosts)).await?;
     for host in &hosts[..3] {
@@ -232,7 +233,7 @@ pub(crate) async fn the_pool_is_deleted(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn orphans_go_on_running(world: &World) -> Result<()> {
+async fn orphans_keep_running(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("orphan")).await?;
     let bare = files_below(host.drive_c());
     world.join("orphans", &spec_with(std::slice::from_ref(&host), json!({"deletionPolicy": "Orphan"}))).await?;
@@ -240,8 +241,7 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     delete_pool(world, "orphans").await?;
     until_pool_gone(world, "orphans").await?;
     ensure!(world.instance("orphan").await?.is_none(), "the instance is still there");
-    let node = world.node("orphan").await?.context("the Node is gone")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "the Node is cordoned");
+    uncordoned_node(world, "orphan").await?;
     ensure!(!before.is_empty() && host.services() == before, "{:?} {before:?}", host.services());
     ensure!(host.stats().connections == 1, "the host was touched");
     world.until_event("orphan", "Orphaned").await?;
@@ -257,7 +257,7 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
+async fn an_unreachable_host_is_abandoned(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("lost")).await?;
     world.join("lost", &spec(std::slice::from_ref(&host))).await?;
     host.power_off();
@@ -284,7 +284,35 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.until("lost", "it is forgiven, although another pool has it", |p| unclean(p).is_empty()).await
 }
 
-async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost>> {
+async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()> {
+    let hosts = world.hosts("half", 4).await?;
+    world.join("half", &spec(&hosts)).await?;
+    world.apply("half", &spec(&hosts[..1])).await?;
+    let confirm = format!("{}=3", key::APPROVE_REMOVAL);
+    let is_held = |p: &WindowsNodePool| {
+        let status = pool_status(p);
+        let stalled = conditions::find(&status.conditions, kind::STALLED);
+        status.removals_to_confirm == 3
+            && [kind::STALLED, kind::DEGRADED]
+                .iter()
+                .all(|k| has(&status.conditions, k, "True", Reason::RemovalBlocked))
+            && stalled.is_some_and(|c| {
+                ["3 of 4", "half-1, half-2, half-3", &confirm].iter().all(|part| c.message.contains(part))
+            })
+    };
+    world.until("half", "it asks", is_held).await?;
+    for host in &hosts {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
+    }
+    edit_pool(world, "half", json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}})).await?;
+    for host in &hosts[1..] {
+        world.until_gone(host).await?;
+    }
+    Ok(())
+}
+
+async fn deleted_objects_are_created_again(world: &World) -> Result<Vec<SimHost>> {
     let hosts = world.hosts("again", 2).await?;
     world.join("again", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 2}}))).await?;
     let (instance, node) = (hosts[0].name(), hosts[1].name());

@@ -7,22 +7,18 @@ use api::{
     names::{FINALIZER_POOL, GROUP, key},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PropagationPolicy},
-};
+use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
-    fleet::{World, has, is_cordoned, is_cordoned_by_us, is_ready, pool_status, spec, spec_with, status},
+    fleet::{World, has, is_cordoned, is_ready, pool_status, spec, spec_with, status},
     removal::{budget, delete_budget, delete_pool, edit_pool, pod, until_forgotten, until_pool_gone},
+    rollout::{uncordoned_node, with_downloads},
 };
 
-/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
 fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
-    let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-    spec_with(hosts, json!({"template": template, "deletionPolicy": policy}))
+    with_downloads(hosts, downloads, &json!({"deletionPolicy": policy}))
 }
 
 /// Creates a pod on a node, and a budget that blocks its eviction.
@@ -42,11 +38,9 @@ async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
 }
 
 /// Checks that the host is the same node as before, is not cordoned, and was not restarted.
-async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
-    let (name, node) = (host.name(), world.node(host.name()).await?);
-    let node = node.with_context(|| format!("the Node {name} is gone"))?;
-    ensure!(node.uid().as_ref() == before, "{name} registered again");
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{name} is cordoned");
+pub(crate) async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
+    let name = host.name();
+    ensure!(uncordoned_node(world, name).await?.uid().as_ref() == before, "{name} registered again");
     ensure!(!host.services().is_empty() && host.drive_c().join("k").exists(), "{name} was deconfigured");
     ensure!(host.boots() == 1, "{name} was restarted");
     Ok(())
@@ -59,21 +53,20 @@ fn held(pool: &WindowsNodePool, reason: impl AsRef<str>, parts: &[&str]) -> bool
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_host_is_touched_that_nobody_wants_removed() -> Result<()> {
+async fn hosts_that_no_user_removes_stay_nodes() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        orphan_deconfigures_nobody_in_the_middle_of_a_change(&world),
+        orphaning_during_a_change_deconfigures_no_host(&world),
         a_host_that_comes_back_is_not_removed(&world),
-        an_empty_list_removes_nobody_until_the_number_is_confirmed(&world),
-        cascade_orphan_deconfigures_nobody(&world),
-        a_stripped_finalizer_removes_nobody(&world),
-        one_apply_does_not_remove_what_it_moves(&world),
+        an_empty_list_removes_no_host_until_the_number_is_confirmed(&world),
+        a_removed_finalizer_removes_no_host(&world),
+        one_apply_moves_a_host_without_removing_it(&world),
     )?;
     a_host_that_moves_while_no_operator_runs_is_not_removed(&mut world).await?;
     hosts_are_not_deconfigured_with_the_crd(&world).await
 }
 
-async fn orphan_deconfigures_nobody_in_the_middle_of_a_change(world: &World) -> Result<()> {
+async fn orphaning_during_a_change_deconfigures_no_host(world: &World) -> Result<()> {
     const POOL: &str = "orphaned";
     let hosts = world.hosts(POOL, 2).await?;
     let first = &hosts[0];
@@ -135,7 +128,7 @@ async fn a_host_that_comes_back_is_not_removed(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &World) -> Result<()> {
+async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &World) -> Result<()> {
     const POOL: &str = "emptied";
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
@@ -166,20 +159,7 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
     Ok(())
 }
 
-async fn cascade_orphan_deconfigures_nobody(world: &World) -> Result<()> {
-    const POOL: &str = "cascade";
-    let hosts = world.hosts(POOL, 1).await?;
-    world.join(POOL, &spec(&hosts)).await?;
-    let before = uid(world, &hosts[0]).await?;
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
-    pools.delete(POOL, &orphan).await?;
-    until_pool_gone(world, POOL).await?;
-    world.until_event(hosts[0].name(), "Orphaned").await?;
-    is_as_before(world, &hosts[0], before.as_ref()).await
-}
-
-async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
+async fn a_removed_finalizer_removes_no_host(world: &World) -> Result<()> {
     const POOL: &str = "stripped";
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
@@ -220,7 +200,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
 }
 
 /// Moves a host to another pool. The old pool is applied first, so that for a moment no pool lists the host.
-async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
+async fn one_apply_moves_a_host_without_removing_it(world: &World) -> Result<()> {
     let hosts = world.hosts("moved", 2).await?;
     let goes = &hosts[0];
     world.join("moved-from", &spec(&hosts)).await?;

@@ -18,7 +18,7 @@ use testbed::{
 use crate::{
     fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
     removal::{budget, delete_budget, is_not_evicted, pod},
-    rollout::{Watcher, until_updated},
+    rollout::{Watcher, uncordoned_node, until_updated, with_downloads},
 };
 
 /// Pool whose rollout changes one node, and the others after a pause.
@@ -30,7 +30,7 @@ struct Trial {
 
 impl Trial {
     async fn new(world: &World, name: &'static str, action: &'static str) -> Result<Self> {
-        let trial = Self { name, action, hosts: world.hosts(name, 6).await? };
+        let trial = Self { name, action, hosts: world.hosts(name, 4).await? };
         world.join(name, &trial.spec(3600)).await?;
         Ok(trial)
     }
@@ -115,8 +115,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
         ensure!(conditions::find(conditions, kind::STALLED).is_none(), "{conditions:?}");
         for host in &trial.hosts {
             ensure!(kubelet_of(host)? == b"kubelet 2", "{} was not updated", host.name());
-            let node = world.node(host.name()).await?.context("no Node")?;
-            ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
+            uncordoned_node(&world, host.name()).await?;
         }
     }
     Ok(())
@@ -149,8 +148,7 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
     world.until_event(&canary, "RollingBack").await?;
     world.until_event(&canary, "RolledBack").await?;
     ensure!(kubelet_of(trial.host(&canary)?)? == b"kubelet", "{canary} has not got its kubelet back");
-    let node = world.node(&canary).await?.context("no Node")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{canary} stayed cordoned");
+    let node = uncordoned_node(world, &canary).await?;
     let version = node.annotations().get(key::VERSION);
     ensure!(version.map(String::as_str) == Some(good), "{canary} says that it follows {version:?}");
     is_stalled(world, trial).await?;
@@ -199,8 +197,7 @@ impl Blocked {
     }
 
     fn spec(&self, downloads: i32) -> WindowsNodePoolSpec {
-        let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-        spec_with(std::slice::from_ref(&self.host), json!({"template": template, "drain": self.drain}))
+        with_downloads(std::slice::from_ref(&self.host), downloads, &json!({"drain": self.drain}))
     }
 
     fn pod(&self) -> String {
@@ -223,20 +220,19 @@ impl Blocked {
 
     async fn is_through(&self, world: &World) -> Result<()> {
         until_updated(world, self.name).await?;
-        let node = world.node(self.name).await?.context("no Node")?;
-        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", self.name);
+        uncordoned_node(world, self.name).await?;
         Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_budget_never_yields() -> Result<()> {
+async fn drains_respect_disruption_budgets() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
-        it_is_forced(&world),
-        it_is_waited_for(&world),
-        it_is_given_up_and_tried_again(&world),
+        a_drain_with_force_deletes_pods_within_their_grace_period(&world),
+        a_drain_waits_for_its_budget(&world),
+        a_drain_is_aborted_and_retried(&world),
         a_drain_is_given_up_on_hold_and_in_a_pause(&world),
         a_drain_is_given_up_when_the_change_is_taken_back(&world),
     )?;
@@ -250,8 +246,7 @@ async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
         status.operation.is_none() && has(&status.conditions, kind::READY, "True", "Succeeded")
     };
     world.until_instance(blocked.name, "the drain is given up", given_up).await?;
-    let node = world.node(blocked.name).await?.context("no Node")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", blocked.name);
+    uncordoned_node(world, blocked.name).await?;
     is_not_evicted(world, &blocked.pod()).await
 }
 
@@ -296,7 +291,7 @@ async fn a_drain_is_given_up_on_hold_and_in_a_pause(world: &World) -> Result<()>
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn it_is_waited_for(world: &World) -> Result<()> {
+async fn a_drain_waits_for_its_budget(world: &World) -> Result<()> {
     let blocked = Blocked::new(world, "wait", json!({"timeoutSeconds": 2, "onTimeout": "Wait"})).await?;
     let instance = world
         .until_instance("wait", "says what blocks it", |i| {
@@ -326,7 +321,7 @@ async fn it_is_waited_for(world: &World) -> Result<()> {
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
+async fn a_drain_is_aborted_and_retried(world: &World) -> Result<()> {
     let blocked = Blocked::new(world, "abort", json!({"timeoutSeconds": 2, "onTimeout": "Abort"})).await?;
     let failed = |n: i32| {
         move |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.last_reason == "DrainBlocked" && f.count >= n)
@@ -347,7 +342,7 @@ async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn it_is_forced(world: &World) -> Result<()> {
+async fn a_drain_with_force_deletes_pods_within_their_grace_period(world: &World) -> Result<()> {
     let watcher = Watcher::of(&world.client, "force");
     let blocked = Blocked::new(world, "force", json!({"timeoutSeconds": 60, "onTimeout": "Force"})).await?;
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
@@ -407,8 +402,7 @@ async fn a_rollout_survives_outages() -> Result<()> {
         let stats = host.stats();
         // Data that a host received before its connection broke are not sent again.
         ensure!(stats.bytes_received < 2 * PLUGIN, "{}: {stats:?}", host.name());
-        let node = world.node(host.name()).await?.context("no Node")?;
-        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
+        uncordoned_node(&world, host.name()).await?;
     }
     let seen = watcher.seen.lock().unwrap();
     // After the outage, the cluster may report all nodes as not Ready; only the cordons are the operator's.

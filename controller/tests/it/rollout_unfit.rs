@@ -15,24 +15,22 @@ use serde_json::{Value, json};
 use testbed::sim::{Fault, SimHost, SimOptions};
 
 use crate::{
-    fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
+    fleet::{World, has, pool_status, spec_with, status},
     removal::{budget, delete_budget, is_not_evicted, pod},
-    rollout::{Watcher, until_updated},
+    rollout::{Watcher, uncordoned_node, until_updated, with_downloads},
     takeover::{Legacy, SAME},
 };
 
-/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes, and sends no file.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
-    let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-    spec_with(hosts, json!({"template": template, "rollout": rollout}))
+    with_downloads(hosts, downloads, &json!({"rollout": rollout}))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_disturbed_before_it_can_work() -> Result<()> {
+async fn nodes_are_not_disturbed_by_changes_that_cannot_succeed() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
-        an_unfit_host_is_neither_drained_nor_is_the_version_blamed(&world),
+        an_unfit_host_is_not_drained_and_fails_no_version(&world),
         a_host_that_joins_does_not_get_a_version_that_waits_for_approval(&world),
         a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(&world),
         a_ready_node_of_unknown_version_is_not_rebuilt_in_place(&world),
@@ -40,7 +38,7 @@ async fn nothing_is_disturbed_before_it_can_work() -> Result<()> {
     Ok(())
 }
 
-async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &World) -> Result<()> {
+async fn an_unfit_host_is_not_drained_and_fails_no_version(world: &World) -> Result<()> {
     const POOL: &str = "unfit";
     let hosts = world.hosts(POOL, 3).await?;
     let rollout = json!({"maxUnavailable": 1, "order": "Name"});
@@ -190,8 +188,6 @@ async fn a_ready_node_of_unknown_version_is_not_rebuilt_in_place(world: &World) 
     ensure!(host.windows().state().starts == before, "services were started: {:?}", host.windows().state().starts);
     delete_budget(world, "foundling-budget").await?;
     until_updated(world, POOL).await?;
-    let node = world.node(name).await?.context("the Node is gone")?;
-    ensure!(node.uid() == uid, "it has registered again");
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "it stayed cordoned");
+    ensure!(uncordoned_node(world, name).await?.uid() == uid, "it has registered again");
     Ok(())
 }

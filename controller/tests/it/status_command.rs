@@ -38,7 +38,7 @@ fn watched(world: &World) -> Result<(Child, impl Iterator<Item = String>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
+async fn output_and_exit_status_name_what_is_wrong() -> Result<()> {
     // A failed host fails once, so that what is printed does not depend on the time.
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     ensure!(status(&world, &[])? == (Some(0), "There is no WindowsNodePool.\n".into(), String::new()));

@@ -12,15 +12,13 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
-        PostParams,
-    },
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use testbed::{deployment, sim::SimOptions};
 
 use crate::{
+    config_map,
     fleet::{LIMIT, World, has, pool_status},
     guide::Guide,
     removal::edit_pool,
@@ -174,9 +172,6 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     openshift(&world, &guide).await?;
     let legacy = Legacy::new(&world, WINDOWS_INSTANCES, SAME, 2).await?;
     world.stop().await?;
-    let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
-    let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
-    let list = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
     let before = connections(&legacy);
 
     // The pool of the page, applied before there is an operator or the ConfigMap. Maintenance window and port are those of this test.
@@ -207,7 +202,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     guide.run(&world, "### With OLM").await?;
     let missing = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "SourceNotFound");
     world.until(WINDOWS_INSTANCES, "there is no ConfigMap yet", missing).await?;
-    maps(&world).create(&PostParams::default(), &list).await?;
+    config_map::create(&world, &legacy.hosts).await?;
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let of_person = world.pool(WINDOWS_INSTANCES).await?;
     let owners: Vec<&str> = of_person.managed_fields().iter().filter_map(|f| f.manager.as_deref()).collect();

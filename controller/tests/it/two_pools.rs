@@ -20,6 +20,7 @@ use testbed::sim::{SimHost, SimOptions};
 use crate::{
     fleet::{World, has, is_ready, pool_status, ready_condition, spec, spec_with},
     removal::{delete_pool, until_pool_gone},
+    removal_intent::is_as_before,
 };
 
 /// Creates a pool that reads its hosts from a ConfigMap.
@@ -78,9 +79,9 @@ async fn a_pool_is_deleted_beside_one_that_reads_a_config_map(world: &World) -> 
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     pools.delete("by-command", &DeleteParams::orphan()).await?;
     until_pool_gone(world, "by-command").await?;
-    ensure!(before.is_some() && uid(world, &kept[1]).await? == before, "the host was removed");
-    ensure!(world.instance(kept[1].name()).await?.is_none(), "its instance is left");
-    Ok(())
+    ensure!(before.is_some() && world.instance(kept[1].name()).await?.is_none(), "its instance is left");
+    world.until_event(kept[1].name(), "Orphaned").await?;
+    is_as_before(world, &kept[1], before.as_ref()).await
 }
 
 async fn a_host_that_another_pool_lists_later_is_handed_over(world: &World) -> Result<()> {

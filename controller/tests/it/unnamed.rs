@@ -30,12 +30,18 @@ fn maps(world: &World) -> Api<ConfigMap> {
     Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE)
 }
 
-/// Creates a ConfigMap of these addresses, and a pool of the same name that reads it.
-async fn list(world: &World, name: &str, addresses: &[String], port: u16, ssh: Value) -> Result<()> {
+/// Creates a ConfigMap of these addresses.
+async fn create_map(world: &World, name: &str, addresses: &[String]) -> Result<()> {
     let data: BTreeMap<String, String> = addresses.iter().map(|a| (a.clone(), USER.to_owned())).collect();
     let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
     let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
     maps(world).create(&PostParams::default(), &map).await?;
+    Ok(())
+}
+
+/// Creates a ConfigMap of these addresses, and a pool of the same name that reads it.
+async fn list(world: &World, name: &str, addresses: &[String], port: u16, ssh: Value) -> Result<()> {
+    create_map(world, name, addresses).await?;
     world.apply(name, &spec(name, port, ssh)).await
 }
 
@@ -86,20 +92,20 @@ async fn forward(host: &SimHost) -> Result<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_without_names_are_asked_with_care() -> Result<()> {
+async fn hosts_without_names_are_asked_for_them() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        two_clones_are_not_asked_for_ever(&world),
-        strict_is_strict_without_names_too(&world),
-        the_join_trusts_no_other_key_than_the_first_contact(&world),
-        a_host_cannot_call_itself_as_a_node_of_the_cluster(&world),
-        a_host_whose_node_is_called_otherwise_does_not_become_a_second_one(&world),
+        two_clones_are_asked_rarely(&world),
+        strict_needs_a_declared_key_for_hosts_without_names(&world),
+        a_join_trusts_only_the_key_of_the_first_contact(&world),
+        a_host_cannot_have_the_name_of_another_node(&world),
+        a_host_whose_node_has_another_name_does_not_get_a_second_node(&world),
         two_thousand_silent_addresses_are_reported(&world),
     )?;
     Ok(())
 }
 
-async fn two_clones_are_not_asked_for_ever(world: &World) -> Result<()> {
+async fn two_clones_are_asked_rarely(world: &World) -> Result<()> {
     const POOL: &str = "clones";
     let hosts = world.hosts("clone", 3).await?;
     hosts[1].windows().state().machine.hostname = hosts[0].name().into();
@@ -125,7 +131,7 @@ async fn two_clones_are_not_asked_for_ever(world: &World) -> Result<()> {
     world.until(POOL, "nothing is wrong", |p| is_ready(p) && pool_status(p).contacts.is_empty()).await
 }
 
-async fn strict_is_strict_without_names_too(world: &World) -> Result<()> {
+async fn strict_needs_a_declared_key_for_hosts_without_names(world: &World) -> Result<()> {
     const POOL: &str = "strictly";
     let hosts = world.hosts(POOL, 1).await?;
     let strict = json!({"hostKeyPolicy": "Strict"});
@@ -147,7 +153,7 @@ async fn strict_is_strict_without_names_too(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn the_join_trusts_no_other_key_than_the_first_contact(world: &World) -> Result<()> {
+async fn a_join_trusts_only_the_key_of_the_first_contact(world: &World) -> Result<()> {
     const POOL: &str = "swapped";
     let hosts = world.hosts(POOL, 1).await?;
     let name = hosts[0].name();
@@ -157,10 +163,7 @@ async fn the_join_trusts_no_other_key_than_the_first_contact(world: &World) -> R
         spec
     };
     world.apply(POOL, &pause(true)).await?;
-    let metadata = ObjectMeta { name: Some(POOL.into()), ..ObjectMeta::default() };
-    let data = Some(addresses(&hosts).into_iter().map(|a| (a, USER.to_owned())).collect());
-    let map = ConfigMap { metadata, data, ..ConfigMap::default() };
-    maps(world).create(&PostParams::default(), &map).await?;
+    create_map(world, POOL, &addresses(&hosts)).await?;
     let first = |i: &WindowsInstance| i.annotations().contains_key(key::FIRST_HOST_KEY);
     world.until_instance(name, "it knows the key of the first contact", first).await?;
     let before = hosts[0].stats().processes;
@@ -174,7 +177,7 @@ async fn the_join_trusts_no_other_key_than_the_first_contact(world: &World) -> R
     Ok(())
 }
 
-async fn a_host_cannot_call_itself_as_a_node_of_the_cluster(world: &World) -> Result<()> {
+async fn a_host_cannot_have_the_name_of_another_node(world: &World) -> Result<()> {
     const POOL: &str = "impostor";
     let nodes: Api<Node> = Api::all(world.client.clone());
     let linux = json!({"metadata": {"name": "master-0", "labels": {"kubernetes.io/os": "linux"}}});
@@ -188,14 +191,15 @@ async fn a_host_cannot_call_itself_as_a_node_of_the_cluster(world: &World) -> Re
     Ok(())
 }
 
-/// Meanwhile, the hosts of the other pools join.
-async fn two_thousand_silent_addresses_are_reported(world: &World) -> Result<()> {
+/// Meanwhile, the hosts of the other pools join. Returns the listener, so that the addresses stay silent until all have joined.
+async fn two_thousand_silent_addresses_are_reported(world: &World) -> Result<TcpListener> {
     // Accepts no connection: the kernel opens it, and nobody answers.
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
     let silent: Vec<String> =
         (0..2000_u32).map(|n| Ipv4Addr::from_bits(Ipv4Addr::new(127, 9, 0, 0).to_bits() + n).to_string()).collect();
     list(world, "silent", &silent, listener.local_addr()?.port(), json!({})).await?;
-    until_problem(world, "silent", "HostnameUnknown", &["2000 hosts", "the operator asks 1000 of them"]).await
+    until_problem(world, "silent", "HostnameUnknown", &["2000 hosts", "the operator asks 1000 of them"]).await?;
+    Ok(listener)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,7 +230,7 @@ async fn an_entry_that_is_rewritten_keeps_its_node() -> Result<()> {
     Ok(())
 }
 
-async fn a_host_whose_node_is_called_otherwise_does_not_become_a_second_one(world: &World) -> Result<()> {
+async fn a_host_whose_node_has_another_name_does_not_get_a_second_node(world: &World) -> Result<()> {
     let hosts = world.hosts("dn", 1).await?;
     let node = "ip-10-0-0-7.ec2.internal";
     let nodes: Api<Node> = Api::all(world.client.clone());

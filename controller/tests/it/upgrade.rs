@@ -97,7 +97,7 @@ async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Result<()> {
+async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let far = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12)).strftime("%M %H * * *").to_string();
     let shut = json!({"maintenanceWindows": [{"schedule": far, "durationSeconds": 3600}]});

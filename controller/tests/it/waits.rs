@@ -49,6 +49,14 @@ impl<'a> Subject<'a> {
         Ok(Self { world, cause, name, hosts })
     }
 
+    /// Returns a pool that is paused, so that its host waits to join.
+    async fn paused(world: &'a World, cause: Cause) -> Result<Self> {
+        let it = Self::new(world, cause, 1).await?;
+        it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
+        it.host_waits(0, "rollout.paused").await?;
+        Ok(it)
+    }
+
     fn host(&self, n: usize) -> &str {
         self.hosts[n].name()
     }
@@ -105,6 +113,13 @@ impl<'a> Subject<'a> {
             instance.is_ok_and(|i| i.is_none_or(|i| !status(&i).conditions.iter().any(|c| c.reason == Reason::Waiting)))
         };
         self.woken(goes).await
+    }
+
+    /// Waits until another host is gone, and then host `n` no longer waits.
+    async fn host_goes_on_without(&self, n: usize, other: usize) -> Result<()> {
+        let (world, other) = (self.world, self.host(other));
+        world.eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) }).await?;
+        self.host_goes_on(n).await
     }
 
     /// Waits until the pool reports that it waits.
@@ -177,18 +192,14 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     let subject = |hosts| Subject::new(world, cause, hosts);
     match cause {
         Cause::Plan => {
-            let it = subject(1).await?;
-            it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-            it.host_waits(0, "paused").await?;
+            let it = Subject::paused(world, cause).await?;
             it.declare(it.declared(json!({"mode": "Plan"}))).await?;
             it.host_waits(0, "mode Plan").await?;
             it.declare(it.declared(json!({}))).await?;
             it.host_goes_on(0).await
         }
         Cause::Pause => {
-            let it = subject(1).await?;
-            it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-            it.host_waits(0, "rollout.paused").await?;
+            let it = Subject::paused(world, cause).await?;
             // A pause until a time ends by itself, in mode Plan, too.
             let until = |end: Time, mode: &str| it.declared(json!({"mode": mode, "rollout": {"pausedUntil": end}}));
             let later = Time::from(Timestamp::now() + SignedDuration::from_hours(12));
@@ -218,9 +229,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             it.host_goes_on(0).await
         }
         Cause::Hold => {
-            let it = subject(1).await?;
-            it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-            it.host_waits(0, "rollout.paused").await?;
+            let it = Subject::paused(world, cause).await?;
             world.annotate(it.host(0), key::HOLD, "true").await?;
             it.host_waits(0, key::HOLD).await?;
             it.declare(it.declared(json!({}))).await?;
@@ -265,11 +274,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             world.eventually("one of them waits", || async { waiting().await.len() == 1 }).await?;
             let n = waiting().await.into_iter().next().context("none waits")?;
             it.hosts.iter().for_each(SimHost::mend);
-            let other = it.host(1 - n);
-            world
-                .eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) })
-                .await?;
-            it.host_goes_on(n).await
+            it.host_goes_on_without(n, 1 - n).await
         }
         Cause::Disruption => {
             let it = subject(3).await?;
@@ -294,11 +299,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             world.eventually("one of them waits", || async { waits(0).await || waits(1).await }).await?;
             let n = usize::from(waits(1).await);
             delete_budget(world, &it.name).await?;
-            let other = it.host(1 - n);
-            world
-                .eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) })
-                .await?;
-            it.host_goes_on(n).await
+            it.host_goes_on_without(n, 1 - n).await
         }
         Cause::Window => {
             let it = subject(1).await?;
@@ -427,7 +428,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             it.pool_goes_on().await
         }
         // `Pending` ends before a test could change anything: `two_pools` fails if it does not end.
-        // `machines::pools_follow_the_machines_of_their_machine_sets` covers Machines, `takeover::nodes_change_hands` lost settings. The other
+        // `machines::pools_follow_the_machines_of_their_machine_sets` covers Machines, `takeover::nodes_of_the_legacy_operator_are_adopted` lost settings. The other
         // causes hold up all pools, and are tested below one after another.
         Cause::Removal(Hold::Pending | Hold::Machines)
         | Cause::Machine
@@ -449,9 +450,7 @@ async fn instances_of(world: &World, cause: Cause) -> Result<String> {
 
 /// Checks the causes that hold up all pools.
 async fn all_go_on(world: &World) -> Result<()> {
-    let it = Subject::new(world, Cause::OtherOperator, 1).await?;
-    it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-    it.host_waits(0, "rollout.paused").await?;
+    let it = Subject::paused(world, Cause::OtherOperator).await?;
     start_wmco(&world.control_plane, "legacy").await?;
     it.host_waits(0, "no other operator").await?;
     it.declare(it.declared(json!({}))).await?;
@@ -461,9 +460,7 @@ async fn all_go_on(world: &World) -> Result<()> {
     world.until(&it.name, "the other operator is gone", is_gone).await?;
     it.host_goes_on(0).await?;
 
-    let it = Subject::new(world, Cause::Policies, 1).await?;
-    it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-    it.host_waits(0, "rollout.paused").await?;
+    let it = Subject::paused(world, Cause::Policies).await?;
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
     let found = bindings.list(&ListParams::default()).await?.items;
     let mut binding = found.into_iter().find(|b| b.name_any().contains("wicd-nodes")).context("no such policy")?;
@@ -476,7 +473,7 @@ async fn all_go_on(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_goes_on_when_the_cause_ends() -> Result<()> {
+async fn each_wait_ends_with_its_cause() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let only = std::env::var("WAIT").ok();
     let chosen = Cause::ALL.into_iter().filter(|c| only.as_ref().is_none_or(|only| format!("{c:?}").contains(only)));
@@ -500,7 +497,7 @@ async fn whoever_waits_goes_on_when_the_cause_ends() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_goes_on_when_another_one_gives_the_turn_back() -> Result<()> {
+async fn a_pool_continues_when_another_pool_ends_its_disruption() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--max-disruptions", "1"]).await?;
     let it = Subject::new(&world, Cause::OtherPool, 2).await?;
     let pools = ["first", "second"];
