@@ -27,8 +27,8 @@ use crate::{
     metrics_tls::{bind, token},
     removal::{budget, pod},
     repair::{mark_node_not_ready, stop_services},
-    rollout_windows::daily,
     transcripts::root,
+    waits::daily,
 };
 
 /// Returns the installed alert rules.

@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsNodePool,
     conditions::{self, kind},
     names::{USER_DATA_SECRET, key},
 };
@@ -16,7 +15,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject},
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event, watcher},
@@ -33,6 +32,7 @@ use testbed::{
 use crate::{
     fleet::{World, has, is_cordoned, pool_status, status},
     machines::{ARGS, Maker, provisioned, set_port, until_made, until_ready, user_data},
+    removal::{edit_pool, until_forgotten},
     takeover::{Legacy, SAME},
 };
 
@@ -97,14 +97,12 @@ async fn made_with(world: &World, maker: &Maker, set: &DynamicObject, name: &str
     Ok(host)
 }
 
-async fn edit_pool(world: &World, spec: Value) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
-    Ok(())
+async fn edit_spec(world: &World, spec: Value) -> Result<()> {
+    edit_pool(world, POOL, json!({"spec": spec})).await
 }
 
 async fn edit_rollout(world: &World, rollout: Value) -> Result<()> {
-    edit_pool(world, json!({"rollout": rollout})).await
+    edit_spec(world, json!({"rollout": rollout})).await
 }
 
 /// Waits until the operator deletes a Machine because its host refuses every key.
@@ -118,11 +116,7 @@ async fn until_deleted(world: &World, maker: &Maker, host: &SimHost) -> Result<(
 async fn let_go(world: &World, maker: &Maker, host: &SimHost) -> Result<()> {
     host.power_off();
     maker.let_go(host.name()).await?;
-    world
-        .eventually(&format!("{} is forgotten", host.name()), || async {
-            matches!(world.instance(host.name()).await, Ok(None)) && matches!(world.node(host.name()).await, Ok(None))
-        })
-        .await
+    until_forgotten(world, host.name()).await
 }
 
 async fn none_goes(maker: &Maker, hosts: &[SimHost], world: &World) -> Result<()> {
@@ -179,12 +173,12 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     // No Machine is deleted for a key that new Machines would refuse, or may refuse.
     deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
     let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
-    edit_pool(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
+    edit_spec(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
     world.until_note("old-0", RESTRICTED, |note| note.contains("has none of its keys")).await?;
     maker.set_provider_spec(POOL, json!({"value": {"userDataSecret": {"name": "mine"}}})).await?;
     world.until_note("old-0", RESTRICTED, |note| note.contains("of its own, in the Secret mine")).await?;
     let with_window = json!({"maintenanceWindows": window});
-    edit_pool(&world, json!({"ssh": {"privateKeySecretRefs": null}, "rollout": with_window})).await?;
+    edit_spec(&world, json!({"ssh": {"privateKeySecretRefs": null}, "rollout": with_window})).await?;
     maker.set_provider_spec(POOL, Value::Null).await?;
     let of_new = [hash(&new)?];
     for host in &hosts {
@@ -200,6 +194,8 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     // One Machine is deleted. The next one waits until a replacement runs.
     edit_rollout(&world, json!({"maintenanceWindows": null})).await?;
     until_deleted(&world, &maker, &hosts[0]).await?;
+    let refuses = format!("{}/old-0 refuses every key", maker.api.namespace());
+    world.until_note(POOL, "MachineDeleted", |note| note.contains(&refuses)).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("(old-0): one at a time")).await?;
     let_go(&world, &maker, &hosts[0]).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("2 of 3 Machines")).await?;
@@ -247,7 +243,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
 
 /// When the key has changed, WMCO empties `pub-key-hash` of a Machine's Node, and replaces the Machine later.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
+async fn machines_that_the_legacy_operator_was_to_replace_are_adopted_or_replaced() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
     let legacy = Legacy::new(&world, "legacy", SAME, 3).await?;
     let [takes, refuses, broken] = legacy.hosts.as_slice() else { anyhow::bail!("there are three") };
@@ -270,8 +266,7 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
     // WMCO's nodes exist: the new pool waits in mode Plan until a user starts the takeover.
     ensure!(until_made(&world, POOL).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
     set_port(&world, POOL, takes).await?;
-    let go = Patch::Merge(json!({"spec": {"mode": "Apply"}}));
-    Api::<WindowsNodePool>::all(world.client.clone()).patch(POOL, &PatchParams::default(), &go).await?;
+    edit_spec(&world, json!({"mode": "Apply"})).await?;
 
     // A host that accepts the key is taken over unchanged.
     world.until_event(takes.name(), "Adopted").await?;

@@ -6,7 +6,7 @@ use api::{
     conditions::kind,
     names::{LEGACY_HOST_KEYS, MANAGER_ADAPTER, USER_DATA_SECRET, WINDOWS_INSTANCES, key},
 };
-use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
@@ -15,13 +15,14 @@ use russh::keys::{PrivateKey, PublicKeyBase64 as _};
 use serde_json::{Value, json};
 use testbed::{
     deployment::{self, MachineApi, NAMESPACE},
-    sim::{HostOptions, SimHost, SimOptions},
+    sim::{SimHost, SimOptions},
 };
 
 use crate::{
     config_map,
     fleet::{World, has, is_ready, nodes, pool_status},
     guide::Guide,
+    removal::{edit_pool, until_forgotten, until_pool_gone},
 };
 
 pub(crate) const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
@@ -109,12 +110,7 @@ impl Maker {
         Ok(())
     }
 
-    pub(crate) async fn edit(&self, kind: &str, name: &str, patch: Value) -> Result<()> {
-        self.kind(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(())
-    }
-
-    pub(crate) async fn delete(&self, name: &str) -> Result<()> {
+    async fn delete(&self, name: &str) -> Result<()> {
         self.machines().delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
@@ -163,17 +159,16 @@ pub(crate) async fn until_ready(world: &World, pool: &str, nodes: i32) -> Result
         .await
 }
 
-async fn until_no_pool(world: &World, pool: &str) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let is_gone = || async { matches!(pools.get_opt(pool).await, Ok(None)) };
-    world.eventually(&format!("the pool {pool} is gone"), is_gone).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
+async fn pools_follow_the_machines_of_their_machine_sets() -> Result<()> {
     // The Machine API is installed after the operator has started.
     let world = World::new(SimOptions::default(), ARGS).await?;
     let maker = Maker::install(&world, MachineApi::OpenShift).await?;
+    a_machine_set_is_a_pool_that_follows_its_machines(&world, &maker).await?;
+    a_machine_set_is_scaled_to_zero_without_grant_or_budget(&world, &maker).await
+}
+
+async fn a_machine_set_is_a_pool_that_follows_its_machines(world: &World, maker: &Maker) -> Result<()> {
     let hosts = world.hosts("win", 3).await?;
     // An earlier machine had the address of the first host and never became a node: WMCO has left its host key.
     let stale = deployment::new_key()?.public_key().public_key_base64();
@@ -188,18 +183,18 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;
     }
     maker.machine(hosts[2].name(), Some(&set), json!({"phase": "Provisioning"})).await?;
-    let pool = until_made(&world, "winworker").await?;
+    let pool = until_made(world, "winworker").await?;
     ensure!(json!(pool.spec) == json!({"inventory": {"machineSetRef": {"name": "winworker"}}}), "{:?}", pool.spec);
     ensure!(pool.managed_fields().iter().any(|f| f.manager.as_deref() == Some(MANAGER_ADAPTER)), "{pool:?}");
-    set_port(&world, "winworker", &hosts[0]).await?;
-    until_ready(&world, "winworker", 2).await?;
+    set_port(world, "winworker", &hosts[0]).await?;
+    until_ready(world, "winworker", 2).await?;
     for host in &hosts[..2] {
         let origin = world.until_joined(host.name()).await?.spec.origin.context("no origin")?;
         ensure!(origin.source == "MachineSet openshift-machine-api/winworker", "{origin:?}");
         ensure!(origin.machine == Some(format!("openshift-machine-api/{}", host.name())), "{origin:?}");
         // The nodelink controller of the cluster may find another Node first; a host keeps its name.
         maker.runs(host.name()).await?;
-        is_named_as_the_legacy_operator_names_machines(&world, host).await?;
+        is_named_as_the_legacy_operator_names_machines(world, host).await?;
     }
 
     // A Machine without an address is reported, and its host joins when it has one.
@@ -210,11 +205,11 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
         })
         .await?;
     maker.says(hosts[2].name(), provisioned(&hosts[2])).await?;
-    until_ready(&world, "winworker", 3).await?;
+    until_ready(world, "winworker", 3).await?;
 
     // The host of a Machine that is being deleted stays until the Machine is gone; then the operator does not wait for the host.
     let first = hosts[0].name();
-    maker.machines().delete(first, &DeleteParams::default()).await?;
+    maker.delete(first).await?;
     maker.says(first, json!({"phase": "Deleting"})).await?;
     maker.machines().patch(hosts[1].name(), &PatchParams::default(), &ignore()).await?;
     world.until_gone(&hosts[1]).await?;
@@ -222,14 +217,10 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     ensure!(!leaving.is_deleting(), "{leaving:?}");
     hosts[0].power_off();
     maker.let_go(first).await?;
-    world
-        .eventually("the vanished host is forgotten", || async {
-            matches!(world.instance(first).await, Ok(None)) && matches!(world.node(first).await, Ok(None))
-        })
-        .await?;
+    until_forgotten(world, first).await?;
     let note = world.until_note(first, "Removed", |_| true).await?;
     ensure!(note.contains("its Machine no longer exists"), "{note}");
-    until_ready(&world, "winworker", 1).await?;
+    until_ready(world, "winworker", 1).await?;
     let status = pool_status(&world.pool("winworker").await?);
     ensure!(status.unclean_hosts.is_empty(), "{:?}", status.unclean_hosts);
     Ok(())
@@ -261,27 +252,23 @@ async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &Si
 }
 
 /// The removal of Machines needs no confirmation, no grant and no budget: the pool is paused, and its limit is one host.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing() -> Result<()> {
-    let world = World::new(SimOptions::default(), ARGS).await?;
-    let maker = Maker::install(&world, MachineApi::OpenShift).await?;
+async fn a_machine_set_is_scaled_to_zero_without_grant_or_budget(world: &World, maker: &Maker) -> Result<()> {
     let hosts = world.hosts("zero", 3).await?;
     let set = maker.set_of("zero", 3).await?;
     for host in &hosts {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;
     }
-    until_made(&world, "zero").await?;
-    set_port(&world, "zero", &hosts[0]).await?;
-    until_ready(&world, "zero", 3).await?;
+    until_made(world, "zero").await?;
+    set_port(world, "zero", &hosts[0]).await?;
+    until_ready(world, "zero", 3).await?;
     let limits =
         json!({"rollout": {"paused": true, "maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": 1}}});
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch("zero", &PatchParams::default(), &Patch::Merge(json!({"spec": limits}))).await?;
+    edit_pool(world, "zero", json!({"spec": limits})).await?;
     world.until("zero", "is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
 
     let services = hosts[0].services();
     for host in &hosts {
-        maker.machines().delete(host.name(), &DeleteParams::default()).await?;
+        maker.delete(host.name()).await?;
         maker.says(host.name(), json!({"phase": "Deleting"})).await?;
     }
     for host in &hosts {
@@ -293,13 +280,8 @@ async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing() -> Result<()> 
         maker.let_go(host.name()).await?;
     }
     for host in &hosts {
-        let name = host.name();
-        world
-            .eventually(&format!("{name} is forgotten"), || async {
-                matches!(world.instance(name).await, Ok(None)) && matches!(world.node(name).await, Ok(None))
-            })
-            .await?;
-        ensure!(host.services() == services, "{name} was touched");
+        until_forgotten(world, host.name()).await?;
+        ensure!(host.services() == services, "{} was touched", host.name());
     }
     Ok(())
 }
@@ -355,26 +337,31 @@ pub(crate) async fn user_data(world: &World, api: MachineApi) -> Option<String> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
+async fn machine_sets_of_both_apis_get_user_data_and_pools() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
+    let openshift = Maker::install(&world, MachineApi::OpenShift).await?;
+    let cluster_api = new_machines_get_the_key_that_is_in_force(&world).await?;
+    pools_come_and_go_with_machine_sets(&world, &openshift, &cluster_api).await
+}
+
+/// Installs Cluster API once the operator has written the user data for the Machine API of OpenShift.
+async fn new_machines_get_the_key_that_is_in_force(world: &World) -> Result<Maker> {
     let (openshift, cluster_api) = (MachineApi::OpenShift, MachineApi::ClusterApi);
-    Maker::install(&world, openshift).await?;
     let line = |key: &PrivateKey| key.public_key().to_openssh().map(|k| k.trim().to_owned());
     let first = line(&world.key)?;
-    let carries = |api, key: String| {
-        let world = &world;
-        async move { user_data(world, api).await.is_some_and(|text| text.contains(&format!("'{key}'"))) }
+    let carries = |api, key: String| async move {
+        user_data(world, api).await.is_some_and(|text| text.contains(&format!("'{key}'")))
     };
     world.eventually("there is user data", || carries(openshift, first.clone())).await?;
-    ensure!(user_data(&world, cluster_api).await.is_none(), "there is no such namespace");
+    ensure!(user_data(world, cluster_api).await.is_none(), "there is no such namespace");
 
     // Another author's user data with the key stay unchanged. The copy, which is made afterwards, proves that the operator has read them.
     let theirs = json!({"stringData": {"userData": format!("theirs, with '{first}'")}});
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), openshift.namespace());
     secrets.patch(USER_DATA_SECRET, &PatchParams::default(), &Patch::Merge(theirs)).await?;
-    Maker::install(&world, cluster_api).await?;
+    let installed = Maker::install(world, cluster_api).await?;
     world.eventually("there is a copy", || carries(cluster_api, first.clone())).await?;
-    let text = user_data(&world, openshift).await.context("it is gone")?;
+    let text = user_data(world, openshift).await.context("it is gone")?;
     ensure!(text.starts_with("theirs"), "{text}");
 
     // A new key is written to both Secrets.
@@ -383,7 +370,7 @@ async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
     let second = line(&key)?;
     for api in [openshift, cluster_api] {
         world.eventually("the other key is in force", || carries(api, second.clone())).await?;
-        let text = user_data(&world, api).await.context("it is gone")?;
+        let text = user_data(world, api).await.context("it is gone")?;
         ensure!(!text.contains(&first), "{text}");
     }
 
@@ -395,77 +382,31 @@ async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
     ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "{refused:?}");
     let refused = secrets.list(&ListParams::default()).await;
     ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "it may list all");
-    Ok(())
+    Ok(installed)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pools_come_and_go_with_machine_sets_of_both_apis() -> Result<()> {
-    let world = World::new(SimOptions::default(), ARGS).await?;
-    let openshift = Maker::install(&world, MachineApi::OpenShift).await?;
-    let cluster_api = Maker::install(&world, MachineApi::ClusterApi).await?;
+async fn pools_come_and_go_with_machine_sets(world: &World, openshift: &Maker, cluster_api: &Maker) -> Result<()> {
     openshift.create("MachineSet", json!({"metadata": {"name": "linux"}, "spec": {}})).await?;
-    for maker in [&openshift, &cluster_api] {
+    for maker in [openshift, cluster_api] {
         maker.set("both").await?;
     }
     cluster_api.set("newer").await?;
     openshift.machine("lone", None, json!({"phase": "Provisioning"})).await?;
-    let newer = until_made(&world, "newer").await?;
+    let newer = until_made(world, "newer").await?;
     let reference = json!({"group": "cluster.x-k8s.io", "namespace": "openshift-cluster-api", "name": "newer"});
     ensure!(json!(newer.spec.inventory.machine_set_ref) == reference, "{:?}", newer.spec);
-    until_made(&world, "both").await?;
-    until_made(&world, "windows-machines").await?;
-    until_ready(&world, "newer", 0).await?;
+    until_made(world, "both").await?;
+    until_made(world, "windows-machines").await?;
+    until_ready(world, "newer", 0).await?;
 
     // Pools are deleted with their sources, and others stay.
-    openshift.machines().delete("lone", &DeleteParams::default()).await?;
+    openshift.delete("lone").await?;
     openshift.let_go("lone").await?;
     cluster_api.kind("MachineSet").delete("newer", &DeleteParams::default()).await?;
-    until_no_pool(&world, "windows-machines").await?;
-    until_no_pool(&world, "newer").await?;
+    until_pool_gone(world, "windows-machines").await?;
+    until_pool_gone(world, "newer").await?;
     let pools = Api::<WindowsNodePool>::all(world.client.clone()).list(&ListParams::default()).await?;
     let names: Vec<String> = pools.iter().map(ResourceExt::name_any).collect();
     ensure!(names == ["both"], "{names:?}");
     Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_lets_nobody_in_is_replaced_while_all_others_work() -> Result<()> {
-    let world = World::new(SimOptions::default(), ARGS).await?;
-    let maker = Maker::install(&world, MachineApi::OpenShift).await?;
-    let other = deployment::new_key()?;
-    let mut hosts = Vec::new();
-    for name in ["one-0", "two-0", "two-1"] {
-        let authorized_keys = Some(vec![other.public_key().clone()]);
-        hosts.push(world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(name) }).await?);
-    }
-    let (one, two) = (maker.set("one").await?, maker.set("two").await?);
-    for (host, set) in hosts.iter().zip([&one, &two, &two]) {
-        maker.machine(host.name(), Some(set), provisioned(host)).await?;
-    }
-    for pool in ["one", "two"] {
-        until_made(&world, pool).await?;
-        set_port(&world, pool, &hosts[0]).await?;
-    }
-    for about in ["one-0", "one"] {
-        let note = world.until_event(about, "MachineDeleted").await?;
-        ensure!(note.contains("openshift-machine-api/one-0 refuses every key"), "{note}");
-    }
-    let going = maker.machines().get("one-0").await?;
-    ensure!(going.metadata.deletion_timestamp.is_some(), "{going:?}");
-    for about in ["two-0", "two-1", "two"] {
-        world.until_note(about, "MachineDeletionRestricted", |note| note.contains("(two-")).await?;
-    }
-    for name in ["two-0", "two-1"] {
-        let stays = maker.machines().get(name).await?;
-        ensure!(stays.metadata.deletion_timestamp.is_none(), "{stays:?}");
-    }
-    let events = Api::<Event>::namespaced(world.client.clone(), maker.api.namespace());
-    let about = events.list(&ListParams::default()).await?.items;
-    let kind = |e: &Event| e.regarding.as_ref().and_then(|r| r.kind.clone());
-    ensure!(about.iter().any(|e| kind(e).as_deref() == Some("Machine")), "no event on a Machine: {about:?}");
-
-    // Once the Machine is gone, its instance is deleted, too, although no login ever succeeded.
-    maker.let_go("one-0").await?;
-    world.eventually("its instance is gone", || async { matches!(world.instance("one-0").await, Ok(None)) }).await?;
-    until_ready(&world, "one", 0).await
 }

@@ -2,25 +2,18 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, Phase, Step, conditions::kind, names::key};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Api, ResourceExt as _, api::DeleteParams};
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use testbed::sim::{Action, Outcome, SimHost, SimOptions};
 
 use crate::{
     fleet::{World, has, is_cordoned, is_cordoned_by_us, is_ready, pool_status, ready_condition, spec_with, status},
-    removal::{budget, pod},
+    removal::{budget, delete_budget, pod},
+    rollout::uncordoned_node,
 };
 
 const POOL: &str = "patched";
 const CART: &str = "cart";
-
-async fn world(prefix: &str, count: usize) -> Result<(World, Vec<SimHost>)> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts(prefix, count).await?;
-    world.join(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1}}))).await?;
-    Ok((world, hosts))
-}
 
 async fn annotate(world: &World, node: &str, key: &str, value: Value) -> Result<()> {
     world.edit_node(node, json!({"metadata": {"annotations": {key: value}}})).await
@@ -40,19 +33,26 @@ async fn until_state(world: &World, node: &str, expected: Option<&str>) -> Resul
 async fn until_back(world: &World, node: &str) -> Result<()> {
     until_state(world, node, None).await?;
     world.until_instance(node, "has nothing to do", |i| status(i).operation.is_none()).await?;
-    let node = world.node(node).await?.context("no Node")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", node.name_any());
+    uncordoned_node(world, node).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Result<()> {
-    let (mut world, hosts) = world("patch", 2).await?;
-    let (first, second) = (hosts[0].name(), hosts[1].name());
-    pod(&world, CART, first, &[("app", CART)]).await?;
-    budget(&world, CART, CART).await?;
+async fn nodes_are_drained_for_maintenance_and_used_again() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("patch", 2).await?;
+    world.join(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1}}))).await?;
+    Box::pin(nodes_are_drained_one_at_a_time_patched_and_verified(&mut world, &hosts)).await?;
+    an_administrator_of_a_host_requests_its_maintenance_with_wicd(&world, &hosts).await?;
+    no_maintenance_begins_in_a_paused_pool(&world, &hosts).await
+}
 
-    annotate(&world, first, key::MAINTENANCE, json!("monthly patches")).await?;
+async fn nodes_are_drained_one_at_a_time_patched_and_verified(world: &mut World, hosts: &[SimHost]) -> Result<()> {
+    let (first, second) = (hosts[0].name(), hosts[1].name());
+    pod(world, CART, first, &[("app", CART)]).await?;
+    budget(world, CART, CART).await?;
+
+    annotate(world, first, key::MAINTENANCE, json!("monthly patches")).await?;
     // The budget that blocks the drain is named.
     let blocked = world
         .until_instance(first, "says what holds its drain", |i| {
@@ -60,11 +60,11 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
         })
         .await?;
     ensure!(status(&blocked).phase == Some(Phase::Maintenance), "{:?}", status(&blocked).phase);
-    ensure!(state(&world, first).await?.as_deref() == Some("Draining"), "it says that it is drained");
-    annotate(&world, second, key::MAINTENANCE, json!("monthly patches")).await?;
-    until_state(&world, second, Some("Waiting")).await?;
-    Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(CART, &DeleteParams::default()).await?;
-    until_state(&world, first, Some("Drained")).await?;
+    ensure!(state(world, first).await?.as_deref() == Some("Draining"), "it says that it is drained");
+    annotate(world, second, key::MAINTENANCE, json!("monthly patches")).await?;
+    until_state(world, second, Some("Waiting")).await?;
+    delete_budget(world, CART).await?;
+    until_state(world, first, Some("Drained")).await?;
     world.until_event(first, "DrainedForMaintenance").await?;
     let shown = ready_condition(&world.instance(first).await?.context("no instance")?)?.message;
     ensure!(shown.contains("drained for maintenance since") && shown.contains("monthly patches"), "{shown}");
@@ -96,22 +96,22 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
     ensure!(!is_cordoned(&other), "both are drained at once");
 
     // The node stays cordoned until its host is verified.
-    annotate(&world, first, key::MAINTENANCE, Value::Null).await?;
-    until_state(&world, first, Some("Returning")).await?;
+    annotate(world, first, key::MAINTENANCE, Value::Null).await?;
+    until_state(world, first, Some("Returning")).await?;
     world
         .until_instance(first, "its host cannot be verified", |i| {
             status(i).failures.is_some_and(|f| f.step == Step::Connect) && status(i).operation.is_some()
         })
         .await?;
     ensure!(is_cordoned(&world.node(first).await?.context("no Node")?), "a node that is down was uncordoned");
-    ensure!(state(&world, second).await?.as_deref() == Some("Waiting"), "both are drained at once");
+    ensure!(state(world, second).await?.as_deref() == Some("Waiting"), "both are drained at once");
     hosts[0].windows().state().machine.os_build = "10.0.20348.2700".into();
     hosts[0].power_on();
     world.annotate(first, key::RETRY, "now").await?;
-    until_state(&world, first, None).await?;
+    until_state(world, first, None).await?;
     world.until_event(first, "MaintenanceEnded").await?;
     // Then the next node is drained.
-    until_state(&world, second, Some("Drained")).await?;
+    until_state(world, second, Some("Drained")).await?;
     ensure!(!is_cordoned(&world.node(first).await?.context("no Node")?), "both are drained at once");
     world
         .until(POOL, "the new build is in the status", |p| {
@@ -120,15 +120,13 @@ async fn nodes_are_drained_one_at_a_time_patched_verified_and_used_again() -> Re
                 && status.hosts_behind_on_patches == 1
         })
         .await?;
-    annotate(&world, second, key::MAINTENANCE, Value::Null).await?;
-    until_back(&world, second).await?;
-    until_back(&world, first).await?;
+    annotate(world, second, key::MAINTENANCE, Value::Null).await?;
+    until_back(world, second).await?;
+    until_back(world, first).await?;
     world.until(POOL, "all is well", is_ready).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Result<()> {
-    let (world, hosts) = world("admin", 2).await?;
+async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &World, hosts: &[SimHost]) -> Result<()> {
     let name = hosts[0].name();
     let begin = |timeout, keep| Action::Begin { reason: "WSUS".into(), timeout, keep };
     let expect = |outcome: &Outcome, code: u8| -> Result<()> {
@@ -137,9 +135,9 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     };
 
     // Refused while the node is on hold, and while a user refuses maintenance of the host.
-    annotate(&world, name, key::HOLD, json!("true")).await?;
+    annotate(world, name, key::HOLD, json!("true")).await?;
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
-    annotate(&world, name, key::HOLD, Value::Null).await?;
+    annotate(world, name, key::HOLD, Value::Null).await?;
     world.annotate(name, key::MAINTENANCE, "false").await?;
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 4)?;
     world.annotate(name, key::MAINTENANCE, "").await?;
@@ -160,43 +158,33 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd() -> Resu
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 0)?;
     // A second host must wait. After its timeout, its request is withdrawn, unless it is to be kept.
     expect(&hosts[1].maintenance(&begin(20, true)).await, 3)?;
-    ensure!(state(&world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "a second place was taken");
+    ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "a second place was taken");
     // A run withdraws only its own request.
     expect(&hosts[1].maintenance(&begin(20, false)).await, 3)?;
-    ensure!(state(&world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "another's request was withdrawn");
+    ensure!(state(world, hosts[1].name()).await?.as_deref() == Some("Waiting"), "another's request was withdrawn");
     expect(&hosts[1].maintenance(&Action::End { wait: None }).await, 0)?;
-    until_back(&world, hosts[1].name()).await?;
+    until_back(world, hosts[1].name()).await?;
     expect(&hosts[1].maintenance(&begin(20, false)).await, 3)?;
-    until_back(&world, hosts[1].name()).await?;
+    until_back(world, hosts[1].name()).await?;
 
     expect(&hosts[0].maintenance(&Action::End { wait: Some(6000) }).await, 0)?;
-    until_back(&world, name).await?;
+    until_back(world, name).await?;
 
     // A user ends a maintenance that the host does not end.
     expect(&hosts[0].maintenance(&begin(6000, false)).await, 0)?;
     world.annotate(name, key::MAINTENANCE, "false").await?;
-    until_state(&world, name, Some("Held")).await?;
+    until_state(world, name, Some("Held")).await?;
     ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "{name} stayed cordoned");
     expect(&hosts[0].maintenance(&Action::End { wait: None }).await, 0)?;
-    until_back(&world, name).await
+    until_back(world, name).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_of_a_person_stays_and_a_host_may_leave_in_its_maintenance() -> Result<()> {
-    let (world, hosts) = world("leave", 2).await?;
-    let (kept, leaves) = (hosts[0].name(), hosts[1].name());
-    world.edit_node(kept, json!({"spec": {"unschedulable": true}})).await?;
-    annotate(&world, kept, key::MAINTENANCE, json!("fan")).await?;
-    until_state(&world, kept, Some("Drained")).await?;
-    annotate(&world, kept, key::MAINTENANCE, Value::Null).await?;
-    until_state(&world, kept, None).await?;
-    ensure!(is_cordoned(&world.node(kept).await?.context("no Node")?), "a user's cordon was lifted");
-    world.edit_node(kept, json!({"spec": {"unschedulable": null}})).await?;
-
-    // In a paused pool, no maintenance begins.
-    world.apply(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1, "paused": true}}))).await?;
+/// The second host leaves its pool during its maintenance.
+async fn no_maintenance_begins_in_a_paused_pool(world: &World, hosts: &[SimHost]) -> Result<()> {
+    let leaves = hosts[1].name();
+    world.apply(POOL, &spec_with(hosts, json!({"rollout": {"maxUnavailable": 1, "paused": true}}))).await?;
     world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
-    annotate(&world, leaves, key::MAINTENANCE, json!("scrap")).await?;
+    annotate(world, leaves, key::MAINTENANCE, json!("scrap")).await?;
     world
         .until_instance(leaves, "says that its pool is paused", |i| {
             ready_condition(i).is_ok_and(|c| {
@@ -204,8 +192,8 @@ async fn a_cordon_of_a_person_stays_and_a_host_may_leave_in_its_maintenance() ->
             })
         })
         .await?;
-    world.apply(POOL, &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 1}}))).await?;
-    until_state(&world, leaves, Some("Drained")).await?;
+    world.apply(POOL, &spec_with(hosts, json!({"rollout": {"maxUnavailable": 1}}))).await?;
+    until_state(world, leaves, Some("Drained")).await?;
     world.apply(POOL, &spec_with(&hosts[..1], json!({"rollout": {"maxUnavailable": 1}}))).await?;
     world.until_gone(&hosts[1]).await
 }

@@ -35,8 +35,9 @@ async fn metrics_are_served_over_tls() -> Result<()> {
     let operator = operator(&control_plane, directory.path())?;
     let reader = token(&client, "reader").await?;
     bind(&client, "reader").await?;
-    let authority = a_mounted_certificate_is_served_and_read_again(&operator, directory.path(), &reader).await?;
-    they_are_for_those_who_may_get_them(&operator, &authority, &reader, &token(&client, "other").await?).await
+    let authority = a_mounted_certificate_is_served_and_reloaded(&operator, directory.path(), &reader).await?;
+    metrics_need_a_token_with_the_right_to_get_them(&operator, &authority, &reader, &token(&client, "other").await?)
+        .await
 }
 
 /// Starts an operator that only serves metrics over TLS: it has no payload.
@@ -96,7 +97,7 @@ fn is(answer: &str, status: u16) -> bool {
 }
 
 /// Checks that a mounted certificate is served, and reloaded when it changes. Returns the authority of the last certificate.
-async fn a_mounted_certificate_is_served_and_read_again(
+async fn a_mounted_certificate_is_served_and_reloaded(
     operator: &Operator,
     directory: &Path,
     reader: &str,
@@ -120,7 +121,7 @@ async fn a_mounted_certificate_is_served_and_read_again(
     Ok(served)
 }
 
-async fn they_are_for_those_who_may_get_them(
+async fn metrics_need_a_token_with_the_right_to_get_them(
     operator: &Operator,
     authority: &Authority,
     reader: &str,

@@ -11,7 +11,7 @@ use api::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -24,7 +24,7 @@ use testbed::{
 
 use crate::{
     fleet::{World, is_cordoned, spec_with, status},
-    removal::pod,
+    removal::{is_not_evicted, pod},
 };
 
 const POOL: &str = "factory";
@@ -74,8 +74,16 @@ async fn silent_for(world: &World, name: &str, hours: i64) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()> {
+async fn hosts_that_were_off_come_back_by_themselves() -> Result<()> {
     let world = World::new(SimOptions { own_credentials: true, ..SimOptions::default() }, &[]).await?;
+    tokio::try_join!(
+        hosts_that_were_off_for_a_day_come_back_without_a_user(&world),
+        a_host_that_was_off_for_four_days_comes_back_without_the_operator(&world),
+    )?;
+    Ok(())
+}
+
+async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -> Result<()> {
     let hosts = world.hosts("win", 3).await?;
     let pool = |pods: i32| {
         let fields = json!({
@@ -87,7 +95,7 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
     };
     world.join(POOL, &pool(100)).await?;
     let (expired, valid, on) = (&hosts[0], &hosts[1], &hosts[2]);
-    pod(&world, "app", expired.name(), &[]).await?;
+    pod(world, "app", expired.name(), &[]).await?;
     let uids = |node: Option<Node>| node.and_then(|n| n.metadata.uid);
     let mut before = Vec::new();
     for host in &hosts {
@@ -96,9 +104,9 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
 
     for host in [expired, valid] {
         host.power_off();
-        mark_not_ready_for_a_day(&world, host.name()).await?;
+        mark_not_ready_for_a_day(world, host.name()).await?;
     }
-    let_certificates_expire(&world, expired)?;
+    let_certificates_expire(world, expired)?;
     let ended = Patch::Merge(json!({"status": {"wicdCertificateExpires": "2026-01-01T00:00:00Z"}}));
     let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(expired.name(), &PatchParams::default(), &ended).await?;
@@ -140,23 +148,21 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_person() -> Result<()
     let instance = world.instance(expired.name()).await?.context("no instance")?;
     let end = status(&instance).wicd_certificate_expires.and_then(api::Time::known).context("it is not known")?;
     ensure!(end > Timestamp::now(), "wicd's certificate ended at {end}");
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    ensure!(pods.get("app-win-0").await?.metadata.deletion_timestamp.is_none(), "the pod was evicted");
+    is_not_evicted(world, "app-win-0").await?;
     ensure!(on.boots() == 1, "a host that was on was restarted");
     Ok(())
 }
 
 /// When the host is switched off, the certificate of wicd is as old as it gets on a running host.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator() -> Result<()> {
-    let world = World::new(SimOptions { own_credentials: true, ..SimOptions::default() }, &[]).await?;
-    let hosts = world.hosts("win", 1).await?;
+async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator(world: &World) -> Result<()> {
+    const POOL: &str = "four-days";
+    let hosts = world.hosts("four-days", 1).await?;
     let host = &hosts[0];
     let name = host.name();
     // Without repairs by the operator.
     world.join(POOL, &spec_with(&hosts, json!({"remediation": {"type": "None"}}))).await?;
     host.power_off();
-    silent_for(&world, name, 96).await?;
+    silent_for(world, name, 96).await?;
 
     let (age, user) = (Duration::from_hours(67 + 96), format!("{}{name}", user::WICD_PREFIX));
     let old = world.control_plane.old_certificate(&user, &[user::WICD_GROUP], age, WICD_CERTIFICATE_LIFE)?;

@@ -95,11 +95,16 @@ async fn serve_argocd(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_for_argo_cd_leave_all_else_in_its_objects() -> Result<()> {
+async fn commands_of_the_guide_keep_what_others_have_set() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
-    serve_argocd(&world).await?;
+    commands_for_argo_cd_leave_all_else_in_its_objects(&world).await?;
+    a_new_key_leaves_all_else_in_its_secret(&world).await
+}
+
+async fn commands_for_argo_cd_leave_all_else_in_its_objects(world: &World) -> Result<()> {
+    serve_argocd(world).await?;
     for name in ["argocd", "openshift-gitops"] {
-        kubectl(&world, &["create", "namespace", name]).await?;
+        kubectl(world, &["create", "namespace", name]).await?;
     }
     let guide = Guide::open(&world.control_plane, "gitops.md", "others_objects")?;
     std::os::unix::fs::symlink(root().join("deploy"), guide.folder().join("deploy"))?;
@@ -114,11 +119,11 @@ async fn commands_for_argo_cd_leave_all_else_in_its_objects() -> Result<()> {
     ];
     for way in WAYS {
         for object in &all {
-            object.put(&world, way).await?;
+            object.put(world, way).await?;
         }
-        guide.run(&world, "## Argo CD").await?;
+        guide.run(world, "## Argo CD").await?;
         for object in &all {
-            let (about, found) = (format!("{way:?} {}", object.name()), object.read(&world).await?);
+            let (about, found) = (format!("{way:?} {}", object.name()), object.read(world).await?);
             object.is_whole(&found, &about)?;
             ensure!(object.size(&found) == 6, "{about}: {found}");
             let (file, namespace) = match object.name() {
@@ -128,8 +133,8 @@ async fn commands_for_argo_cd_leave_all_else_in_its_objects() -> Result<()> {
             let file = root().join("deploy/argocd").join(file);
             let kind = object.kind.kind.to_lowercase();
             let patch = ["patch", &kind, object.name(), "-n", namespace, "--type", "merge", "--patch-file"];
-            kubectl(&world, &[&patch, &[file.to_str().unwrap()][..]].concat()).await?;
-            let found = object.read(&world).await?;
+            kubectl(world, &[&patch, &[file.to_str().unwrap()][..]].concat()).await?;
+            let found = object.read(world).await?;
             object.is_whole(&found, &about)?;
             ensure!(object.size(&found) == 2, "{about}: something of ours is left: {found}");
         }
@@ -137,9 +142,7 @@ async fn commands_for_argo_cd_leave_all_else_in_its_objects() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_key_leaves_all_else_in_its_secret() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+async fn a_new_key_leaves_all_else_in_its_secret(world: &World) -> Result<()> {
     let pool = json!({"mode": "Plan", "inventory": {"hosts": [{"name": "win-1", "address": "127.0.0.1"}]}});
     world.apply("factory", &serde_json::from_value(pool)?).await?;
     let guide = Guide::open(&world.control_plane, "maintenance.md", "others_objects")?;
@@ -148,13 +151,13 @@ async fn a_new_key_leaves_all_else_in_its_secret() -> Result<()> {
     let secret = GroupVersionKind::gvk("", "v1", "Secret");
     let secret = Others::new(&secret, "cloud-private-key", DEFAULT_NAMESPACE, "/data", &data);
     for way in WAYS {
-        secret.put(&world, way).await?;
-        guide.run(&world, "### The Secret `cloud-private-key`").await?;
-        let mut found = secret.read(&world).await?;
+        secret.put(world, way).await?;
+        guide.run(world, "### The Secret `cloud-private-key`").await?;
+        let mut found = secret.read(world).await?;
         ensure!(found["data"]["private-key.pem"] == "bmV3", "{way:?}: {found}");
         found["data"]["private-key.pem"] = "b2xk".into();
         secret.is_whole(&found, &format!("{way:?}"))?;
-        kubectl(&world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "ssh-old"]).await?;
+        kubectl(world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "ssh-old"]).await?;
     }
     Ok(())
 }

@@ -216,7 +216,7 @@ fn rows(hosts: &[PlannedHost]) -> Vec<[&str; 4]> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()> {
+async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 3).await?;
     let stats = || hosts.iter().map(SimHost::stats).collect::<Vec<_>>();
@@ -275,12 +275,6 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
             all("Update", "Drain", "containerd's settings, labels (example.com/hall)"),
         ),
         (
-            "a label",
-            &hosts[..],
-            json!({"metadata": {"labels": {HALL: "b"}}}),
-            all("Update", "None", "labels (example.com/hall)"),
-        ),
-        (
             "a host is gone",
             &hosts[..2],
             plain.clone(),
@@ -321,7 +315,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_in_the_way_is_said() -> Result<()> {
+async fn problems_of_a_plan_are_reported() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 2).await?;
     let clash = api::Host { name: "win-9".into(), ..entry(&hosts[0]) };
@@ -391,8 +385,6 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     // Input without a valid pool.
     for (about, text, args, expected) in [
         ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
-        ("nothing", "", &[], "it has no WindowsNodePool"),
-        ("a field is missing", &good.replace("address", "addres"), &[], "spec.inventory.hosts[0]"),
         ("the same pool twice", &format!("{good}---\n{good}"), &[], "the WindowsNodePool factory is defined twice"),
         ("no such file", &good, &["--kubelet-config-patch", "/nowhere"], "/nowhere"),
         ("no such option", &good, &["--nonsense"], "--nonsense"),

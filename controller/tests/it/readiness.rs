@@ -13,13 +13,12 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_pool_waits_for_its_end() -> Result<()> {
+async fn kubectl_wait_and_kstatus_wait_until_a_pool_is_done() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
         all_that_happens(&world, "one", 1, json!(1)),
         all_that_happens(&world, "all-at-once", 4, json!("100%")),
         all_that_happens(&world, "one-by-one", 3, json!(1)),
-        all_that_happens(&world, "many", 10, json!("25%")),
     )?;
     Ok(())
 }

@@ -1,13 +1,9 @@
 //! Removal of hosts: with the grace periods of pods, within the budget, and complete.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Reason, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
-use futures::StreamExt as _;
+use api::{Reason, WindowsNodePool, conditions, conditions::kind, names::key};
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
     policy::v1::PodDisruptionBudget,
@@ -15,10 +11,9 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt as _, watcher},
 };
 use rand::RngCore as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
     payload::{Content, Entry},
@@ -26,8 +21,8 @@ use testbed::{
 };
 
 use crate::{
-    fleet::{World, entries, files_below, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status},
-    rollout::until_updated,
+    fleet::{World, entries, files_below, has, is_cordoned, pool_status, spec, spec_with},
+    rollout::{Watcher, uncordoned_node, until_updated},
     transcripts::root,
 };
 
@@ -72,67 +67,49 @@ pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
         .await
 }
 
-/// Observations of Nodes and Pods through the API, independent of the operator.
-#[derive(Default)]
-struct Observed {
-    /// Nodes of the pool `budgeted` that are cordoned now.
-    cordoned: std::collections::BTreeSet<String>,
-    /// Maximum number of nodes that were cordoned at once.
-    most_cordoned: usize,
-    /// Grace periods of deleted pods.
-    graces: Vec<(String, Option<i64>)>,
+pub(crate) async fn delete_budget(world: &World, name: &str) -> Result<()> {
+    Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(name, &DeleteParams::default()).await?;
+    Ok(())
 }
 
-fn observe(world: &World) -> (Arc<Mutex<Observed>>, [tokio::task::JoinHandle<()>; 2]) {
-    let observed = Arc::<Mutex<Observed>>::default();
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    let in_pool = watcher::Config::default().labels(&format!("{}=budgeted", key::POOL));
-    let seen = observed.clone();
-    let watch_nodes = tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(nodes, in_pool).default_backoff());
-        while let Some(event) = events.next().await {
-            let mut seen = seen.lock().unwrap();
-            match event {
-                Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) if is_cordoned(&node) => {
-                    seen.cordoned.insert(node.name_any());
-                }
-                Ok(watcher::Event::Apply(node) | watcher::Event::Delete(node)) => {
-                    seen.cordoned.remove(&node.name_any());
-                }
-                _ => {}
-            }
-            seen.most_cordoned = seen.most_cordoned.max(seen.cordoned.len());
-        }
-    });
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    let seen = observed.clone();
-    let watch_pods = tokio::spawn(async move {
-        let mut pods = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff().applied_objects());
-        while let Some(Ok(pod)) = pods.next().await {
-            if pod.metadata.deletion_timestamp.is_some() {
-                seen.lock().unwrap().graces.push((pod.name_any(), pod.metadata.deletion_grace_period_seconds));
-            }
-        }
-    });
-    (observed, [watch_nodes, watch_pods])
+/// Checks that a pod is there and is not being deleted.
+pub(crate) async fn is_not_evicted(world: &World, pod: &str) -> Result<()> {
+    let found = Api::<Pod>::default_namespaced(world.client.clone()).get(pod).await?;
+    ensure!(found.metadata.deletion_timestamp.is_none(), "the pod {pod} was evicted");
+    Ok(())
+}
+
+/// Waits until instance and Node of a host are gone.
+pub(crate) async fn until_forgotten(world: &World, name: &str) -> Result<()> {
+    world
+        .eventually(&format!("{name} is forgotten"), || async {
+            matches!(world.instance(name).await, Ok(None)) && matches!(world.node(name).await, Ok(None))
+        })
+        .await
+}
+
+pub(crate) async fn edit_pool(world: &World, name: &str, patch: Value) -> Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_leave() -> Result<()> {
+async fn hosts_are_removed() -> Result<()> {
     let sim = SimOptions { termination: std::time::Duration::from_millis(500), ..SimOptions::default() };
     let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
     let payload = payload(Content::Bytes(b"kubelet".into()));
     let mut world = Box::pin(World::on(control_plane, sim, &payload, None, &[])).await?;
     world.operator.leads().await?;
     let (.., again) = tokio::try_join!(
-        one_at_a_time_and_gently(&world),
-        a_budget_blocks(&world),
+        hosts_are_drained_one_at_a_time_within_grace_periods(&world),
         the_pool_is_deleted(&world),
-        orphans_go_on_running(&world),
-        the_host_is_out_of_reach(&world),
-        what_is_deleted_by_hand_comes_back(&world),
+        orphans_keep_running(&world),
+        an_unreachable_host_is_abandoned(&world),
+        half_of_a_list_stays_until_a_user_confirms(&world),
+        deleted_objects_are_created_again(&world),
     )?;
-    only_what_has_changed_is_sent(&mut world, &again).await
+    only_changed_files_are_sent(&mut world, &again).await
 }
 
 /// Sizes of the incompressible data in two payload files: one that never changes, and one that does.
@@ -154,7 +131,7 @@ fn received(host: &SimHost) -> u64 {
 }
 
 /// Checks that hosts receive only the changed file of a new payload, compressed.
-async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
+async fn only_changed_files_are_sent(world: &mut World, hosts: &[SimHost]) -> Result<()> {
     let before: Vec<u64> = hosts.iter().map(received).collect();
     let mut kubelet = vec![0; 4 * usize::try_from(CHANGED)?];
     rand::rng().fill_bytes(&mut kubelet[..usize::try_from(CHANGED)?]);
@@ -172,7 +149,7 @@ async fn only_what_has_changed_is_sent(world: &mut World, hosts: &[SimHost]) -> 
 }
 
 /// Removes three of four hosts, one after the other. Files of a user on a host stay there.
-async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
+async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> Result<()> {
     let hosts = world.hosts("budgeted", 4).await?;
     world.join("budgeted", &spec(&hosts)).await?;
     for host in &hosts[..3] {
@@ -183,7 +160,12 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
             std::fs::write(path, "a user's")?;
         }
     }
-    let (observed, watches) = observe(world);
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    let mut uids = Vec::new();
+    for host in &hosts[..3] {
+        uids.push(pods.get(&format!("gentle-{}", host.name())).await?.uid().context("the pod has no uid")?);
+    }
+    let watcher = Watcher::of(&world.client, "budgeted");
     let all = json!({"rollout": {"maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": "100%"}}});
     world.apply("budgeted", &spec_with(&hosts[3..], all)).await?;
     for host in &hosts[..3] {
@@ -198,50 +180,12 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
     let kept = world.node(hosts[3].name()).await?.context("the one that stays is gone")?;
     ensure!(!is_cordoned(&kept), "the one that stays is cordoned");
 
-    watches.iter().for_each(tokio::task::JoinHandle::abort);
-    let observed = observed.lock().unwrap();
-    ensure!(observed.most_cordoned == 1, "{} were cordoned at once", observed.most_cordoned);
-    for host in &hosts[..3] {
-        let name = format!("gentle-{}", host.name());
-        let graces: Vec<_> = observed.graces.iter().filter(|g| g.0 == name).map(|g| g.1).collect();
-        // The last deletion, without a grace period, is the kubelet's, when the pod has ended.
-        ensure!(graces.first() == Some(&Some(GRACE)), "{name}: {graces:?}");
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.most_cordoned == 1, "{} were cordoned at once", seen.most_cordoned);
+    for (host, uid) in hosts.iter().zip(&uids) {
+        ensure!(seen.graces.get(uid) == Some(&Some(GRACE)), "{}: {:?}", host.name(), seen.graces);
     }
     Ok(())
-}
-
-async fn a_budget_blocks(world: &World) -> Result<()> {
-    let host = world.sim.host(HostOptions::named("blocked")).await?;
-    world.join("blocked", &spec(std::slice::from_ref(&host))).await?;
-    pod(world, "cart", "blocked", &[("app", "cart")]).await?;
-    budget(world, "cart-budget", "cart").await?;
-    world.empty("blocked").await?;
-    let names_both = |text: &str| text.contains("default/cart-blocked") && text.contains("cart-budget");
-    world
-        .until_instance("blocked", "says what blocks it", |i| {
-            let drain = status(i).operation.and_then(|o| o.drain);
-            let shown = |type_| conditions::find(&status(i).conditions, type_).is_some_and(|c| names_both(&c.message));
-            drain.is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(|b| names_both(b)))
-                && shown(kind::READY)
-                && shown(kind::RECONCILING)
-        })
-        .await?;
-    world
-        .until("blocked", "the pool says what blocks it", |p| {
-            has(&pool_status(p).conditions, kind::DEGRADED, "True", "DrainBlocked")
-        })
-        .await?;
-    let note = world.until_event("blocked", "DrainBlocked").await?;
-    ensure!(names_both(&note), "{note}");
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-    ensure!(
-        pods.get("cart-blocked").await?.metadata.deletion_timestamp.is_none(),
-        "the PodDisruptionBudget was violated"
-    );
-
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete("cart-budget", &DeleteParams::default()).await?;
-    world.until_gone(&host).await
 }
 
 /// Fails for a file that the host did not have before, and that this section of the guide does not name.
@@ -289,7 +233,7 @@ pub(crate) async fn the_pool_is_deleted(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn orphans_go_on_running(world: &World) -> Result<()> {
+async fn orphans_keep_running(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("orphan")).await?;
     let bare = files_below(host.drive_c());
     world.join("orphans", &spec_with(std::slice::from_ref(&host), json!({"deletionPolicy": "Orphan"}))).await?;
@@ -297,8 +241,7 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     delete_pool(world, "orphans").await?;
     until_pool_gone(world, "orphans").await?;
     ensure!(world.instance("orphan").await?.is_none(), "the instance is still there");
-    let node = world.node("orphan").await?.context("the Node is gone")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "the Node is cordoned");
+    uncordoned_node(world, "orphan").await?;
     ensure!(!before.is_empty() && host.services() == before, "{:?} {before:?}", host.services());
     ensure!(host.stats().connections == 1, "the host was touched");
     world.until_event("orphan", "Orphaned").await?;
@@ -314,7 +257,7 @@ async fn orphans_go_on_running(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
+async fn an_unreachable_host_is_abandoned(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("lost")).await?;
     world.join("lost", &spec(std::slice::from_ref(&host))).await?;
     host.power_off();
@@ -327,15 +270,9 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.until("lost", "the pool reports it", is_named).await?;
 
     world.annotate("lost", key::ABANDON, "true").await?;
-    world
-        .eventually("instance and Node are gone", || async {
-            matches!(world.instance("lost").await, Ok(None)) && matches!(world.node("lost").await, Ok(None))
-        })
-        .await?;
-    for name in ["lost"] {
-        let note = world.until_event(name, "RemovedUnclean").await?;
-        ensure!(note.contains(&host.address().to_string()), "{note}");
-    }
+    until_forgotten(world, "lost").await?;
+    let note = world.until_event("lost", "RemovedUnclean").await?;
+    ensure!(note.contains(&host.address().to_string()), "{note}");
     let unclean = |p: &WindowsNodePool| pool_status(p).unclean_hosts.iter().map(|h| h.name.clone()).collect::<Vec<_>>();
     world.until("lost", "the host is noted as unclean", |p| unclean(p) == ["lost"]).await?;
 
@@ -350,7 +287,35 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.until("lost", "it is forgiven, although another pool has it", |p| unclean(p).is_empty()).await
 }
 
-async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost>> {
+async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()> {
+    let hosts = world.hosts("half", 4).await?;
+    world.join("half", &spec(&hosts)).await?;
+    world.apply("half", &spec(&hosts[..1])).await?;
+    let confirm = format!("{}=3", key::APPROVE_REMOVAL);
+    let is_held = |p: &WindowsNodePool| {
+        let status = pool_status(p);
+        let stalled = conditions::find(&status.conditions, kind::STALLED);
+        status.removals_to_confirm == 3
+            && [kind::STALLED, kind::DEGRADED]
+                .iter()
+                .all(|k| has(&status.conditions, k, "True", Reason::RemovalBlocked))
+            && stalled.is_some_and(|c| {
+                ["3 of 4", "half-1, half-2, half-3", &confirm].iter().all(|part| c.message.contains(part))
+            })
+    };
+    world.until("half", "it asks", is_held).await?;
+    for host in &hosts {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
+    }
+    edit_pool(world, "half", json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}})).await?;
+    for host in &hosts[1..] {
+        world.until_gone(host).await?;
+    }
+    Ok(())
+}
+
+async fn deleted_objects_are_created_again(world: &World) -> Result<Vec<SimHost>> {
     let hosts = world.hosts("again", 2).await?;
     world.join("again", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 2}}))).await?;
     let (instance, node) = (hosts[0].name(), hosts[1].name());
@@ -378,48 +343,4 @@ async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<Vec<SimHost
     ensure!(joined.iter().all(|bytes| *bytes > UNCHANGED), "{joined:?} bytes when they joined");
     ensure!(sent[0] > UNCHANGED && sent[1] < BESIDE, "{sent:?} bytes when they joined again");
     Ok(hosts)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn half_of_a_list_stays_until_a_person_confirms() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("half", 4).await?;
-    world.join("half", &spec(&hosts)).await?;
-    world.apply("half", &spec(&hosts[..1])).await?;
-    let is_held = |p: &WindowsNodePool| {
-        let status = pool_status(p);
-        has(&status.conditions, kind::INVENTORY_SYNCED, "False", Reason::RemovalBlocked)
-            && status.removals_to_confirm == 3
-    };
-    world.until("half", "it asks", is_held).await?;
-    for host in &hosts {
-        let instance = world.instance(host.name()).await?.context("no instance")?;
-        ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
-    }
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let confirm = json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}});
-    pools.patch("half", &PatchParams::default(), &Patch::Merge(confirm)).await?;
-    for host in &hosts[1..] {
-        world.until_gone(host).await?;
-    }
-
-    // A limit in the pool takes precedence over the default, in both directions.
-    for (limit, is_asked) in [(json!("100%"), false), (json!(1), true)] {
-        let removal = json!({"inventory": {"removal": {"maxRemovals": limit}}});
-        let with = |hosts: &[SimHost]| -> Result<WindowsNodePoolSpec> {
-            let mut spec = serde_json::to_value(spec(hosts))?;
-            spec["inventory"]["removal"] = removal["inventory"]["removal"].clone();
-            Ok(serde_json::from_value(spec)?)
-        };
-        world.join("half", &with(&hosts)?).await?;
-        world.apply("half", &with(&hosts[..if is_asked { 2 } else { 1 }])?).await?;
-        if is_asked {
-            world.until("half", "it asks for two of four, too", |p| pool_status(p).removals_to_confirm == 2).await?;
-        } else {
-            for host in &hosts[1..] {
-                world.until_gone(host).await?;
-            }
-        }
-    }
-    Ok(())
 }

@@ -6,38 +6,25 @@ use api::{
     conditions::kind,
     names::{FINALIZER_POOL, GROUP, key},
 };
-use k8s_openapi::{
-    api::policy::v1::PodDisruptionBudget,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
-};
-use serde_json::{Value, json};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, ResourceExt, api::DeleteParams};
+use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
-    fleet::{World, has, is_cordoned, is_cordoned_by_us, is_ready, pool_status, spec, spec_with, status},
-    removal::{budget, delete_pool, pod, until_pool_gone},
+    fleet::{World, has, is_cordoned, is_ready, pool_status, spec, spec_with, status},
+    removal::{budget, delete_budget, delete_pool, edit_pool, pod, until_forgotten, until_pool_gone},
+    rollout::{uncordoned_node, with_downloads},
 };
 
-/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
 fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
-    let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-    spec_with(hosts, json!({"template": template, "deletionPolicy": policy}))
+    with_downloads(hosts, downloads, &json!({"deletionPolicy": policy}))
 }
 
 /// Creates a pod on a node, and a budget that blocks its eviction.
 async fn guard(world: &World, node: &str) -> Result<()> {
     pod(world, "guarded", node, &[("app", node)]).await?;
     budget(world, node, node).await
-}
-
-async fn unguard(world: &World, node: &str) -> Result<()> {
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete(node, &DeleteParams::default()).await?;
-    Ok(())
 }
 
 fn drains(instance: &WindowsInstance) -> bool {
@@ -51,11 +38,9 @@ async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
 }
 
 /// Checks that the host is the same node as before, is not cordoned, and was not restarted.
-async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
-    let (name, node) = (host.name(), world.node(host.name()).await?);
-    let node = node.with_context(|| format!("the Node {name} is gone"))?;
-    ensure!(node.uid().as_ref() == before, "{name} registered again");
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{name} is cordoned");
+pub(crate) async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
+    let name = host.name();
+    ensure!(uncordoned_node(world, name).await?.uid().as_ref() == before, "{name} registered again");
     ensure!(!host.services().is_empty() && host.drive_c().join("k").exists(), "{name} was deconfigured");
     ensure!(host.boots() == 1, "{name} was restarted");
     Ok(())
@@ -67,27 +52,21 @@ fn held(pool: &WindowsNodePool, reason: impl AsRef<str>, parts: &[&str]) -> bool
         && conditions::find(&conditions, kind::READY).is_some_and(|c| parts.iter().all(|p| c.message.contains(p)))
 }
 
-async fn edit(world: &World, pool: &str, patch: Value) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(pool, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn no_host_is_touched_that_nobody_wants_removed() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+async fn hosts_that_no_user_removes_stay_nodes() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        orphan_deconfigures_nobody_in_the_middle_of_a_change(&world),
+        orphaning_during_a_change_deconfigures_no_host(&world),
         a_host_that_comes_back_is_not_removed(&world),
-        an_empty_list_removes_nobody_until_the_number_is_confirmed(&world),
-        cascade_orphan_deconfigures_nobody(&world),
-        a_stripped_finalizer_removes_nobody(&world),
-        one_apply_does_not_remove_what_it_moves(&world),
+        an_empty_list_removes_no_host_until_the_number_is_confirmed(&world),
+        a_removed_finalizer_removes_no_host(&world),
+        one_apply_moves_a_host_without_removing_it(&world),
     )?;
-    Ok(())
+    a_host_that_moves_while_no_operator_runs_is_not_removed(&mut world).await?;
+    hosts_are_not_deconfigured_with_the_crd(&world).await
 }
 
-async fn orphan_deconfigures_nobody_in_the_middle_of_a_change(world: &World) -> Result<()> {
+async fn orphaning_during_a_change_deconfigures_no_host(world: &World) -> Result<()> {
     const POOL: &str = "orphaned";
     let hosts = world.hosts(POOL, 2).await?;
     let first = &hosts[0];
@@ -105,7 +84,7 @@ async fn orphan_deconfigures_nobody_in_the_middle_of_a_change(world: &World) -> 
     delete_pool(world, POOL).await?;
     until_pool_gone(world, POOL).await?;
     for host in &hosts {
-        unguard(world, host.name()).await?;
+        delete_budget(world, host.name()).await?;
         ensure!(world.instance(host.name()).await?.is_none(), "the instance is there yet");
         world.until_event(host.name(), "Orphaned").await?;
     }
@@ -149,27 +128,27 @@ async fn a_host_that_comes_back_is_not_removed(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &World) -> Result<()> {
+async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &World) -> Result<()> {
     const POOL: &str = "emptied";
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
     let before = [uid(world, &hosts[0]).await?, uid(world, &hosts[1]).await?];
-    edit(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
+    edit_pool(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
     world.until(POOL, "it says what stays", |p| held(p, Reason::RemovalBlocked, &parts)).await?;
 
     // A wrong number confirms nothing.
-    edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
+    edit_pool(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
         .await?;
-    edit(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
+    edit_pool(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
     world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::RemovalBlocked, &parts)).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;
     }
-    edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
+    edit_pool(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
     for host in &hosts {
         world.until_gone(host).await?;
     }
@@ -180,20 +159,7 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
     Ok(())
 }
 
-async fn cascade_orphan_deconfigures_nobody(world: &World) -> Result<()> {
-    const POOL: &str = "cascade";
-    let hosts = world.hosts(POOL, 1).await?;
-    world.join(POOL, &spec(&hosts)).await?;
-    let before = uid(world, &hosts[0]).await?;
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
-    pools.delete(POOL, &orphan).await?;
-    until_pool_gone(world, POOL).await?;
-    world.until_event(hosts[0].name(), "Orphaned").await?;
-    is_as_before(world, &hosts[0], before.as_ref()).await
-}
-
-async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
+async fn a_removed_finalizer_removes_no_host(world: &World) -> Result<()> {
     const POOL: &str = "stripped";
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
@@ -206,7 +172,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
     world.until_instance(hosts[0].name(), "is marked", marked).await?;
     let left: Vec<String> =
         world.pool(POOL).await?.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
-    edit(world, POOL, json!({"metadata": {"finalizers": left}})).await?;
+    edit_pool(world, POOL, json!({"metadata": {"finalizers": left}})).await?;
     until_pool_gone(world, POOL).await?;
     for host in &hosts {
         let says = |i: &WindowsInstance| {
@@ -225,12 +191,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
 
     // One host is abandoned. The other one stays the same node when the pool is created again.
     world.annotate(hosts[1].name(), key::ABANDON, "true").await?;
-    world
-        .eventually("it is forgotten", || async {
-            matches!(world.instance(hosts[1].name()).await, Ok(None))
-                && matches!(world.node(hosts[1].name()).await, Ok(None))
-        })
-        .await?;
+    until_forgotten(world, hosts[1].name()).await?;
     ensure!(!hosts[1].services().is_empty(), "it was deconfigured");
     world.join(POOL, &spec(&hosts[..1])).await?;
     let instance = world.until_joined(hosts[0].name()).await?;
@@ -239,7 +200,7 @@ async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
 }
 
 /// Moves a host to another pool. The old pool is applied first, so that for a moment no pool lists the host.
-async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
+async fn one_apply_moves_a_host_without_removing_it(world: &World) -> Result<()> {
     let hosts = world.hosts("moved", 2).await?;
     let goes = &hosts[0];
     world.join("moved-from", &spec(&hosts)).await?;
@@ -255,9 +216,10 @@ async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
     world.apply("moved-to", &spec(&other)).await?;
     world
         .until("moved-to", "it says what it waits for", |p| {
-            let message =
-                conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).map(|c| c.message.clone());
-            message.is_some_and(|m| m.contains("moved-from") && m.contains("mode Plan"))
+            let synced = conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).cloned();
+            synced.is_some_and(|c| {
+                c.reason == Reason::HandOverWaits && c.message.contains("moved-from") && c.message.contains("mode Plan")
+            })
         })
         .await?;
     ensure!(world.instance(goes.name()).await?.is_some_and(|i| !i.is_leaving()), "it leaves");
@@ -273,35 +235,31 @@ async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
     world.until(pool, "is Ready", is_ready).await
 }
 
-/// The CRD is deleted, and all its objects with it: no user has requested the removal of hosts.
-#[tokio::test(flavor = "multi_thread")]
-async fn hosts_are_not_deconfigured_with_the_crd() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+/// Pools change while the operator is being replaced.
+async fn a_host_that_moves_while_no_operator_runs_is_not_removed(world: &mut World) -> Result<()> {
+    let hosts = world.hosts("away", 2).await?;
+    world.join("from", &spec(&hosts)).await?;
+    let before = uid(world, &hosts[0]).await?;
+    world.stop().await?;
+    world.apply("from", &spec(&hosts[1..])).await?;
+    world.apply("to", &spec(&hosts[..1])).await?;
+    world.new_operator().await?;
+    until_in(world, &hosts[0], "to").await?;
+    is_as_before(world, &hosts[0], before.as_ref()).await
+}
+
+/// Deletes the CRD, and all its objects with it: no user has requested the removal of hosts.
+async fn hosts_are_not_deconfigured_with_the_crd(world: &World) -> Result<()> {
     let hosts = world.hosts("kind", 2).await?;
     world.join("kind", &spec(&hosts)).await?;
-    let before = [uid(&world, &hosts[0]).await?, uid(&world, &hosts[1]).await?];
+    let before = [uid(world, &hosts[0]).await?, uid(world, &hosts[1]).await?];
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     let name = format!("windowsnodepools.{GROUP}");
     crds.delete(&name, &DeleteParams::default()).await?;
     world.eventually("the CRD is gone", || async { matches!(crds.get_opt(&name).await, Ok(None)) }).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_none(), "the instance of {} is there yet", host.name());
-        is_as_before(&world, host, before.as_ref()).await?;
+        is_as_before(world, host, before.as_ref()).await?;
     }
     Ok(())
-}
-
-/// Pools change while the operator is being replaced.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_moves_while_no_operator_runs_is_not_removed() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("away", 2).await?;
-    world.join("from", &spec(&hosts)).await?;
-    let before = uid(&world, &hosts[0]).await?;
-    world.stop().await?;
-    world.apply("from", &spec(&hosts[1..])).await?;
-    world.apply("to", &spec(&hosts[..1])).await?;
-    world.new_operator().await?;
-    until_in(&world, &hosts[0], "to").await?;
-    is_as_before(&world, &hosts[0], before.as_ref()).await
 }

@@ -47,16 +47,18 @@ const GRACE: i64 = 3;
 /// Pods of each workload on the fleet: more in all than there are nodes.
 const REPLICAS: i32 = 8;
 
-/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
-fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
-    spec_with(
-        hosts,
-        json!({
-            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
-            "provisioning": {"maxConcurrent": 50},
-            "rollout": rollout,
-        }),
-    )
+/// Returns a pool of these hosts with a number of concurrent downloads, a change of which drains the nodes, and with further fields.
+pub(crate) fn with_downloads(hosts: &[SimHost], downloads: i32, more: &Value) -> WindowsNodePoolSpec {
+    let mut fields = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}}});
+    crate::crd::merge(&mut fields, more);
+    spec_with(hosts, fields)
+}
+
+/// Checks that a node is there and is not cordoned, and returns it.
+pub(crate) async fn uncordoned_node(world: &World, name: &str) -> Result<Node> {
+    let node = world.node(name).await?.with_context(|| format!("the Node {name} is gone"))?;
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{name} is cordoned");
+    Ok(node)
 }
 
 /// Creates a Deployment, and a budget that allows one of its `replicas` pods to be unavailable.
@@ -191,6 +193,12 @@ impl Observed {
         self.most_cordoned = self.most_cordoned.max(self.cordoned.len());
         self.most_disrupted = self.most_disrupted.max(self.disrupted.len());
     }
+
+    /// Records the deletion of a node.
+    fn deleted(&mut self, name: &str) {
+        self.cordoned.remove(name);
+        self.disrupted.remove(name);
+    }
 }
 
 /// Watcher of nodes, pods and budgets, until it is dropped.
@@ -233,7 +241,11 @@ impl Watcher {
                         listed.push(node);
                         continue;
                     }
-                    Ok(watcher::Event::Init | watcher::Event::Delete(_)) => continue,
+                    Ok(watcher::Event::Delete(node)) => {
+                        into.lock().unwrap().deleted(&node.name_any());
+                        continue;
+                    }
+                    Ok(watcher::Event::Init) => continue,
                     Err(_) => {
                         listed.clear();
                         // A short retry, so that nothing is missed once the API server is back.
@@ -362,9 +374,10 @@ impl Fleet {
         Ok(Self { wine: Some(wine), simulated, world, _files: files })
     }
 
-    /// Returns the pool of the fleet with a number of concurrent downloads: a change of the number drains the nodes.
+    /// Returns the pool of the fleet with a number of concurrent downloads, a change of which drains the nodes.
     fn pool(&self, downloads: i32) -> WindowsNodePoolSpec {
-        let mut spec = pool(&self.simulated, downloads, &json!({"maxUnavailable": "10%"}));
+        let more = json!({"provisioning": {"maxConcurrent": 50}, "rollout": {"maxUnavailable": "10%"}});
+        let mut spec = with_downloads(&self.simulated, downloads, &more);
         let wine = self.wine.as_ref().map(|w| Host {
             name: w.name().into(),
             address: w.address().to_string(),

@@ -12,7 +12,7 @@ use api::{
     services_version::short,
 };
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
@@ -28,24 +28,18 @@ use tokio::task::JoinHandle;
 
 use crate::{
     crash::{Uids, ended, epoch, kill_at, kill_when, lease, slow},
-    fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
+    fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, status},
     removal::{budget, pod},
+    rollout::{uncordoned_node, with_downloads},
 };
 
 const POOL: &str = "factory";
 /// Label of pods whose eviction a budget blocks.
 const GUARDED: &str = "guarded";
 
-/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes.
 fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec {
-    spec_with(
-        hosts,
-        json!({
-            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
-            "provisioning": {"maxConcurrent": 50},
-            "rollout": {"maxUnavailable": "100%", "minReadySeconds": 2, "paused": paused},
-        }),
-    )
+    let rollout = json!({"maxUnavailable": "100%", "minReadySeconds": 2, "paused": paused});
+    with_downloads(hosts, downloads, &json!({"provisioning": {"maxConcurrent": 50}, "rollout": rollout}))
 }
 
 /// Writes the status of an instance with the operator's account, without the operator's knowledge.
@@ -77,11 +71,6 @@ async fn free(world: &World, name: &str) -> Result<()> {
     pods(world).delete(&format!("{GUARDED}-{name}"), &DeleteParams::default().grace_period(0)).await?;
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
     world.edit_node(name, json!({"metadata": {"annotations": {"example.com/look": now}}})).await
-}
-
-async fn delete_node(world: &World, name: &str) -> Result<()> {
-    Api::<Node>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
-    Ok(())
 }
 
 fn drain_start(status: &WindowsInstanceStatus) -> Option<Time> {
@@ -188,12 +177,6 @@ async fn killed(rollout: &Rollout, name: &str, step: &str) -> Result<(String, St
     operation_of(&at)
 }
 
-/// Kills the operator as [`killed`] does, for a node whose drain waits for its last pod.
-async fn killed_past_drain(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
-    let at = kill_at(&rollout.world, name, step, free(&rollout.world, name)).await?;
-    operation_of(&at)
-}
-
 /// Returns the names of the instance and of its operation.
 fn operation_of(instance: &WindowsInstance) -> Result<(String, String)> {
     let id = status(instance).operation.map(|o| o.id).or_else(|| instance.open_grant().map(|g| g.id.clone()));
@@ -202,11 +185,11 @@ fn operation_of(instance: &WindowsInstance) -> Result<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_survives_a_killed_operator() -> Result<()> {
-    let guarded = ["draining", "applied", "restarted", "unregistered"];
+    let guarded = ["draining", "restarted"];
     let mut r = Rollout::new(&["granted", "sent", "persons"], &guarded).await?;
     let mut killed_at = Vec::new();
     r.world.edit_node("persons", json!({"spec": {"unschedulable": true}})).await?;
-    for name in guarded.iter().filter(|n| **n != "draining").chain(&["persons"]) {
+    for name in ["restarted", "persons"] {
         release(&r.world, name).await?;
     }
 
@@ -238,18 +221,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
 
     // Killed at the restart for the change: the host restarts once.
     r.host("restarted")?.fault(Fault::NeedsReboot);
-    killed_at.push(killed_past_drain(&r, "restarted", "Reboot").await?);
-    r.world.new_operator().await?;
-
-    // The host has everything, but the status does not record it.
-    let at = killed_past_drain(&r, "applied", "Start").await?;
-    edit_status(&r.world, "applied", json!({"operation": {"step": "Configure", "applied": false}})).await?;
-    r.world.edit_node("applied", json!({"metadata": {"annotations": {key::DESIRED_VERSION: r.from}}})).await?;
-    killed_at.push(at);
-    r.world.new_operator().await?;
-
-    // A client deletes the Node during the drain: the host registers again and the change ends.
-    let at = kill_at(&r.world, "unregistered", "Start", delete_node(&r.world, "unregistered")).await?;
+    let at = kill_at(&r.world, "restarted", "Reboot", free(&r.world, "restarted")).await?;
     killed_at.push(operation_of(&at)?);
     r.world.new_operator().await?;
 
@@ -265,8 +237,7 @@ async fn a_change_survives_a_killed_operator() -> Result<()> {
         let name = host.name();
         let node = r.world.node(name).await?.context("no Node")?;
         ensure!(is_cordoned(&node) == (name == "persons"), "{name} is not cordoned as before");
-        let nodes = if name == "unregistered" { 2 } else { 1 };
-        ensure!(r.nodes.of(name).len() == nodes, "Nodes of {name}: {:?}", r.nodes.of(name));
+        ensure!(r.nodes.of(name).len() == 1, "Nodes of {name}: {:?}", r.nodes.of(name));
         let boots = if ["restarted", "sent"].contains(&name) { 2 } else { 1 };
         ensure!(host.boots() == boots, "{name}: {} boots", host.boots());
     }
@@ -316,20 +287,16 @@ async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<Str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_and_sleepers_interfere() -> Result<()> {
-    let mut r = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned", "kept"]).await?;
-    for name in ["adopted", "restored", "uncordoned", "kept"] {
+    let mut r = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned"]).await?;
+    for name in ["adopted", "restored", "uncordoned"] {
         release(&r.world, name).await?;
     }
-    tokio::try_join!(
-        a_lifted_cordon_is_taken_again(&r),
-        a_kept_cordon_stays(&r),
-        status_is_corrected_from_the_host(&r)
-    )?;
-    a_sleeper_does_no_harm(&mut r).await
+    tokio::try_join!(a_node_that_a_client_uncordons_is_cordoned_again(&r), status_is_corrected_from_the_host(&r))?;
+    a_suspended_leader_changes_nothing_when_it_resumes(&mut r).await
 }
 
 /// A client uncordons a node during its drain, and a pod is scheduled.
-async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
+async fn a_node_that_a_client_uncordons_is_cordoned_again(r: &Rollout) -> Result<()> {
     let (world, name) = (&r.world, "uncordoned");
     let at = world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
     let (_, operation) = operation_of(&at)?;
@@ -353,17 +320,6 @@ async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
     free(world, name).await?;
     r.until_changed(name, Some(&operation)).await?;
     ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "it stayed cordoned");
-    Ok(())
-}
-
-/// A user wants a node to stay cordoned after the change.
-async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
-    let (world, name) = (&r.world, "kept");
-    world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
-    world.edit_node(name, json!({"metadata": {"annotations": {key::KEEP_CORDONED: "true"}}})).await?;
-    free(world, name).await?;
-    r.until_changed(name, None).await?;
-    ensure!(is_cordoned(&world.node(name).await?.context("no Node")?), "the cordon is gone");
     Ok(())
 }
 
@@ -409,7 +365,7 @@ async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
 }
 
 /// Suspends the leader while it works on a host. Another operator takes over and finishes the work, and the first one exits when it resumes.
-async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
+async fn a_suspended_leader_changes_nothing_when_it_resumes(r: &mut Rollout) -> Result<()> {
     let next = Operator::start(&r.world.control_plane, &r.world.options)?;
     release(&r.world, "slept").await?;
     let works = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == Step::Configure);
@@ -434,7 +390,6 @@ async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
     let now = status(&r.world.instance("slept").await?.context("no instance")?);
     ensure!(now.last_operation == changed.last_operation && now.current_version == changed.current_version, "{now:?}");
     ensure!(host.boots() == 1 && r.nodes.of("slept").len() == 1, "{} boots", host.boots());
-    let node = r.world.node("slept").await?.context("no Node")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "a cordon stayed");
+    uncordoned_node(&r.world, "slept").await?;
     Ok(())
 }

@@ -7,8 +7,8 @@ use api::{
     WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key,
     services_version::short,
 };
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
-use kube::{Api, ResourceExt, api::DeleteParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use testbed::{
     payload::{Content, Entry},
@@ -17,8 +17,8 @@ use testbed::{
 
 use crate::{
     fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{budget, pod},
-    rollout::{Watcher, until_updated},
+    removal::{budget, delete_budget, is_not_evicted, pod},
+    rollout::{Watcher, uncordoned_node, until_updated, with_downloads},
 };
 
 /// Pool whose rollout changes one node, and the others after a pause.
@@ -30,7 +30,7 @@ struct Trial {
 
 impl Trial {
     async fn new(world: &World, name: &'static str, action: &'static str) -> Result<Self> {
-        let trial = Self { name, action, hosts: world.hosts(name, 6).await? };
+        let trial = Self { name, action, hosts: world.hosts(name, 4).await? };
         world.join(name, &trial.spec(3600)).await?;
         Ok(trial)
     }
@@ -115,8 +115,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
         ensure!(conditions::find(conditions, kind::STALLED).is_none(), "{conditions:?}");
         for host in &trial.hosts {
             ensure!(kubelet_of(host)? == b"kubelet 2", "{} was not updated", host.name());
-            let node = world.node(host.name()).await?.context("no Node")?;
-            ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
+            uncordoned_node(&world, host.name()).await?;
         }
     }
     Ok(())
@@ -149,8 +148,7 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
     world.until_event(&canary, "RollingBack").await?;
     world.until_event(&canary, "RolledBack").await?;
     ensure!(kubelet_of(trial.host(&canary)?)? == b"kubelet", "{canary} has not got its kubelet back");
-    let node = world.node(&canary).await?.context("no Node")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{canary} stayed cordoned");
+    let node = uncordoned_node(world, &canary).await?;
     let version = node.annotations().get(key::VERSION);
     ensure!(version.map(String::as_str) == Some(good), "{canary} says that it follows {version:?}");
     is_stalled(world, trial).await?;
@@ -199,8 +197,7 @@ impl Blocked {
     }
 
     fn spec(&self, downloads: i32) -> WindowsNodePoolSpec {
-        let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-        spec_with(std::slice::from_ref(&self.host), json!({"template": template, "drain": self.drain}))
+        with_downloads(std::slice::from_ref(&self.host), downloads, &json!({"drain": self.drain}))
     }
 
     fn pod(&self) -> String {
@@ -215,73 +212,30 @@ impl Blocked {
         text.contains(&format!("default/{}", self.pod())) && text.contains(&self.budget())
     }
 
-    async fn pod_is_left_alone(&self, world: &World) -> Result<()> {
-        let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
-        let pod = pods.get(&self.pod()).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "{}: the PodDisruptionBudget was violated", self.name);
-        Ok(())
-    }
-
     /// Deletes the budget, as a user may, and waits until the change is complete.
     async fn goes_through_without_the_budget(&self, world: &World) -> Result<()> {
-        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-        budgets.delete(&self.budget(), &DeleteParams::default()).await?;
+        delete_budget(world, &self.budget()).await?;
         self.is_through(world).await
     }
 
     async fn is_through(&self, world: &World) -> Result<()> {
         until_updated(world, self.name).await?;
-        let node = world.node(self.name).await?.context("no Node")?;
-        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", self.name);
+        uncordoned_node(world, self.name).await?;
         Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_budget_never_yields() -> Result<()> {
+async fn drains_respect_disruption_budgets() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
-        it_is_forced(&world),
-        it_is_waited_for(&world),
-        it_is_given_up_and_tried_again(&world),
-        containers_are_waited_for(&world),
-        a_drain_is_given_up_when_its_node_is_held(&world),
+        a_drain_with_force_deletes_pods_within_their_grace_period(&world),
+        a_drain_waits_for_its_budget(&world),
+        a_drain_is_aborted_and_retried(&world),
+        a_drain_is_given_up_on_hold_and_in_a_pause(&world),
         a_drain_is_given_up_when_the_change_is_taken_back(&world),
-        a_drain_is_given_up_when_the_pool_is_paused(&world),
     )?;
-    Ok(())
-}
-
-/// Checks that the operator does nothing on a host until kubelet reports that the containers of its pod have ended, which may take longer than
-/// the grace period.
-async fn containers_are_waited_for(world: &World) -> Result<()> {
-    let host = world.sim.host(HostOptions::named("linger")).await?;
-    let pool = |downloads: i32| {
-        let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-        spec_with(std::slice::from_ref(&host), json!({"template": template}))
-    };
-    world.join("linger", &pool(3)).await?;
-    pod(world, "cart", "linger", &[]).await?;
-    host.fault(Fault::PodsLinger);
-    world.apply("linger", &pool(6)).await?;
-    world.until_instance("linger", "is drained", |i| status(i).operation.is_some_and(|o| o.drain.is_some())).await?;
-    let before = host.stats();
-    let lingers = |b: &String| b.contains("default/cart-linger") && b.contains("still terminating");
-    let instance = world
-        .until_instance("linger", "says that the pod is past its grace period", |i| {
-            status(i)
-                .operation
-                .and_then(|o| o.drain)
-                .is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(lingers))
-        })
-        .await?;
-    let operation = status(&instance).operation.context("no operation")?;
-    ensure!(operation.step == api::Step::Drain && !operation.applied, "{operation:?}");
-    ensure!(host.stats() == before, "something was done on the host: {:?}, {before:?}", host.stats());
-    host.mend();
-    until_updated(world, "linger").await?;
-    ensure!(host.stats() != before, "nothing was done on the host");
     Ok(())
 }
 
@@ -292,9 +246,8 @@ async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
         status.operation.is_none() && has(&status.conditions, kind::READY, "True", "Succeeded")
     };
     world.until_instance(blocked.name, "the drain is given up", given_up).await?;
-    let node = world.node(blocked.name).await?.context("no Node")?;
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", blocked.name);
-    blocked.pod_is_left_alone(world).await
+    uncordoned_node(world, blocked.name).await?;
+    is_not_evicted(world, &blocked.pod()).await
 }
 
 async fn is_blocked(world: &World, blocked: &Blocked) -> Result<String> {
@@ -305,16 +258,6 @@ async fn is_blocked(world: &World, blocked: &Blocked) -> Result<String> {
         })
         .await?;
     status(&instance).current_version.context("no version")
-}
-
-async fn a_drain_is_given_up_when_its_node_is_held(world: &World) -> Result<()> {
-    let blocked = Blocked::new(world, "hold", json!({})).await?;
-    is_blocked(world, &blocked).await?;
-    world.edit_node("hold", json!({"metadata": {"annotations": {key::HOLD: "true"}}})).await?;
-    is_uncordoned(world, &blocked).await?;
-    world.edit_node("hold", json!({"metadata": {"annotations": {key::HOLD: null}}})).await?;
-    is_blocked(world, &blocked).await?;
-    blocked.goes_through_without_the_budget(world).await
 }
 
 async fn a_drain_is_given_up_when_the_change_is_taken_back(world: &World) -> Result<()> {
@@ -330,19 +273,25 @@ async fn a_drain_is_given_up_when_the_change_is_taken_back(world: &World) -> Res
     Ok(())
 }
 
-async fn a_drain_is_given_up_when_the_pool_is_paused(world: &World) -> Result<()> {
-    let blocked = Blocked::new(world, "pause", json!({})).await?;
+/// Puts the node on hold, and pauses the pool.
+async fn a_drain_is_given_up_on_hold_and_in_a_pause(world: &World) -> Result<()> {
+    let blocked = Blocked::new(world, "hold", json!({})).await?;
     is_blocked(world, &blocked).await?;
+    world.edit_node("hold", json!({"metadata": {"annotations": {key::HOLD: "true"}}})).await?;
+    is_uncordoned(world, &blocked).await?;
+    world.edit_node("hold", json!({"metadata": {"annotations": {key::HOLD: null}}})).await?;
+    is_blocked(world, &blocked).await?;
+
     let mut paused = blocked.spec(6);
     paused.rollout = Some(serde_json::from_value(json!({"paused": true}))?);
-    world.apply("pause", &paused).await?;
+    world.apply("hold", &paused).await?;
     is_uncordoned(world, &blocked).await?;
-    world.apply("pause", &blocked.spec(6)).await?;
+    world.apply("hold", &blocked.spec(6)).await?;
     is_blocked(world, &blocked).await?;
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn it_is_waited_for(world: &World) -> Result<()> {
+async fn a_drain_waits_for_its_budget(world: &World) -> Result<()> {
     let blocked = Blocked::new(world, "wait", json!({"timeoutSeconds": 2, "onTimeout": "Wait"})).await?;
     let instance = world
         .until_instance("wait", "says what blocks it", |i| {
@@ -366,13 +315,13 @@ async fn it_is_waited_for(world: &World) -> Result<()> {
     // After the timeout, the operator reports it, and goes on waiting.
     let overdue = |note: &str| blocked.names_both(note) && note.contains("drain.timeoutSeconds");
     world.until_note("wait", "DrainBlocked", overdue).await?;
-    blocked.pod_is_left_alone(world).await?;
+    is_not_evicted(world, &blocked.pod()).await?;
     let node = world.node("wait").await?.context("no Node")?;
     ensure!(is_cordoned(&node) && is_cordoned_by_us(&node), "it does not go on");
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
+async fn a_drain_is_aborted_and_retried(world: &World) -> Result<()> {
     let blocked = Blocked::new(world, "abort", json!({"timeoutSeconds": 2, "onTimeout": "Abort"})).await?;
     let failed = |n: i32| {
         move |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.last_reason == "DrainBlocked" && f.count >= n)
@@ -389,11 +338,11 @@ async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
             })
             .await?;
     }
-    blocked.pod_is_left_alone(world).await?;
+    is_not_evicted(world, &blocked.pod()).await?;
     blocked.goes_through_without_the_budget(world).await
 }
 
-async fn it_is_forced(world: &World) -> Result<()> {
+async fn a_drain_with_force_deletes_pods_within_their_grace_period(world: &World) -> Result<()> {
     let watcher = Watcher::of(&world.client, "force");
     let blocked = Blocked::new(world, "force", json!({"timeoutSeconds": 60, "onTimeout": "Force"})).await?;
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
@@ -453,8 +402,7 @@ async fn a_rollout_survives_outages() -> Result<()> {
         let stats = host.stats();
         // Data that a host received before its connection broke are not sent again.
         ensure!(stats.bytes_received < 2 * PLUGIN, "{}: {stats:?}", host.name());
-        let node = world.node(host.name()).await?.context("no Node")?;
-        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
+        uncordoned_node(&world, host.name()).await?;
     }
     let seen = watcher.seen.lock().unwrap();
     // After the outage, the cluster may report all nodes as not Ready; only the cordons are the operator's.

@@ -2,15 +2,15 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Disruption, names::key};
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
-use kube::{Api, ResourceExt, api::DeleteParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::sim::{Fault, HostOptions, SimOptions};
 
 use crate::{
     fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{budget, pod},
-    rollout::{Watcher, until_updated},
+    removal::{budget, delete_budget, pod},
+    rollout::{Watcher, uncordoned_node, until_updated},
 };
 
 const POOL: &str = "factory";
@@ -20,7 +20,7 @@ const HOSTS: [&str; 4] = ["finds", "asked", "knows", "late"];
 const CART: &str = "cart";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
+async fn a_host_that_must_be_restarted_is_drained_first() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let mut hosts = Vec::new();
     for name in HOSTS {
@@ -74,7 +74,7 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
         ensure!(host.boots() == 1, "{} was restarted under its pod", host.name());
     }
     hosts[3].mend();
-    Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(CART, &DeleteParams::default()).await?;
+    delete_budget(&world, CART).await?;
     until_updated(&world, POOL).await?;
 
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
@@ -88,9 +88,8 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
             })
             .await?;
         ensure!(host.boots() == 2, "{name} has booted {} times", host.boots());
-        let node = world.node(name).await?.context("no Node")?;
+        let node = uncordoned_node(&world, name).await?;
         ensure!(!node.annotations().contains_key(key::REBOOT_REQUIRED), "{name} still asks for a restart");
-        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{name} stayed cordoned");
         ensure!(pods.get_opt(&format!("{CART}-{name}")).await?.is_none(), "the pod of {name} is still there");
     }
     let seen = watcher.seen.lock().unwrap();

@@ -9,33 +9,28 @@ use api::{
     conditions::kind,
     names::{UNKNOWN_VERSION, key},
 };
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    policy::v1::PodDisruptionBudget,
-};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::{Value, json};
 use testbed::sim::{Fault, SimHost, SimOptions};
 
 use crate::{
-    fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{budget, pod},
-    rollout::{Watcher, until_updated},
+    fleet::{World, has, pool_status, spec_with, status},
+    removal::{budget, delete_budget, is_not_evicted, pod},
+    rollout::{Watcher, uncordoned_node, until_updated, with_downloads},
     takeover::{Legacy, SAME},
 };
 
-/// Returns a pool of these hosts with a number of concurrent downloads: a change of the number drains the nodes, and sends no file.
 fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
-    let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
-    spec_with(hosts, json!({"template": template, "rollout": rollout}))
+    with_downloads(hosts, downloads, &json!({"rollout": rollout}))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_disturbed_before_it_can_work() -> Result<()> {
+async fn nodes_are_not_disturbed_by_changes_that_cannot_succeed() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
-        an_unfit_host_is_neither_drained_nor_is_the_version_blamed(&world),
+        an_unfit_host_is_not_drained_and_fails_no_version(&world),
         a_host_that_joins_does_not_get_a_version_that_waits_for_approval(&world),
         a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile(&world),
         a_ready_node_of_unknown_version_is_not_rebuilt_in_place(&world),
@@ -43,7 +38,7 @@ async fn nothing_is_disturbed_before_it_can_work() -> Result<()> {
     Ok(())
 }
 
-async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &World) -> Result<()> {
+async fn an_unfit_host_is_not_drained_and_fails_no_version(world: &World) -> Result<()> {
     const POOL: &str = "unfit";
     let hosts = world.hosts(POOL, 3).await?;
     let rollout = json!({"maxUnavailable": 1, "order": "Name"});
@@ -88,10 +83,8 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
         let drained: Vec<_> = seen.ever_cordoned.iter().collect();
         ensure!(drained == [hosts[2].name()], "{drained:?} were cordoned");
     }
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &hosts[..2] {
-        let pod = pods.get(&format!("stays-{}", host.name())).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "the pod of {} was moved", host.name());
+        is_not_evicted(world, &format!("stays-{}", host.name())).await?;
         host.mend();
     }
     until_updated(world, POOL).await?;
@@ -193,11 +186,8 @@ async fn a_ready_node_of_unknown_version_is_not_rebuilt_in_place(world: &World) 
     let instance = world.until_instance(name, "is drained before it is changed", drains).await?;
     ensure!(!status(&instance).operation.is_some_and(|o| o.changed), "the host was changed under its pod");
     ensure!(host.windows().state().starts == before, "services were started: {:?}", host.windows().state().starts);
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete("foundling-budget", &DeleteParams::default()).await?;
+    delete_budget(world, "foundling-budget").await?;
     until_updated(world, POOL).await?;
-    let node = world.node(name).await?.context("the Node is gone")?;
-    ensure!(node.uid() == uid, "it has registered again");
-    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "it stayed cordoned");
+    ensure!(uncordoned_node(world, name).await?.uid() == uid, "it has registered again");
     Ok(())
 }

@@ -64,7 +64,7 @@ async fn install(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_command_of_a_diagnosis_is_one_that_the_cluster_understands() -> Result<()> {
+async fn the_cluster_accepts_each_command_of_the_runbooks() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let host = world.sim.host(HostOptions::named(HOST)).await?;
     world.join(POOL, &spec(&[host])).await?;

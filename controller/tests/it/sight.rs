@@ -13,6 +13,7 @@ use testbed::{Operator, sim::SimOptions};
 use crate::{
     access::create,
     fleet::{OUTLIVES_API_SERVER, World, has, is_ready, pool_status, spec_with},
+    rollout::with_downloads,
     upgrade::older_crds,
 };
 
@@ -28,13 +29,11 @@ async fn probe(operator: &Operator, words: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_is_dead_blames_no_version_and_is_said() -> Result<()> {
+async fn a_watch_that_is_refused_is_reported_and_blames_no_version() -> Result<()> {
     let world =
         World::new(SimOptions::default(), &[&["--register-timeout", "20s"], &OUTLIVES_API_SERVER[..]].concat()).await?;
     let hosts = world.hosts("blind", 2).await?;
-    let labelled =
-        |pods: i32| spec_with(&hosts, json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": pods}}}}));
-    world.join("blind", &labelled(3)).await?;
+    world.join("blind", &with_downloads(&hosts, 3, &json!({}))).await?;
     let roles: Api<ClusterRole> = Api::all(world.client.clone());
     let role = roles.get(ROLE).await?;
     let mut less = role.clone();
@@ -48,7 +47,7 @@ async fn a_watch_that_is_dead_blames_no_version_and_is_said() -> Result<()> {
     // Open watches continue. After a restart of the API server, they are refused.
     world.control_plane.restart_apiserver().await?;
     world.until("blind", "it says what is not seen", |p| refused(p, "ApiError", "the watch of nodes")).await?;
-    world.apply("blind", &labelled(4)).await?;
+    world.apply("blind", &with_downloads(&hosts, 4, &json!({}))).await?;
     world.eventually("the probe says so", || probe(&world.operator, "the watch of nodes")).await?;
 
     let mut back = roles.get(ROLE).await?;
@@ -62,8 +61,13 @@ async fn a_watch_that_is_dead_blames_no_version_and_is_said() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn crds_of_an_earlier_release_are_said_until_they_are_applied() -> Result<()> {
+async fn old_crds_and_another_installation_are_reported() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
+    crds_of_an_earlier_release_are_reported_until_they_are_replaced(&mut world).await?;
+    a_second_installation_waits_and_a_deleted_lease_ends_the_lead_at_once(&mut world).await
+}
+
+async fn crds_of_an_earlier_release_are_reported_until_they_are_replaced(world: &mut World) -> Result<()> {
     let hosts = world.hosts("old", 1).await?;
     world.join("old", &spec_with(&hosts, json!({}))).await?;
     for crd in older_crds()? {
@@ -84,9 +88,7 @@ async fn crds_of_an_earlier_release_are_said_until_they_are_applied() -> Result<
         .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_installation_waits_and_a_deleted_lease_ends_the_lead_at_once() -> Result<()> {
-    let mut world = World::new(SimOptions::default(), &[]).await?;
+async fn a_second_installation_waits_and_a_deleted_lease_ends_the_lead_at_once(world: &mut World) -> Result<()> {
     create::<Namespace>(&world.client, json!({"metadata": {"name": "second"}})).await?;
     create::<ClusterRoleBinding>(
         &world.client,

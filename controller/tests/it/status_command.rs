@@ -6,8 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Host, WindowsNodePool, WindowsNodePoolSpec, conditions::kind};
-use kube::{Api, api::DeleteParams};
+use api::{Host, WindowsNodePoolSpec, conditions::kind};
 use serde_json::Value;
 use testbed::sim::SimOptions;
 
@@ -27,8 +26,19 @@ pub(crate) fn status(world: &World, args: &[&str]) -> Result<(Option<i32>, Strin
     Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
 
+/// Starts `status --watch`, and returns the program and the lines that it prints.
+fn watched(world: &World) -> Result<(Child, impl Iterator<Item = String>)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
+        .args(["status", "--watch"])
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let out = child.stdout.take().context("it has no output")?;
+    Ok((child, BufReader::new(out).lines().map_while(Result::ok)))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
+async fn output_and_exit_status_name_what_is_wrong() -> Result<()> {
     // A failed host fails once, so that what is printed does not depend on the time.
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     ensure!(status(&world, &[])? == (Some(0), "There is no WindowsNodePool.\n".into(), String::new()));
@@ -36,9 +46,21 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(code == Some(1) && out.is_empty(), "{code:?} {out}");
     ensure!(error.contains("there is no WindowsNodePool factory"), "{error}");
 
-    // A healthy pool.
+    // A healthy pool, which a watch has seen to come.
+    let (mut child, mut lines) = watched(&world)?;
+    ensure!(lines.any(|line| line == "There is no WindowsNodePool."), "it says nothing of a cluster without pools");
     world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
     world.until("factory", "it is Ready", is_ready).await?;
+    // Pools and hosts are watched separately: a page may show one of them as it was a moment before.
+    let mut line_before = String::new();
+    let is_page = |line: String| {
+        let is_below = line_before == "factory  1 of 1 nodes Ready" && line == "└─ win-0  Ready";
+        line_before = line;
+        is_below
+    };
+    ensure!(lines.any(is_page), "pool and host are never shown as Ready");
+    // Without its reader, the command ends at the next change.
+    drop(lines);
     let well = "factory  1 of 1 nodes Ready\n└─ win-0  Ready\n";
     ensure!(status(&world, &[])? == (Some(0), well.into(), String::new()), "{:?}", status(&world, &[])?);
 
@@ -48,6 +70,8 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     yard.inventory.hosts = Some(vec![closed]);
     world.apply("yard", &yard).await?;
     world.until_failed("gate-1", "Unreachable").await?;
+    let ended = tokio::task::spawn_blocking(move || child.wait()).await??;
+    ensure!(ended.success(), "{ended}");
     world
         .until("yard", "it reports the failed host", |p| {
             has(&pool_status(p).conditions, kind::READY, "False", "NodesFailed")
@@ -75,38 +99,5 @@ async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
     ensure!(status(&world, &["-o", "name"])?.1 == names, "{:?}", status(&world, &["-o", "name"])?);
     let (_, out, _) = status(&world, &["-o", "wide", "factory"])?;
     ensure!(out.contains("win-0  127.") && out.contains("Ready      0.1.0-"), "{out}");
-    Ok(())
-}
-
-/// Starts `status --watch`, and returns the program and the lines that it prints.
-fn watched(world: &World) -> Result<(Child, impl Iterator<Item = String>)> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
-        .args(["status", "--watch"])
-        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let out = child.stdout.take().context("it has no output")?;
-    Ok((child, BufReader::new(out).lines().map_while(Result::ok)))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watch_prints_what_changes() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let (mut child, mut lines) = watched(&world)?;
-    ensure!(lines.any(|line| line == "There is no WindowsNodePool."), "it says nothing of a cluster without pools");
-    world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
-    // Pools and hosts are watched separately: a page may show one of them as it was a moment before.
-    let mut line_before = String::new();
-    let is_page = |line: String| {
-        let is_below = line_before == "factory  1 of 1 nodes Ready" && line == "└─ win-0  Ready";
-        line_before = line;
-        is_below
-    };
-    ensure!(lines.any(is_page), "pool and host are never shown as Ready");
-    // Without its reader, the command ends at the next change.
-    drop(lines);
-    Api::<WindowsNodePool>::all(world.client.clone()).delete("factory", &DeleteParams::default()).await?;
-    let ended = tokio::task::spawn_blocking(move || child.wait()).await??;
-    ensure!(ended.success(), "{ended}");
     Ok(())
 }

@@ -17,20 +17,22 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, PostParams},
 };
 use russh::keys::PublicKeyBase64 as _;
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
+    config_map,
     csr::{
         Post, conditions as csr_conditions,
         forge::{Forged, Name},
     },
     fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
-    removal::{delete_pool, pod, until_pool_gone},
-    rollout::{Watcher, until_updated},
+    machines::until_made,
+    removal::{delete_pool, edit_pool, is_not_evicted, pod, until_pool_gone},
+    rollout::{Watcher, uncordoned_node, until_updated},
 };
 
 /// Version of the legacy operator that has the same services and files as this operator's.
@@ -47,7 +49,7 @@ const HELD: &str = "10.19.0-ddddddd";
 const CORDONED: &str = "10.19.0-eeeeeee";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_change_hands() -> Result<()> {
+async fn nodes_of_the_legacy_operator_are_adopted() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     let same = Legacy::new(&world, "same", SAME, 2).await?;
@@ -56,11 +58,11 @@ async fn nodes_change_hands() -> Result<()> {
     let held = Legacy::new(&world, "held", HELD, 1).await?;
     let cordoned = Legacy::new(&world, "cordoned", CORDONED, 2).await?;
     tokio::try_join!(
-        what_would_lose_settings_stays_as_it_is(&world, &held),
-        a_cordon_that_was_left_is_lifted_and_a_persons_is_not(&world, &cordoned),
+        a_change_that_would_lose_settings_is_withheld(&world, &held),
+        a_cordon_of_the_legacy_operator_is_lifted_and_that_of_a_user_stays(&world, &cordoned),
         hosts_whose_keys_are_declared_at_once_are_adopted(&world, &same),
-        what_differs_is_changed_in_turn(&world, &other),
-        what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(&world, &listed),
+        nodes_with_other_services_are_drained_one_after_another(&world, &other),
+        hosts_of_windows_instances_are_adopted_without_a_users_pool(&world, &listed),
     )?;
     Ok(())
 }
@@ -177,9 +179,8 @@ impl Legacy {
             ensure!(note.contains(self.version), "{note}");
             let instance = world.instance(name).await?.context("no instance")?;
             ensure!(status(&instance).current_version.as_ref() == Some(&self.ours), "{:?}", status(&instance));
-            let (before, node) = (&self.nodes[name], world.node(name).await?.context("the Node is gone")?);
-            ensure!(node.uid() == before.uid(), "{name} has registered again");
-            ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{name} stayed cordoned");
+            let node = uncordoned_node(world, name).await?;
+            ensure!(node.uid() == self.nodes[name].uid(), "{name} has registered again");
             ensure!(!node.labels().contains_key(key::UPGRADING), "{name} is still being upgraded");
             for k in [key::VERSION, key::DESIRED_VERSION] {
                 ensure!(node.annotations().get(k) == Some(&self.ours), "{name}: {:?}", node.annotations());
@@ -250,7 +251,7 @@ fn add_settings_of_a_cluster(data: &mut BTreeMap<String, String>) -> Result<()> 
     Ok(())
 }
 
-async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy) -> Result<()> {
+async fn a_change_that_would_lose_settings_is_withheld(world: &World, legacy: &Legacy) -> Result<()> {
     let host = &legacy.hosts[0];
     let name = host.name();
     // The host key stays: without it, the host could not be proven.
@@ -291,8 +292,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
     // A restart that the host requests has to wait: the host has no version of this operator to start with.
     world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
     let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY, sandbox-image"}}});
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(legacy.name, &PatchParams::default(), &Patch::Merge(own)).await?;
+    edit_pool(world, legacy.name, own).await?;
     let only_cloud = |i: &WindowsInstance| withheld(i).is_some_and(|m| m.contains("cloud") && !m.contains("csi-proxy"));
     let instance = world.until_instance(name, "one setting is left", only_cloud).await?;
     ensure!(status(&instance).current_version.as_deref() == Some(HELD), "{:?}", status(&instance));
@@ -309,7 +309,10 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
 }
 
 /// One Node was cordoned by the legacy operator, which ended during an upgrade; the other by a user.
-async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, legacy: &Legacy) -> Result<()> {
+async fn a_cordon_of_the_legacy_operator_is_lifted_and_that_of_a_user_stays(
+    world: &World,
+    legacy: &Legacy,
+) -> Result<()> {
     let (left, persons) = (&legacy.hosts[0], &legacy.hosts[1]);
     let cordon = json!({"spec": {"unschedulable": true}});
     world.edit_node(left.name(), cordon.clone()).await?;
@@ -367,22 +370,24 @@ async fn hosts_whose_keys_are_declared_at_once_are_adopted(world: &World, legacy
     let strict = json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known-to-all"}});
     world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"mode": "Plan", "ssh": strict}))).await?;
     legacy.until_planned(world, "Adopt").await?;
-    what_is_the_same_is_taken_as_it_is(world, legacy, &strict).await
+    nodes_with_the_same_services_are_adopted_without_a_drain(world, legacy, &strict).await
 }
 
-async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh: &serde_json::Value) -> Result<()> {
+async fn nodes_with_the_same_services_are_adopted_without_a_drain(
+    world: &World,
+    legacy: &Legacy,
+    ssh: &serde_json::Value,
+) -> Result<()> {
     for host in &legacy.hosts {
         pod(world, "stays", host.name(), &[]).await?;
     }
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let watcher = Watcher::of(&world.client, legacy.name);
     let mut same = spec(&legacy.hosts);
     same.ssh = serde_json::from_value(ssh.clone())?;
     world.apply(legacy.name, &same).await?;
     legacy.are_ours(world).await?;
     for host in &legacy.hosts {
-        let pod = pods.get(&format!("stays-{}", host.name())).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
+        is_not_evicted(world, &format!("stays-{}", host.name())).await?;
         // The legacy version does not record kubelet's settings, so kubelet restarts to read them again.
         ensure!(legacy.starts_of(host, "kubelet") == 1, "kubelet: {:?}", host.windows().state().starts);
         ensure!(legacy.starts_of(host, "containerd") == 0, "containerd: {:?}", host.windows().state().starts);
@@ -394,28 +399,17 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy, ssh:
 }
 
 /// Takes over hosts of the legacy operator's ConfigMap. The operator makes the pool, and a user only edits it.
-async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
-    world: &World,
-    legacy: &Legacy,
-) -> Result<()> {
+async fn hosts_of_windows_instances_are_adopted_without_a_users_pool(world: &World, legacy: &Legacy) -> Result<()> {
     legacy.forget_host_keys(world).await?;
     for host in &legacy.hosts {
         pod(world, "listed", host.name(), &[]).await?;
     }
     let watcher = Watcher::of(&world.client, legacy.name);
-    let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
-    let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
-    let list = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-    let config_maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
-    config_maps.create(&PostParams::default(), &list).await?;
-    world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    config_map::create(world, &legacy.hosts).await?;
+    let made = until_made(world, WINDOWS_INSTANCES).await?;
     // The legacy operator's nodes exist: the pool waits until a user starts the takeover.
-    ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
-    let set = async |spec: serde_json::Value| {
-        let patch = Patch::Merge(json!({"spec": spec}));
-        pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &patch).await.map(drop)
-    };
+    ensure!(made.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
+    let set = async |spec: serde_json::Value| edit_pool(world, WINDOWS_INSTANCES, json!({"spec": spec})).await;
     set(json!({"ssh": {"port": legacy.hosts[0].port()}})).await?;
     legacy.until_planned(world, "Refuse").await?;
     let pool = world.pool(WINDOWS_INSTANCES).await?;
@@ -426,10 +420,8 @@ async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     a_node_that_waits_for_its_takeover_renews(world, legacy).await?;
     set(json!({"mode": "Apply"})).await?;
     legacy.are_ours(world).await?;
-    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     for host in &legacy.hosts {
-        let pod = pods.get(&format!("listed-{}", host.name())).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
+        is_not_evicted(world, &format!("listed-{}", host.name())).await?;
         let origin = world.instance(host.name()).await?.and_then(|i| i.spec.origin).context("no origin")?;
         ensure!(origin.source == "ConfigMap windows-instances", "{origin:?}");
     }
@@ -470,7 +462,10 @@ async fn a_node_that_waits_for_its_takeover_renews(world: &World, legacy: &Legac
     world.until(legacy.name, "the request is gone", |p| warning(p).is_none()).await
 }
 
-pub(crate) async fn what_differs_is_changed_in_turn(world: &World, legacy: &Legacy) -> Result<()> {
+pub(crate) async fn nodes_with_other_services_are_drained_one_after_another(
+    world: &World,
+    legacy: &Legacy,
+) -> Result<()> {
     for host in &legacy.hosts {
         // The legacy operator's file is no hard link to a blob of this operator.
         let containerd = host.drive_c().join("k/containerd/containerd.exe");

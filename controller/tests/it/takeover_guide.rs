@@ -12,17 +12,16 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
-        PostParams,
-    },
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use testbed::{deployment, sim::SimOptions};
 
 use crate::{
+    config_map,
     fleet::{LIMIT, World, has, pool_status},
     guide::Guide,
+    removal::edit_pool,
     takeover::{Legacy, SAME, can_be_taken_by_the_legacy_operator},
     transcripts::root,
 };
@@ -173,9 +172,6 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     openshift(&world, &guide).await?;
     let legacy = Legacy::new(&world, WINDOWS_INSTANCES, SAME, 2).await?;
     world.stop().await?;
-    let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
-    let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
-    let list = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
     let before = connections(&legacy);
 
     // The pool of the page, applied before there is an operator or the ConfigMap. Maintenance window and port are those of this test.
@@ -206,7 +202,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     guide.run(&world, "### With OLM").await?;
     let missing = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "False", "SourceNotFound");
     world.until(WINDOWS_INSTANCES, "there is no ConfigMap yet", missing).await?;
-    maps(&world).create(&PostParams::default(), &list).await?;
+    config_map::create(&world, &legacy.hosts).await?;
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let of_person = world.pool(WINDOWS_INSTANCES).await?;
     let owners: Vec<&str> = of_person.managed_fields().iter().filter_map(|f| f.manager.as_deref()).collect();
@@ -246,7 +242,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.new_operator().await?;
     world.until_event(WINDOWS_INSTANCES, "TakeoverWaits").await?;
     let port = json!({"spec": {"ssh": {"port": legacy.hosts[0].port()}}});
-    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &Patch::Merge(port)).await?;
+    edit_pool(&world, WINDOWS_INSTANCES, port).await?;
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let waiting = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(shown(&waiting).contains("kubectl patch wnp windows-instances --type merge"), "{}", shown(&waiting));
@@ -264,8 +260,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.restart().await?;
     are_adopted(&world, &legacy).await?;
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the mode was written over");
-    let plan = Patch::Merge(json!({"spec": {"mode": "Plan"}}));
-    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &plan).await?;
+    edit_pool(&world, WINDOWS_INSTANCES, json!({"spec": {"mode": "Plan"}})).await?;
     guide.run(&world, "## 5. Begin").await?;
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the command sets no mode");
     Ok(())

@@ -34,7 +34,7 @@ async fn until_node(world: &World, name: &str, what: &str, is_so: impl Fn(&Node)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_are_kept_as_the_template_says() -> Result<()> {
+async fn nodes_follow_the_template() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let hosts = world.hosts("win", 2).await?;
     let (name, other) = (hosts[0].name(), hosts[1].name());

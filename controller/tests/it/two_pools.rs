@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Mode, WindowsNodePool, WindowsNodePoolSpec,
+    WindowsNodePool,
     conditions::kind,
     names::{DEFAULT_NAMESPACE, key},
 };
@@ -17,11 +17,11 @@ use kube::{
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
 
-use crate::fleet::{World, has, is_ready, pool_status, ready_condition, spec, spec_with};
-
-fn pools(world: &World) -> Api<WindowsNodePool> {
-    Api::all(world.client.clone())
-}
+use crate::{
+    fleet::{World, has, is_ready, pool_status, ready_condition, spec, spec_with},
+    removal::{delete_pool, until_pool_gone},
+    removal_intent::is_as_before,
+};
 
 /// Creates a pool that reads its hosts from a ConfigMap.
 async fn reader(world: &World, name: &str, hosts: &[SimHost]) -> Result<()> {
@@ -33,11 +33,6 @@ async fn reader(world: &World, name: &str, hosts: &[SimHost]) -> Result<()> {
     let spec = json!({"inventory": {"configMapRef": {"name": name}}, "ssh": {"port": hosts[0].port()}});
     world.apply(name, &serde_json::from_value(spec)?).await?;
     world.until(name, "its hosts are nodes", |p| is_ready(p) && pool_status(p).ready_nodes == 1).await
-}
-
-async fn until_deleted(world: &World, name: &str) -> Result<()> {
-    let is_gone = || async { world.pool(name).await.is_err() };
-    world.eventually(&format!("the pool {name} is gone"), is_gone).await
 }
 
 async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
@@ -54,19 +49,25 @@ async fn is_handed_over(world: &World, host: &SimHost, to: &str, node: Option<&S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_goes_beside_one_that_reads_a_config_map() -> Result<()> {
+async fn pools_with_hosts_in_common_do_not_hold_each_other_up() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
+    a_pool_is_deleted_beside_one_that_reads_a_config_map(&world).await?;
+    a_host_that_another_pool_lists_later_is_handed_over(&world).await?;
+    an_entry_is_tried_when_the_other_pool_is_corrected(&world).await
+}
+
+async fn a_pool_is_deleted_beside_one_that_reads_a_config_map(world: &World) -> Result<()> {
     let (read, removed, kept) =
         (world.hosts("read", 1).await?, world.hosts("gone", 1).await?, world.hosts("kept", 2).await?);
-    reader(&world, "reader", &read).await?;
+    reader(world, "reader", &read).await?;
     for (name, hosts, orphan) in [("removed", &removed, false), ("by-policy", &kept[..1].to_vec(), true)] {
         let policy = if orphan { json!({"deletionPolicy": "Orphan"}) } else { json!({}) };
         world.join(name, &spec_with(hosts, policy)).await?;
-        let before = uid(&world, &hosts[0]).await?;
-        pools(&world).delete(name, &DeleteParams::default()).await?;
-        until_deleted(&world, name).await?;
+        let before = uid(world, &hosts[0]).await?;
+        delete_pool(world, name).await?;
+        until_pool_gone(world, name).await?;
         ensure!(
-            uid(&world, &hosts[0]).await? == before.filter(|_| orphan),
+            uid(world, &hosts[0]).await? == before.filter(|_| orphan),
             "{name}: {:?}",
             world.node(hosts[0].name()).await?
         );
@@ -74,31 +75,30 @@ async fn a_pool_goes_beside_one_that_reads_a_config_map() -> Result<()> {
     world.until_gone(&removed[0]).await?;
 
     world.join("by-command", &spec(&kept[1..])).await?;
-    let before = uid(&world, &kept[1]).await?;
-    pools(&world).delete("by-command", &DeleteParams::orphan()).await?;
-    until_deleted(&world, "by-command").await?;
-    ensure!(before.is_some() && uid(&world, &kept[1]).await? == before, "the host was removed");
-    ensure!(world.instance(kept[1].name()).await?.is_none(), "its instance is left");
-    Ok(())
+    let before = uid(world, &kept[1]).await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.delete("by-command", &DeleteParams::orphan()).await?;
+    until_pool_gone(world, "by-command").await?;
+    ensure!(before.is_some() && world.instance(kept[1].name()).await?.is_none(), "its instance is left");
+    world.until_event(kept[1].name(), "Orphaned").await?;
+    is_as_before(world, &kept[1], before.as_ref()).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_another_pool_lists_later_is_handed_over() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+async fn a_host_that_another_pool_lists_later_is_handed_over(world: &World) -> Result<()> {
     let hosts = world.hosts("win", 3).await?;
     world.join("old", &spec(&hosts)).await?;
-    let node = uid(&world, &hosts[2]).await?;
+    let node = uid(world, &hosts[2]).await?;
     world.apply("old", &spec(&hosts[..2])).await?;
     world.until_instance(hosts[2].name(), "it is to leave", |i| i.spec.leaving.is_some()).await?;
     world.apply("new", &spec(&hosts[2..])).await?;
-    is_handed_over(&world, &hosts[2], "new", node.as_ref()).await?;
+    is_handed_over(world, &hosts[2], "new", node.as_ref()).await?;
 
     // A rename: the old pool is deleted before the new one is created.
-    let node = uid(&world, &hosts[2]).await?;
-    pools(&world).delete("new", &DeleteParams::default()).await?;
+    let node = uid(world, &hosts[2]).await?;
+    delete_pool(world, "new").await?;
     world.until_instance(hosts[2].name(), "it is to leave with its pool", |i| i.spec.leaving.is_some()).await?;
     world.apply("renamed", &spec(&hosts[2..])).await?;
-    is_handed_over(&world, &hosts[2], "renamed", node.as_ref()).await?;
+    is_handed_over(world, &hosts[2], "renamed", node.as_ref()).await?;
 
     // Changes in the right order cause no warning.
     let events = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?.items;
@@ -107,26 +107,8 @@ async fn a_host_that_another_pool_lists_later_is_handed_over() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_that_waits_for_mode_apply_goes_on_with_it() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("win", 1).await?;
-    world.join("old", &spec(&hosts)).await?;
-    let node = uid(&world, &hosts[0]).await?;
-    let planned = WindowsNodePoolSpec { mode: Some(Mode::Plan), ..spec(&hosts) };
-    world.apply("new", &planned).await?;
-    world.until("new", "it plans", |p| pool_status(p).plan.is_some()).await?;
-    world.empty("old").await?;
-    let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "HandOverWaits");
-    world.until("old", "it waits for the mode of the other", waits).await?;
-    world.apply("new", &WindowsNodePoolSpec { mode: Some(Mode::Apply), ..planned }).await?;
-    is_handed_over(&world, &hosts[0], "new", node.as_ref()).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_entry_is_tried_when_the_other_pool_is_corrected() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("win", 2).await?;
+async fn an_entry_is_tried_when_the_other_pool_is_corrected(world: &World) -> Result<()> {
+    let hosts = world.hosts("entry", 2).await?;
     let mut wrong = spec_with(&hosts[..1], json!({"rollout": {"paused": true}}));
     wrong.inventory.hosts.as_mut().context("no hosts")?[0].address = hosts[1].address().to_string();
     wrong.inventory.hosts.as_mut().context("no hosts")?[0].port = Some(i32::from(hosts[1].port()));

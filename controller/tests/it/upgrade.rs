@@ -30,7 +30,7 @@ use wnp_core::rollout::release_file::ReleaseFile;
 use crate::{
     fleet::{OUTLIVES_API_SERVER, World, entries, has, is_cordoned, pool_status, spec, spec_with},
     guide::Guide,
-    removal::pod,
+    removal::{edit_pool, pod},
     rollout::{Watcher, until_updated},
     transcripts::copied,
 };
@@ -97,7 +97,7 @@ async fn standing(world: &World, hosts: &[SimHost]) -> Result<BTreeMap<String, (
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Result<()> {
+async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let far = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(12)).strftime("%M %H * * *").to_string();
     let shut = json!({"maintenanceWindows": [{"schedule": far, "durationSeconds": 3600}]});
@@ -128,9 +128,7 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
     ensure!(status == Some(1) && err.contains("it is not the file release.json of a release"), "{status:?} {err}");
 
     // The command of the guide, for one pool instead of all.
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let pause = |paused: bool| Patch::Merge(json!({"spec": {"rollout": {"paused": paused}}}));
-    pools.patch("held", &PatchParams::default(), &pause(true)).await?;
+    edit_pool(&world, "held", json!({"spec": {"rollout": {"paused": true}}})).await?;
     world.give("next", &entries(NEXT))?;
     world.restart().await?;
     world
@@ -156,11 +154,9 @@ async fn a_release_says_what_it_does_and_waits_for_those_who_have_a_say() -> Res
         standing(&world, of_pool).await?;
     }
 
-    let version = pool_status(&world.pool("steps").await?).desired_version.context("no version")?;
-    let approve = Patch::Merge(json!({"metadata": {"annotations": {key::APPROVE: version}}}));
-    pools.patch("steps", &PatchParams::default(), &approve).await?;
-    pools.patch("held", &PatchParams::default(), &pause(false)).await?;
-    until_updated(&world, "steps").await?;
+    edit_pool(&world, "held", json!({"spec": {"rollout": {"paused": false}}})).await?;
+    let version = desired_version(&world.pool("steps").await?);
+    approve(&world, "steps", &version).await?;
     until_updated(&world, "held").await?;
     ensure!(stats("shut") == before[0], "a host was worked on outside of its window");
     Ok(())
@@ -210,7 +206,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     world.new_operator().await?;
     let next = until_one_waits(&world, &first).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
-    approve(&world, &next).await?;
+    approve(&world, "kept", &next).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
 
     // Back to the previous release: the newer CRDs and the stored values stay, and the earlier payload has its earlier version again.
@@ -226,7 +222,7 @@ async fn nodes_stay_with_the_next_release_and_back_by_one() -> Result<()> {
     world.restart().await?;
     let again = until_one_waits(&world, &next).await?;
     ensure!(again == first, "{again} is not the version of before, {first}");
-    approve(&world, &first).await?;
+    approve(&world, "kept", &first).await?;
     ensure!(standing(&world, &hosts).await? == before, "a node or an instance is another one");
     let stored = pools.get("later").await?;
     ensure!(
@@ -279,11 +275,10 @@ async fn until_one_waits(world: &World, before: &str) -> Result<String> {
     Ok(desired_version(&world.pool("kept").await?))
 }
 
-async fn approve(world: &World, version: &str) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let approve = json!({"metadata": {"annotations": {key::APPROVE: version}}});
-    pools.patch("kept", &PatchParams::default(), &Patch::Merge(approve)).await?;
-    until_updated(world, "kept").await
+/// Approves a version, and waits until all nodes of the pool follow it.
+async fn approve(world: &World, pool: &str, version: &str) -> Result<()> {
+    edit_pool(world, pool, json!({"metadata": {"annotations": {key::APPROVE: version}}})).await?;
+    until_updated(world, pool).await
 }
 
 const TWO_MINORS: &str = "## Two minor versions at once: EUS to EUS";

@@ -18,10 +18,10 @@ use testbed::{
 use crate::{
     csr::conditions,
     deploy::overlays_are_taken,
-    fleet::{World, entries, spec_with},
+    fleet::{World, entries},
     removal::{pod, the_pool_is_deleted},
-    rollout::{Watcher, until_updated},
-    takeover::{Legacy, OTHER, what_differs_is_changed_in_turn},
+    rollout::{Watcher, until_updated, with_downloads},
+    takeover::{Legacy, OTHER, nodes_with_other_services_are_drained_one_after_another},
 };
 
 const POOL: &str = "changed";
@@ -70,7 +70,7 @@ async fn the_whole_way(version: &'static str) -> Result<()> {
     let legacy = Legacy::new(&world, "legacy", OTHER, 2).await?;
     tokio::try_join!(
         a_change_is_rolled_out(&world),
-        what_differs_is_changed_in_turn(&world, &legacy),
+        nodes_with_other_services_are_drained_one_after_another(&world, &legacy),
         the_pool_is_deleted(&world),
     )?;
     every_request_got_its_certificate(&world).await?;
@@ -117,10 +117,7 @@ fn has_settings_of_upstream(version: &str) -> Result<()> {
 
 async fn a_change_is_rolled_out(world: &World) -> Result<()> {
     let hosts = world.hosts(POOL, 2).await?;
-    let pool = |downloads: i32| {
-        let containerd = json!({"containerd": {"maxConcurrentDownloads": downloads}});
-        spec_with(&hosts, json!({"template": {"spec": containerd}}))
-    };
+    let pool = |downloads: i32| with_downloads(&hosts, downloads, &json!({}));
     world.join(POOL, &pool(3)).await?;
     for host in &hosts {
         pod(world, POOL, host.name(), &[]).await?;

@@ -4,15 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Reason, WindowsNodePool, WindowsNodePoolSpec,
+    Reason, Time, WindowsNodePool, WindowsNodePoolSpec,
     conditions::kind,
     names::{DEFAULT_NAMESPACE, key},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp, Unit};
-use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingAdmissionPolicyBinding, core::v1::ConfigMap, policy::v1::PodDisruptionBudget,
-};
+use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicyBinding, core::v1::ConfigMap};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -28,9 +26,8 @@ use crate::{
     another_operator::{start_wmco, stop_wmco},
     fleet::{World, entry, has, pool_status, spec_with, status},
     pairs::is_quiet,
-    removal::{budget, pod},
+    removal::{budget, delete_budget, delete_pool, pod},
     repair::mark_node_not_ready,
-    rollout_windows::daily,
 };
 
 /// Time within which a wait must end after its cause, on a busy machine. Shorter than the minute after which a pool is reconciled without an
@@ -50,6 +47,14 @@ impl<'a> Subject<'a> {
         let name = format!("wait-{}", Cause::ALL.iter().position(|c| *c == cause).context("it is not listed")?);
         let hosts = world.hosts(&name, hosts).await?;
         Ok(Self { world, cause, name, hosts })
+    }
+
+    /// Returns a pool that is paused, so that its host waits to join.
+    async fn paused(world: &'a World, cause: Cause) -> Result<Self> {
+        let it = Self::new(world, cause, 1).await?;
+        it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
+        it.host_waits(0, "rollout.paused").await?;
+        Ok(it)
     }
 
     fn host(&self, n: usize) -> &str {
@@ -110,6 +115,13 @@ impl<'a> Subject<'a> {
         self.woken(goes).await
     }
 
+    /// Waits until another host is gone, and then host `n` no longer waits.
+    async fn host_goes_on_without(&self, n: usize, other: usize) -> Result<()> {
+        let (world, other) = (self.world, self.host(other));
+        world.eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) }).await?;
+        self.host_goes_on(n).await
+    }
+
     /// Waits until the pool reports that it waits.
     async fn pool_waits(&self) -> Result<()> {
         let what = format!("it says {}", self.cause.reason());
@@ -164,6 +176,11 @@ fn says(pool: &WindowsNodePool, cause: Cause) -> bool {
     pool_status(pool).conditions.iter().any(|c| c.reason == cause.reason())
 }
 
+/// Returns a maintenance window of an hour each day, from this minute on.
+pub(crate) fn daily(opens: Timestamp) -> Value {
+    json!({"schedule": opens.strftime("%M %H * * *").to_string(), "durationSeconds": 3600})
+}
+
 /// Returns fields of a change whose rollout drains the nodes.
 fn change(rollout: Value) -> Value {
     json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": 5}}}, "rollout": rollout})
@@ -175,25 +192,44 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
     let subject = |hosts| Subject::new(world, cause, hosts);
     match cause {
         Cause::Plan => {
-            let it = subject(1).await?;
-            it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-            it.host_waits(0, "paused").await?;
+            let it = Subject::paused(world, cause).await?;
             it.declare(it.declared(json!({"mode": "Plan"}))).await?;
             it.host_waits(0, "mode Plan").await?;
             it.declare(it.declared(json!({}))).await?;
             it.host_goes_on(0).await
         }
         Cause::Pause => {
-            let it = subject(1).await?;
-            it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-            it.host_waits(0, "rollout.paused").await?;
-            it.declare(it.declared(json!({}))).await?;
+            let it = Subject::paused(world, cause).await?;
+            // A pause until a time ends by itself, in mode Plan, too.
+            let until = |end: Time, mode: &str| it.declared(json!({"mode": mode, "rollout": {"pausedUntil": end}}));
+            let later = Time::from(Timestamp::now() + SignedDuration::from_hours(12));
+            let words = format!("paused until {later}");
+            it.declare(until(later, "Apply")).await?;
+            it.host_waits(0, &words).await?;
+            world
+                .until(&it.name, "it names the end of its pause", |p| {
+                    let conditions = pool_status(p).conditions;
+                    has(&conditions, kind::PAUSED, "True", Reason::Paused)
+                        && has(&conditions, kind::READY, "Unknown", Reason::Paused)
+                        && conditions.iter().any(|c| c.type_ == kind::READY && c.message.contains(&words))
+                })
+                .await?;
+            ensure!(it.hosts[0].stats().connections == 0, "a host of a paused pool was logged in to");
+            for mode in ["Plan", "Apply"] {
+                let soon = Time::from(Timestamp::now() + SignedDuration::from_secs(8));
+                it.declare(until(soon, mode)).await?;
+                let is_over = |p: &WindowsNodePool| {
+                    let status = pool_status(p);
+                    status.observed_generation == p.metadata.generation
+                        && has(&status.conditions, kind::PAUSED, "False", Reason::AsExpected)
+                };
+                world.until(&it.name, "the pause is over", is_over).await?;
+                ensure!(Time::now() >= soon, "the pause in mode {mode} was over before {soon}");
+            }
             it.host_goes_on(0).await
         }
         Cause::Hold => {
-            let it = subject(1).await?;
-            it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-            it.host_waits(0, "rollout.paused").await?;
+            let it = Subject::paused(world, cause).await?;
             world.annotate(it.host(0), key::HOLD, "true").await?;
             it.host_waits(0, key::HOLD).await?;
             it.declare(it.declared(json!({}))).await?;
@@ -223,7 +259,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
                 host.fault(Fault::HangInCommand);
             }
             it.declare(it.declared(json!({"provisioning": {"maxConcurrent": 1}}))).await?;
-            Api::<WindowsNodePool>::all(world.client.clone()).delete(&it.name, &DeleteParams::default()).await?;
+            delete_pool(world, &it.name).await?;
             let waiting = || async {
                 let mut waits = Vec::new();
                 for (n, host) in it.hosts.iter().enumerate() {
@@ -238,11 +274,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             world.eventually("one of them waits", || async { waiting().await.len() == 1 }).await?;
             let n = waiting().await.into_iter().next().context("none waits")?;
             it.hosts.iter().for_each(SimHost::mend);
-            let other = it.host(1 - n);
-            world
-                .eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) })
-                .await?;
-            it.host_goes_on(n).await
+            it.host_goes_on_without(n, 1 - n).await
         }
         Cause::Disruption => {
             let it = subject(3).await?;
@@ -266,21 +298,19 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             };
             world.eventually("one of them waits", || async { waits(0).await || waits(1).await }).await?;
             let n = usize::from(waits(1).await);
-            let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-            budgets.delete(&it.name, &DeleteParams::default()).await?;
-            let other = it.host(1 - n);
-            world
-                .eventually("the other one is gone", || async { matches!(world.instance(other).await, Ok(None)) })
-                .await?;
-            it.host_goes_on(n).await
+            delete_budget(world, &it.name).await?;
+            it.host_goes_on_without(n, 1 - n).await
         }
         Cause::Window => {
             let it = subject(1).await?;
             it.join(json!({})).await?;
+            let before = it.hosts[0].stats();
             // Late enough for the wait to be seen, and soon enough for a test.
             let opens = (Timestamp::now() + SignedDuration::from_secs(90)).round(Unit::Minute)?;
             it.declare(it.declared(change(json!({"maintenanceWindows": [daily(opens)]})))).await?;
             it.pool_waits().await?;
+            let is_as_before = it.hosts[0].stats() == before;
+            ensure!(is_as_before || Timestamp::now() >= opens, "the host was changed before its window was open");
             let is_open = || async { Timestamp::now() >= opens };
             world.eventually("the window opens", is_open).await?;
             it.pool_goes_on().await
@@ -394,11 +424,11 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
             spec["inventory"]["hosts"] = json!([entry(&it.hosts[0])]);
             it.declare(spec).await?;
             it.pool_waits().await?;
-            Api::<WindowsNodePool>::all(world.client.clone()).delete(&other, &DeleteParams::default()).await?;
+            delete_pool(world, &other).await?;
             it.pool_goes_on().await
         }
-        // `Pending` ends before a test could change anything: `two_pools::a_pool_goes_beside_one_that_reads_a_config_map` fails if it does not end.
-        // `machines::a_machine_set_is_a_pool_that_follows_its_machines` covers Machines, `takeover::nodes_change_hands` lost settings. The other
+        // `Pending` ends before a test could change anything: `two_pools` fails if it does not end.
+        // `machines::pools_follow_the_machines_of_their_machine_sets` covers Machines, `takeover::nodes_of_the_legacy_operator_are_adopted` lost settings. The other
         // causes hold up all pools, and are tested below one after another.
         Cause::Removal(Hold::Pending | Hold::Machines)
         | Cause::Machine
@@ -420,9 +450,7 @@ async fn instances_of(world: &World, cause: Cause) -> Result<String> {
 
 /// Checks the causes that hold up all pools.
 async fn all_go_on(world: &World) -> Result<()> {
-    let it = Subject::new(world, Cause::OtherOperator, 1).await?;
-    it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-    it.host_waits(0, "rollout.paused").await?;
+    let it = Subject::paused(world, Cause::OtherOperator).await?;
     start_wmco(&world.control_plane, "legacy").await?;
     it.host_waits(0, "no other operator").await?;
     it.declare(it.declared(json!({}))).await?;
@@ -432,9 +460,7 @@ async fn all_go_on(world: &World) -> Result<()> {
     world.until(&it.name, "the other operator is gone", is_gone).await?;
     it.host_goes_on(0).await?;
 
-    let it = Subject::new(world, Cause::Policies, 1).await?;
-    it.declare(it.declared(json!({"rollout": {"paused": true}}))).await?;
-    it.host_waits(0, "rollout.paused").await?;
+    let it = Subject::paused(world, Cause::Policies).await?;
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
     let found = bindings.list(&ListParams::default()).await?.items;
     let mut binding = found.into_iter().find(|b| b.name_any().contains("wicd-nodes")).context("no such policy")?;
@@ -447,7 +473,7 @@ async fn all_go_on(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_goes_on_when_the_cause_ends() -> Result<()> {
+async fn each_wait_ends_with_its_cause() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let only = std::env::var("WAIT").ok();
     let chosen = Cause::ALL.into_iter().filter(|c| only.as_ref().is_none_or(|only| format!("{c:?}").contains(only)));
@@ -471,7 +497,7 @@ async fn whoever_waits_goes_on_when_the_cause_ends() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_goes_on_when_another_one_gives_the_turn_back() -> Result<()> {
+async fn a_pool_continues_when_another_pool_ends_its_disruption() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--max-disruptions", "1"]).await?;
     let it = Subject::new(&world, Cause::OtherPool, 2).await?;
     let pools = ["first", "second"];
@@ -489,8 +515,7 @@ async fn a_pool_goes_on_when_another_one_gives_the_turn_back() -> Result<()> {
         }
     }
     world.until("second", "it says who has the turn", |p| says(p, Cause::OtherPool)).await?;
-    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
-    budgets.delete("guarded", &DeleteParams::default()).await?;
+    delete_budget(&world, "guarded").await?;
     world.until("first", "it gives the turn back", |p| pool_status(p).up_to_date_nodes == 1).await?;
     let it = Subject { name: "second".into(), ..it };
     it.pool_goes_on().await

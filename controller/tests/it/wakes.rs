@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::WindowsNodePool;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use testbed::sim::SimOptions;
 
-use crate::fleet::{LIMIT, World, spec};
+use crate::{
+    fleet::{LIMIT, World, spec},
+    removal::edit_pool,
+};
 
 const POOL: &str = "factory";
 /// Number of reports of a kubelet in a row that must trigger no reconcile.
@@ -70,8 +69,7 @@ async fn reported(world: &World, times: usize) -> Result<()> {
 /// Changes the pool, and waits until this counter has counted a reconcile for the change.
 async fn change(world: &World, patch: Value, counter: &str) -> Result<()> {
     let before = world.operator.metric(counter).await?;
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    edit_pool(world, POOL, patch).await?;
     let is_counted = || async { world.operator.metric(counter).await.is_ok_and(|now| now > before) };
     world.eventually("the change is reconciled", is_counted).await
 }

@@ -1,7 +1,7 @@
 //! Rights of wicd on hosts, and the policies on which these rights depend.
 
 use anyhow::{Context as _, Result, ensure};
-use api::{DeletionPolicy, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
+use api::{DeletionPolicy, WindowsInstance, conditions::kind, names::key};
 use controller::cluster::wicd_rbac::{BINDING, OWNER_POLICY};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -20,6 +20,7 @@ use crate::{
     access::merge,
     csr::forge::Forged,
     fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
+    removal::{delete_pool, until_pool_gone},
 };
 
 const NODES_POLICY: &str = "windows-node-pools-operator-nodes";
@@ -115,8 +116,16 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_policy_that_holds_no_daemon_is_said_and_stops_nothing() -> Result<()> {
+async fn daemons_keep_their_rights_while_the_policies_that_hold_them_are_in_force() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
+    tokio::try_join!(
+        a_missing_policy_that_holds_no_daemon_is_reported_and_stops_nothing(&world),
+        a_daemon_keeps_its_rights_when_its_instance_is_another_one(&world),
+    )?;
+    Ok(())
+}
+
+async fn a_missing_policy_that_holds_no_daemon_is_reported_and_stops_nothing(world: &World) -> Result<()> {
     let hosts = world.hosts("limit", 2).await?;
     world.join("limit", &spec(&hosts[..1])).await?;
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
@@ -137,14 +146,12 @@ async fn a_missing_policy_that_holds_no_daemon_is_said_and_stops_nothing() -> Re
     ensure!(metric(0).await?, "{}", world.operator.get("/metrics").await?);
     world.join("limit", &spec(&hosts)).await?;
     deployment::apply(&world.control_plane, "base").await?;
-    until_given(&world, "limit").await?;
+    until_given(world, "limit").await?;
     ensure!(metric(1).await?, "{}", world.operator.get("/metrics").await?);
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
+async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one(world: &World) -> Result<()> {
     let hosts = world.hosts("again", 2).await?;
     world.join("again", &spec_with(&hosts, json!({"deletionPolicy": DeletionPolicy::Orphan}))).await?;
     let uid = async |name: &str| -> Result<String> {
@@ -153,9 +160,8 @@ async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one() -> Result<
     // Both hosts are released and taken again. Then the instance of the second one is deleted by force.
     let orphan = uid("again-0").await?;
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.delete("again", &DeleteParams::default()).await?;
-    world.eventually("the pool is gone", || async { matches!(pools.get_opt("again").await, Ok(None)) }).await?;
+    delete_pool(world, "again").await?;
+    until_pool_gone(world, "again").await?;
     world.join("again", &spec(&hosts)).await?;
     ensure!(uid("again-0").await? != orphan, "it has the same instance");
     let forced = uid("again-1").await?;

@@ -95,7 +95,7 @@ fn mend(host: &SimHost) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_host_becomes_a_node_or_says_why_and_no_other_waits() -> Result<()> {
+async fn each_host_becomes_a_node_or_reports_why_not() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     let mut hosts = Vec::new();
     for (name, faults, arrange, _) in CASES {

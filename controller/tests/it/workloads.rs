@@ -52,7 +52,7 @@ async fn apply(text: &str, dry_run: &str) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn the_api_server_takes_the_examples_of_pools() -> Result<()> {
+async fn the_api_server_accepts_the_examples_of_pools() -> Result<()> {
     for name in ["config-map", "machine-set", "cluster-api"] {
         let text = std::fs::read_to_string(root().join(format!("examples/pools/{name}.yaml")))?;
         apply(&text, "--dry-run=server").await?;
@@ -61,7 +61,7 @@ async fn the_api_server_takes_the_examples_of_pools() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_examples_lead_pods_to_windows_nodes() -> Result<()> {
+async fn the_examples_schedule_pods_to_windows_nodes() -> Result<()> {
     let classes = objects("runtime-classes.yaml")?;
     let builds: Vec<String> = VERSIONS.iter().map(|version| format!("10.0.{}", version.build)).collect();
     let build = "node.kubernetes.io/windows-build";
