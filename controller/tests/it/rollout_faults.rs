@@ -243,7 +243,8 @@ async fn drains_respect_disruption_budgets() -> Result<()> {
 async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
     let given_up = |i: &WindowsInstance| {
         let status = status(i);
-        status.operation.is_none() && has(&status.conditions, kind::READY, "True", "Succeeded")
+        let is_ready = |reason| has(&status.conditions, kind::READY, "True", reason);
+        status.operation.is_none() && (is_ready("Outdated") || is_ready("Succeeded"))
     };
     world.until_instance(blocked.name, "the drain is given up", given_up).await?;
     uncordoned_node(world, blocked.name).await?;

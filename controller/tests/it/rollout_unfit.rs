@@ -127,7 +127,7 @@ async fn a_host_that_joins_does_not_get_a_version_that_waits_for_approval(world:
             s.operation.is_none()
                 && s.current_version.is_some()
                 && s.node_ref.is_some_and(|r| Some(r.uid) != uid)
-                && has(&s.conditions, kind::READY, "True", "Succeeded")
+                && has(&s.conditions, kind::READY, "True", "Outdated")
         };
         let instance = world.until_instance(name, "is a node", is_node).await?;
         let follows = status(&instance).current_version;

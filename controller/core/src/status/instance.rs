@@ -131,6 +131,7 @@ pub fn describe(
                 _ if !ready => Reason::NodeNotReady,
                 Some(failures) => failures.reason(),
                 None if is_told => Reason::UpdateFailed,
+                None if !up_to_date => Reason::Outdated,
                 None => Reason::Succeeded,
             };
             put(kind::READY, (*ready).into(), reason, &says_all);
@@ -335,10 +336,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_node_says_why_it_could_not_be_changed() {
+    fn a_ready_node_says_that_it_waits_for_a_change_or_could_not_be_changed() {
         for (failures, failed_version, up_to_date, expected) in [
             (None, None, true, "Succeeded"),
-            (None, None, false, "Succeeded"),
+            (None, None, false, "Outdated"),
             (Some(twice()), None, false, "Unreachable"),
             (None, Some("v2"), false, "UpdateFailed"),
             (None, Some("v2"), true, "Succeeded"),
