@@ -17,7 +17,12 @@ pub(crate) const FAILED: &str = "failed";
 pub(crate) const SKIPPED: &str = "skipped";
 
 pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
-    Outcome { result: PASSED, text: api::text::line(evidence.as_ref(), MOST) }
+    Outcome { result: PASSED, text: short(evidence.as_ref()) }
+}
+
+/// Returns a text as one line that is not too long.
+pub(crate) fn short(text: &str) -> String {
+    api::text::line(text, MOST)
 }
 
 pub(crate) fn failed(why: impl AsRef<str>) -> Outcome {

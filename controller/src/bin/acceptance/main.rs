@@ -3,10 +3,10 @@
 
 mod acts;
 mod first_acts;
+mod first_hour;
 mod host;
 mod judge;
 mod networks;
-mod report;
 mod rows;
 mod world;
 
@@ -30,8 +30,8 @@ use tokio::{
 use self::{
     acts::Run,
     host::{Host, Kind},
-    judge::{FAILED, Outcome, Output, failed, passed, skipped},
-    rows::{How, Need, Row},
+    judge::{FAILED, Outcome, Output, PASSED, SKIPPED, failed, passed, skipped},
+    rows::{How, Need, ROWS, Row},
     world::{HostObjects, Names, World, error_text},
 };
 
@@ -73,7 +73,7 @@ struct Args {
     /// Payload for a minor version of Kubernetes, whose programs are tried before the host joins. May be repeated.
     #[arg(long, value_name = "DIRECTORY")]
     payload: Vec<PathBuf>,
-    /// Run only the rows of the first hour on a real host.
+    /// Run only the rows that answer the ten checks of the first hour on a real host, and print one page for the project.
     #[arg(long)]
     first_hour: bool,
     /// File to which the result is written, too.
@@ -130,10 +130,15 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let rows = rows.into_inner();
     run.remember().await;
     let left = remove(&run, &rows).await?;
-    let report = report::text(&rows, &run.host.version, run.last.lock().as_ref(), &report::end(&left, interrupted));
-    output::print(&report)?;
+    let result = if run.args.first_hour {
+        let last = run.last.lock();
+        first_hour::page(&run.args.host, &run.host.version, last.as_ref(), &rows, &end(&left, interrupted))
+    } else {
+        table(&rows, &left, interrupted)
+    };
+    output::print(&result)?;
     if let Some(file) = &run.args.out {
-        std::fs::write(file, &report).with_context(|| format!("cannot write {}", file.display()))?;
+        std::fs::write(file, &result).with_context(|| format!("cannot write {}", file.display()))?;
     }
     let is_good = !interrupted && left.is_empty() && !rows.iter().any(Ended::has_failed);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -197,7 +202,8 @@ impl Ended {
 /// Runs the rows in order. Rows that need a node are skipped once the node is lost.
 async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>) {
     let (mut lost, mut has_node) = (None, false);
-    for row in rows::selected(run.args.first_hour) {
+    let all = if run.args.first_hour { first_hour::rows() } else { ROWS.iter().collect() };
+    for row in all {
         if row.id == REMOVAL {
             run.remember().await;
         }
@@ -286,4 +292,38 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
         Some(api::text::line(&format!("{what}: {why}"), 1_000))
     });
     Ok(left.collect())
+}
+
+fn table(rows: &[Ended], left: &[String], interrupted: bool) -> String {
+    let head = ["ROW", "RESULT", "TIME", "EVIDENCE"].map(str::to_owned);
+    let cells: Vec<_> = [head].into_iter().chain(rows.iter().map(Ended::cells)).collect();
+    let count = |of: &str| format!("{} {of}", rows.iter().filter(|row| row.outcome.result == of).count());
+    let counts = [PASSED, FAILED, SKIPPED].map(count).join(", ");
+    format!("{}\n{counts}\n{}", output::aligned(&cells), end(left, interrupted))
+}
+
+/// Returns the last lines of the result: whether the run was interrupted, and what is left.
+fn end(left: &[String], interrupted: bool) -> String {
+    let interrupted = if interrupted { "The run was interrupted.\n" } else { "" };
+    let nothing = if left.is_empty() { "Nothing is left.\n" } else { "" };
+    let left: Vec<String> = left.iter().map(|what| format!("Left: {what}\n")).collect();
+    [interrupted, &left.concat(), nothing].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_result_is_one_table_and_what_is_left() {
+        let ended = |outcome| Ended { id: "join", outcome, took: Duration::from_millis(2_500), printed: Vec::new() };
+        let rows = [ended(passed("fine")), ended(skipped("needs --image"))];
+        assert_eq!(
+            table(&rows, &[], false),
+            "ROW    RESULT    TIME   EVIDENCE\njoin   passed    2 s    fine\njoin   skipped   2 s    needs --image\n\n\
+             1 passed, 0 failed, 1 skipped\nNothing is left.\n"
+        );
+        let text = table(&rows, &["the pool x".into()], true);
+        assert!(text.ends_with("The run was interrupted.\nLeft: the pool x\n"), "{text}");
+    }
 }

@@ -81,7 +81,7 @@ macro_rules! events {
 
 /// Table of all rows. `ping.exe` serves as a pause that needs no console.
 #[rustfmt::skip]
-const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     Row { needs: Need::Payload, ..cluster("programs", WINDOWS, |run| Box::pin(run.programs())) },
     Row { needs: Need::Wicd, ..cluster("check-host", ANY, |run| Box::pin(run.check_host())) },
     Row { needs: Need::Wicd, ..cluster("api-server-unknown", WINDOWS, |run| Box::pin(run.api_server_unknown())) },
@@ -145,17 +145,6 @@ const ROWS: &[Row] = &[
     without_node("nothing-left", &[r"(if exist C:\usr\libexec\kubernetes (echo C:\usr\libexec\kubernetes) else echo none)", r"(if exist C:\ProgramData\containerd* (dir /b C:\ProgramData\containerd*) else echo none)"], judge::none_left),
 ];
 
-/// Ids of the rows that run in the first hour on a real host.
-const FIRST_HOUR: &str = "programs check-host join node-facts command-lines service-recovery service-dependencies service-process killed-service \
-                          lost-log-runner access-lists owner directories-above cni-directories pod-volumes containerd-config after-restart \
-                          restart-event clean-shutdown hybrid-endpoint overlay-network overlay-adapter overlay-proxy pod pod-network pod-accounts \
-                          memory replaced-in-use update rollback old-programs removal services-removed shims-ended hns-removed nothing-left";
-
-/// Returns the rows of a run in their order: all, or those of the first hour.
-pub(crate) fn selected(first_hour: bool) -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().filter(move |row| !first_hour || FIRST_HOUR.split_ascii_whitespace().any(|id| id == row.id))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -183,12 +172,6 @@ mod tests {
         let ids: Vec<&str> = ROWS.iter().filter(is_of_windows).map(|row| row.id).collect();
         assert_eq!(of_page(), ids.iter().copied().collect());
         assert_eq!(of_page().len(), ids.len(), "two rows have one id");
-    }
-
-    #[test]
-    fn the_first_hour_has_rows_of_the_table() {
-        let ids: Vec<&str> = selected(true).map(|row| row.id).collect();
-        assert_eq!(ids, FIRST_HOUR.split_ascii_whitespace().collect::<Vec<_>>());
     }
 
     #[test]
