@@ -57,20 +57,12 @@ impl Authority {
     /// # Errors
     /// Fails when there are more than two groups, or no key or certificate can be made.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = distinguished_name(user, groups)?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(params)
+        self.sign(client_params(user, groups)?)
     }
 
     /// Returns a client certificate as [`Authority::client`] does, issued `age` ago and valid for `life`.
-    ///
-    /// # Errors
-    /// Fails as [`Authority::client`] does.
-    pub fn old_client(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = distinguished_name(user, groups)?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    pub(crate) fn old_client(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
+        let mut params = client_params(user, groups)?;
         let issued = SystemTime::now() - age;
         (params.not_before, params.not_after) = (issued.into(), (issued + life).into());
         self.sign(params)
@@ -88,6 +80,13 @@ impl Authority {
         self.sign(params)
     }
 
+    /// Returns a certificate for a server or a client with this DNS name.
+    pub(crate) fn peer(&self, name: &str) -> Result<Identity> {
+        let mut params = CertificateParams::new(vec![name.to_owned()])?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
     fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
@@ -97,11 +96,15 @@ impl Authority {
     }
 }
 
+fn client_params(user: &str, groups: &[&str]) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = distinguished_name(user, groups)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
+}
+
 /// Returns a key pair for service-account tokens: private and public key in PEM.
-///
-/// # Errors
-/// Fails when no key can be made.
-pub fn token_keys() -> Result<(String, String)> {
+pub(crate) fn token_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))
 }

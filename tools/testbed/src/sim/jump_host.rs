@@ -44,7 +44,7 @@ impl Sim {
     /// # Errors
     /// Fails when there is no address to listen on.
     pub async fn jump_host(&self, user: &str, authorized_key: PublicKey) -> Result<SimJumpHost> {
-        let (listener, address) = listen(self.options.port).await?;
+        let (listener, address) = listen().await?;
         let machine = Arc::new(Machine {
             address,
             user: user.to_owned(),
@@ -110,7 +110,7 @@ async fn serve(
             loop {
                 tokio::select! {
                     off = powered.wait_for(|on| !*on) => if off.is_ok() { break } else { return },
-                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },
+                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { handle(&machine, stream, &up) },
                 }
             }
         }
@@ -118,7 +118,7 @@ async fn serve(
     stop.run_until_cancelled(serve).await;
 }
 
-fn welcome(machine: &Arc<Machine>, stream: TcpStream, up: &CancellationToken) {
+fn handle(machine: &Arc<Machine>, stream: TcpStream, up: &CancellationToken) {
     let (config, up) = (Arc::new(config(machine.host_key.clone())), up.clone());
     let connection = Connection { machine: machine.clone(), up: up.clone() };
     tokio::spawn(async move {
@@ -137,7 +137,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn judge(&self, user: &str, key: &PublicKey) -> Auth {
+    fn authenticate(&self, user: &str, key: &PublicKey) -> Auth {
         let is_known = user == self.machine.user && key.key_data() == self.machine.authorized_key.key_data();
         if is_known { Auth::Accept } else { Auth::reject() }
     }
@@ -147,11 +147,11 @@ impl russh::server::Handler for Connection {
     type Error = russh::Error;
 
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.judge(user, offer.public_key))
+        Ok(self.authenticate(user, offer.public_key))
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.judge(user, key.public_key))
+        Ok(self.authenticate(user, key.public_key))
     }
 
     async fn channel_open_direct_tcpip(

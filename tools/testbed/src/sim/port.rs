@@ -24,26 +24,13 @@ use super::{
 pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: CancellationToken) {
     let serve = async {
         let mut state = machine.state();
-        let mut listener = Some(listener);
-        loop {
-            let open = |s: &State| s.powered && !s.faults.contains(&Fault::Refuse);
-            if !open(&state.borrow_and_update()) {
-                drop(listener.take());
-                if state.changed().await.is_err() {
-                    return;
-                }
-                continue;
-            }
-            let Some(bound) = listener.take() else {
-                listener = Some(rebind(machine.address()).await);
-                continue;
+        let open = |s: &State| s.powered && !s.faults.contains(&Fault::Refuse);
+        let mut listener = Some(listener).filter(|_| open(&state.borrow()));
+        while let Ok(here) = state.wait_for(open).await.map(|s| s.address) {
+            let bound = match listener.take().filter(|bound| bound.local_addr().is_ok_and(|address| address == here)) {
+                Some(bound) => bound,
+                None => rebind(here).await,
             };
-            let here = machine.address();
-            if bound.local_addr().is_ok_and(|address| address != here) {
-                drop(bound);
-                listener = Some(rebind(here).await);
-                continue;
-            }
             let up = stop.child_token();
             // Connections end with the port, and also when this future is dropped.
             let _cut = up.clone().drop_guard();
@@ -51,7 +38,7 @@ pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: Ca
             while stays(&state.borrow_and_update()) {
                 tokio::select! {
                     changed = state.changed() => if changed.is_err() { return },
-                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },
+                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { handle(&machine, stream, &up) },
                 }
             }
         }
@@ -59,7 +46,7 @@ pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: Ca
     stop.run_until_cancelled(serve).await;
 }
 
-fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken) {
+fn handle(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken) {
     machine.connections.fetch_add(1, Ordering::Relaxed);
     let _ = stream.set_nodelay(true);
     if machine.has(&Fault::Hang) {

@@ -100,12 +100,12 @@ async fn sftp_seconds(profile: &Profile) -> Option<f64> {
 /// Measures a profile. `others` contains the seconds of each earlier profile.
 async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
-        link: Link { rtt: profile.rtt, bandwidth: None },
+        link: Link { rtt: profile.rtt },
         process_start: profile.process_start,
         boot: profile.boot,
         ..without_heartbeats()
     };
-    let mut world = World::start(profile.hosts + profile.hanging, profile.payload_mib.into(), sim).await?;
+    let mut world = World::start(profile.hosts + profile.hanging, profile.payload_mib.into(), sim, &[]).await?;
     let hanging: Vec<SimHost> = world.hosts.drain(profile.hosts as usize..).collect();
     world.hang(&hanging).await?;
     let sftp = sftp_seconds(profile).await;
