@@ -92,19 +92,3 @@ fn load() -> String {
     let text = std::fs::read_to_string(Path::new("/proc/loadavg")).unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_of_open_files_is_read() {
-        let line = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
-        assert_eq!(open_files(line), Some(1024));
-        assert_eq!(
-            open_files("Max open files            unlimited            unlimited            files\n"),
-            Some(u32::MAX)
-        );
-        assert_eq!(open_files(""), None);
-    }
-}

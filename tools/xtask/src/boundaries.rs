@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-use anyhow::{Context as _, Result, ensure};
-use devenv::{forget_caller, workspace_root};
+use anyhow::{Result, ensure};
+use devenv::{forget_caller, read, workspace_root};
 
 /// Packages, their forbidden dependencies, and the reasons. Dependencies of build scripts, procedural macros and tests are ignored.
 const BOUNDARIES: &[(&str, &[&str], &str)] = &[
@@ -48,9 +48,7 @@ fn tree(package: &str) -> Result<BTreeSet<String>> {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
     cargo.args(["tree", "--locked", "--package", package, "--edges", "normal,no-proc-macro", "--prefix", "none"]);
-    let output = cargo.current_dir(workspace_root()).output().context("start cargo")?;
-    ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
-    let tree = names(&String::from_utf8(output.stdout)?);
+    let tree = names(&read(cargo.current_dir(workspace_root()))?);
     ensure!(tree.contains(package), "cargo tree does not name {package}");
     Ok(tree)
 }

@@ -215,18 +215,9 @@ pub(super) const PARTS: &[Part] = &[
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use devenv::workspace_root;
 
     use super::*;
-
-    #[test]
-    fn names_and_destinations_are_there_once() {
-        let names: BTreeSet<&str> = PARTS.iter().map(|p| p.name).collect();
-        let destinations: BTreeSet<&str> = PARTS.iter().map(|p| p.destination).collect();
-        assert_eq!((names.len(), destinations.len()), (PARTS.len(), PARTS.len()));
-    }
 
     #[test]
     fn every_program_is_a_tool_of_its_module() {
