@@ -97,6 +97,14 @@ pub fn forget_caller(cargo: &mut Command) {
     }
 }
 
+/// Returns a cargo command in the root of the workspace, after [`forget_caller`].
+pub fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    cargo.current_dir(workspace_root());
+    cargo
+}
+
 /// Reports that this machine cannot run a test or a step of the check, which is skipped. Prints the reason even where the output of passing tests
 /// is not shown.
 ///

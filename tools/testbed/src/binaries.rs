@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
 pub use argocd::run_lua;
-pub use devenv::{cache_dir, forget_caller};
+pub use devenv::cache_dir;
 pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use hostkubelet::{Platform, host_kubelet};
 pub(crate) use modules::{Module, host_node_manager, host_overlay, host_proxy, log_runner};

@@ -51,11 +51,10 @@ fn pod_name(number: u32) -> String {
 /// # Errors
 /// Fails when it cannot be built.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
     // With the caller in the same command, dependencies keep the features of its build, and none is built twice.
     let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator", "--bin", "windows-node-pools"];
-    crate::binaries::forget_caller(&mut cargo);
-    cargo.current_dir(crate::binaries::workspace_root()).args(packages);
+    let mut cargo = devenv::cargo();
+    cargo.args(packages);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

@@ -2,14 +2,11 @@
 //! demo and benchmarks.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     io::{Read, Write},
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -139,24 +136,24 @@ pub fn write_with(dir: &Path, entries: &[Entry], level: i32, progress: &(dyn Fn(
     let before = fs::read(dir.join(MANIFEST)).ok().and_then(|json| Manifest::parse(&json).ok()).unwrap_or_default();
 
     // Level 19 is slow, so that all cores take files from the list, one after the other.
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(entries.len()) {
-            scope.spawn(|| {
-                while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = compress(dir, entry, level);
-                    if let Ok(file) = &result {
-                        progress(file);
-                    }
-                    if let Ok(mut done) = done.lock() {
-                        done.insert(entry.path.clone(), result);
-                    }
-                }
-            });
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<File>> {
+        let mut done = Vec::new();
+        while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let file = compress(dir, entry, level)?;
+            progress(&file);
+            done.push(file);
         }
-    });
-    let done = done.into_inner().map_err(|_| anyhow!("a thread that compressed payload files has panicked"))?;
-    let files = done.into_values().collect::<Result<Vec<File>>>()?;
+        Ok(done)
+    };
+    let mut files = std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..cores.min(entries.len())).map(|_| scope.spawn(work)).collect();
+        let panicked = |_| anyhow!("a thread that compressed payload files has panicked");
+        workers.into_iter().map(|worker| worker.join().map_err(panicked)?).collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
 
     let manifest = Manifest { schema: 1, files };
     let mut json = serde_json::to_vec_pretty(&manifest)?;

@@ -4,6 +4,7 @@
 use std::{
     fmt,
     net::IpAddr,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -12,6 +13,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 
 /// Certificate and its private key, both in PEM (the key in PKCS #8).
 #[derive(Clone)]
@@ -107,6 +110,25 @@ fn client_params(user: &str, groups: &[&str]) -> Result<CertificateParams> {
 pub(crate) fn token_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))
+}
+
+/// Returns the configuration of a TLS server with a certificate, its chain and its key, all in PEM. With authorities in PEM, clients need a certificate
+/// of one of them.
+pub(crate) fn server_config(chain: &str, key: &str, authorities: Option<&[u8]>) -> Result<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let builder = if let Some(authorities) = authorities {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(authorities) {
+            roots.add(authority?)?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>()?;
+    Ok(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?)
 }
 
 fn distinguished_name(name: &str, organizations: &[&str]) -> Result<DistinguishedName> {

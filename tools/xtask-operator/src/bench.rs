@@ -63,9 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn run_release() -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    testbed::binaries::forget_caller(&mut cargo);
-    cargo.current_dir(devenv::workspace_root()).args(["run", "--release", "--locked", "-p", "xtask-operator", "--"]);
+    let mut cargo = devenv::cargo();
+    cargo.args(["run", "--release", "--locked", "-p", "xtask-operator", "--"]);
     devenv::execute(cargo.args(std::env::args_os().skip(1)))
 }
 

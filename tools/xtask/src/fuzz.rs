@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use devenv::{cache_dir, execute, forget_caller, workspace_root};
+use devenv::{cache_dir, execute, workspace_root};
 
 /// Fuzzes the parsers of outside input: all targets, as many at once as there are cores.
 #[derive(clap::Args)]
@@ -92,8 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn build() -> Result<PathBuf> {
     let host = devenv::read(Command::new("rustc").args(["--print", "host-tuple"]).current_dir(workspace_root()))?;
     let target_dir = cache_dir()?.join("fuzz/target");
-    let mut cargo = Command::new("cargo");
-    forget_caller(&mut cargo);
+    let mut cargo = devenv::cargo();
     cargo.args(["build", "--locked", "--target", &host]).current_dir(workspace_root().join("tools/fuzz"));
     cargo.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &target_dir).env_remove("CARGO_ENCODED_RUSTFLAGS");
     let mend =

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::ServerConfig;
 
 use crate::pki::{self, Identity};
 
@@ -26,20 +25,8 @@ impl Authority {
 
     /// Returns the configuration of a server with a certificate for `localhost`, which requires client certificates if `clients` is true.
     pub fn server(&self, clients: bool) -> Arc<ServerConfig> {
-        let provider = Arc::new(ring::default_provider());
-        let signed = self.sign("localhost");
-        let chain = vec![CertificateDer::from_pem_slice(signed.certificate.as_bytes()).unwrap()];
-        let key = PrivateKeyDer::from_pem_slice(signed.key.as_bytes()).unwrap();
-        let builder =
-            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
-        let builder = if clients {
-            let mut roots = RootCertStore::empty();
-            roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
-            builder.with_client_cert_verifier(verifier)
-        } else {
-            builder.with_no_client_auth()
-        };
-        Arc::new(builder.with_single_cert(chain, key).unwrap())
+        let Identity { certificate, key } = self.sign("localhost");
+        let config = pki::server_config(&certificate, &key, clients.then_some(self.pem.as_bytes()));
+        Arc::new(config.unwrap())
     }
 }

@@ -14,14 +14,10 @@ use russh::{
     keys::{PrivateKey, ssh_key::PublicKey},
     server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
 };
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::{io::copy_bidirectional, net::TcpStream, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Sim, listen, new_key, port::rebind, sshd::config};
+use super::{Sim, listen, new_key, port::accept, sshd::config};
 
 /// Jump host, which ends with its [`Sim`].
 #[derive(Clone)]
@@ -53,7 +49,11 @@ impl Sim {
             forwarded: AtomicU64::new(0),
         });
         let (powered, is_powered) = watch::channel(true);
-        tokio::spawn(serve(machine.clone(), listener, is_powered, self.stop.clone()));
+        let (jump_host, stop) = (machine.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            let open = |on: &bool| on.then_some(address);
+            accept(is_powered, open, listener, stop, |stream, up| handle(&jump_host, stream, up)).await;
+        });
         Ok(SimJumpHost { machine, powered })
     }
 }
@@ -88,34 +88,6 @@ impl SimJumpHost {
     pub fn power_on(&self) {
         self.powered.send_replace(true);
     }
-}
-
-/// Accepts connections while the jump host is on, until `stop`.
-async fn serve(
-    machine: Arc<Machine>,
-    listener: TcpListener,
-    mut powered: watch::Receiver<bool>,
-    stop: CancellationToken,
-) {
-    let serve = async {
-        let mut listener = Some(listener);
-        while powered.wait_for(|on| *on).await.is_ok() {
-            let bound = match listener.take() {
-                Some(listener) => listener,
-                None => rebind(machine.address).await,
-            };
-            let up = stop.child_token();
-            // Connections end with the port, and also when this future is dropped.
-            let _cut = up.clone().drop_guard();
-            loop {
-                tokio::select! {
-                    off = powered.wait_for(|on| !*on) => if off.is_ok() { break } else { return },
-                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { handle(&machine, stream, &up) },
-                }
-            }
-        }
-    };
-    stop.run_until_cancelled(serve).await;
 }
 
 fn handle(machine: &Arc<Machine>, stream: TcpStream, up: &CancellationToken) {

@@ -299,7 +299,7 @@ impl Kubelet<'_> {
     }
 
     async fn register(&self) {
-        let body = self.new_node().to_string().into_bytes();
+        let body = new_node(&self.node, self.status(false)).to_string().into_bytes();
         retry_forever("node", || async {
             let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
             match self.send::<IgnoredAny>(create).await {
@@ -325,10 +325,6 @@ impl Kubelet<'_> {
             &patch,
         );
         self.send::<IgnoredAny>(request).await.map(drop)
-    }
-
-    fn new_node(&self) -> Value {
-        new_node(&self.node, self.status(false))
     }
 
     fn status(&self, ready: bool) -> Value {

@@ -163,18 +163,3 @@ fn failed_attempts(metrics: &str) -> String {
         reasons.into_iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
     if reasons.is_empty() { "none".to_owned() } else { reasons.join(", ") }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failed_attempts_are_counted_by_their_reason() {
-        let text = "windows_node_pool_failures_total{pool=\"a\",reason=\"Unreachable\"} 2\n\
-                    windows_node_pool_failures_total{pool=\"b\",reason=\"Unreachable\"} 1\n\
-                    windows_node_pool_failures_total{pool=\"b\",reason=\"DiskFull\"} 4\n\
-                    windows_node_pool_hosts_failed{pool=\"b\"} 1\n";
-        assert_eq!(failed_attempts(text), "DiskFull 4, Unreachable 3");
-        assert_eq!(failed_attempts("windows_node_pool_failures_total{pool=\"a\",reason=\"DiskFull\"} 0"), "none");
-    }
-}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use devenv::{WINDOWS_TARGET, forget_caller, read, workspace_root};
+use devenv::{WINDOWS_TARGET, cargo, read};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use testbed::image::{self, BUNDLE, Files, authorities, manifests, must_gather};
@@ -133,9 +133,8 @@ fn sha256(path: &Path) -> Result<String> {
 
 /// Returns the crates that are compiled into a package, without those that only run at build time.
 pub(super) fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
-    let mut cargo = Command::new("cargo");
-    forget_caller(&mut cargo);
-    cargo.current_dir(workspace_root()).args(["tree", "--locked", "--package", package, "--target", target]);
+    let mut cargo = cargo();
+    cargo.args(["tree", "--locked", "--package", package, "--target", target]);
     cargo.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}|{l}"]);
     Ok(read(&mut cargo)?.lines().filter_map(of_cargo).collect())
 }
