@@ -33,20 +33,20 @@ pub const OPERATOR_GROUPS: [&str; 2] =
 /// # Errors
 /// Fails when the API server refuses an object, or an object is not in force within a minute.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
-    own_kinds(control_plane).await?;
+    apply_own_crds(control_plane).await?;
     apply(control_plane, "base").await?;
     policies_in_force(control_plane).await
 }
 
-async fn own_kinds(control_plane: &ControlPlane) -> Result<()> {
+async fn apply_own_crds(control_plane: &ControlPlane) -> Result<()> {
     for crd in api::crds() {
-        kinds(control_plane, &serde_yaml::to_string(&crd)?).await?;
+        apply_crds(control_plane, &serde_yaml::to_string(&crd)?).await?;
     }
     Ok(())
 }
 
 /// Applies the CRDs of a stream of YAML documents, and waits until their kinds are served.
-pub(crate) async fn kinds(control_plane: &ControlPlane, crds: &str) -> Result<()> {
+pub(crate) async fn apply_crds(control_plane: &ControlPlane, crds: &str) -> Result<()> {
     control_plane.apply_yaml(crds).await?;
     let client = control_plane.client().await?;
     for crd in serde_yaml::Deserializer::from_str(crds) {
@@ -57,14 +57,14 @@ pub(crate) async fn kinds(control_plane: &ControlPlane, crds: &str) -> Result<()
     Ok(())
 }
 
-/// Applies the CRDs of a file in `crds/`, as [`kinds`] does.
-async fn kinds_of(control_plane: &ControlPlane, file: &str) -> Result<()> {
+/// Applies the CRDs of a file in `crds/`, as [`apply_crds`] does.
+async fn apply_crd_file(control_plane: &ControlPlane, file: &str) -> Result<()> {
     let path = crate::source_dir().join(format!("crds/{file}.yaml"));
-    kinds(control_plane, &std::fs::read_to_string(path)?).await
+    apply_crds(control_plane, &std::fs::read_to_string(path)?).await
 }
 
 /// Creates a namespace if there is none with this name.
-pub(crate) async fn namespace(control_plane: &ControlPlane, name: &str) -> Result<()> {
+pub(crate) async fn create_namespace(control_plane: &ControlPlane, name: &str) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     control_plane.apply_yaml(&namespace.to_string()).await
 }
@@ -93,8 +93,8 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
 /// Fails when the API server refuses something.
 pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
     install_monitoring(control_plane).await?;
-    own_kinds(control_plane).await?;
-    namespace(control_plane, NAMESPACE).await?;
+    apply_own_crds(control_plane).await?;
+    create_namespace(control_plane, NAMESPACE).await?;
     for entry in std::fs::read_dir(devenv::workspace_root().join("deploy/olm/manifests"))? {
         let object: Value = serde_yaml::from_str(&std::fs::read_to_string(entry?.path())?)?;
         for object in created_by_olm(object) {
@@ -137,7 +137,7 @@ pub fn created_by_olm(object: Value) -> Vec<Value> {
 /// # Errors
 /// Fails when the API server refuses a kind, or does not serve it within a minute.
 pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
-    kinds_of(control_plane, "monitoring").await
+    apply_crd_file(control_plane, "monitoring").await
 }
 
 /// Installs the kind with which operators report to the Operator Lifecycle Manager whether it may upgrade them.
@@ -145,7 +145,7 @@ pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
 /// # Errors
 /// Fails when the API server refuses the kind, or does not serve it within a minute.
 pub async fn install_operator_conditions(control_plane: &ControlPlane) -> Result<()> {
-    kinds_of(control_plane, "olm").await
+    apply_crd_file(control_plane, "olm").await
 }
 
 /// API that creates machines.
@@ -176,10 +176,10 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
         MachineApi::OpenShift => "machine-api",
         MachineApi::ClusterApi => "cluster-api",
     };
-    namespace(control_plane, api.namespace()).await?;
+    create_namespace(control_plane, api.namespace()).await?;
     // The operator uses its rights as soon as it finds the kinds.
     apply(control_plane, name).await?;
-    kinds_of(control_plane, name).await
+    apply_crd_file(control_plane, name).await
 }
 
 /// Installs the CRDs of OpenShift's kinds with cluster settings, and the operator's rights in `openshift-config`.
@@ -187,9 +187,9 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
 /// # Errors
 /// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
-    namespace(control_plane, "openshift-config").await?;
+    create_namespace(control_plane, "openshift-config").await?;
     apply(control_plane, "openshift-config").await?;
-    kinds_of(control_plane, "openshift").await
+    apply_crd_file(control_plane, "openshift").await
 }
 
 /// Installs the CRDs of Flux's kinds that have an artifact, and creates the namespace of Flux.
@@ -197,8 +197,8 @@ pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
 /// # Errors
 /// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
-    kinds_of(control_plane, "flux").await?;
-    namespace(control_plane, "flux-system").await
+    apply_crd_file(control_plane, "flux").await?;
+    create_namespace(control_plane, "flux-system").await
 }
 
 /// Waits until a kind is served. Its condition Established becomes true a little earlier.

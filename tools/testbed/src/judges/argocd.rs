@@ -165,7 +165,7 @@ fn part(control_plane: &ControlPlane, dir: &RunDir, name: &str, redis: SocketAdd
 
 /// Installs Argo CD's kinds, its default settings, and this project's health checks and actions.
 async fn install(control_plane: &ControlPlane) -> Result<()> {
-    deployment::namespace(control_plane, NAMESPACE).await?;
+    deployment::create_namespace(control_plane, NAMESPACE).await?;
     MODULE.install_crds(control_plane, SOURCE, "manifests/crds").await?;
     let settings = MODULE.source(SOURCE)?.join("manifests/base/config");
     let settings = settings.to_str().context("path is not UTF-8")?;

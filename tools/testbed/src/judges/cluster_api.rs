@@ -47,12 +47,12 @@ impl ClusterApi {
         let program = tokio::task::spawn_blocking(|| MODULE.program("cluster-api", REQUIRED, &[], "about 2 minutes"));
         let program = program.await??;
         let namespace = MachineApi::ClusterApi.namespace();
-        deployment::namespace(control_plane, namespace).await?;
+        deployment::create_namespace(control_plane, namespace).await?;
         deployment::apply(control_plane, "cluster-api").await?;
         MODULE.install_crds(control_plane, REQUIRED, "config/crd/bases").await?;
         let client = control_plane.client().await?;
         for kind in ["BareCluster", "BareMachine", "BareMachineTemplate"] {
-            deployment::kinds(control_plane, &bare_kind(kind).to_string()).await?;
+            deployment::apply_crds(control_plane, &bare_kind(kind).to_string()).await?;
         }
         make_cluster(control_plane, namespace).await?;
 

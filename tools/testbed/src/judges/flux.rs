@@ -23,7 +23,7 @@ impl Flux {
     /// # Errors
     /// Fails when a program cannot be built or does not start.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
-        deployment::namespace(control_plane, NAMESPACE).await?;
+        deployment::create_namespace(control_plane, NAMESPACE).await?;
         let dir = RunDir::new("flux")?;
         let storage = free_address()?.to_string();
         let data = dir.join("data").display().to_string();

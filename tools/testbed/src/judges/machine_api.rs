@@ -31,14 +31,14 @@ const INFRASTRUCTURE: &str = "judged-x7k2p";
 /// # Errors
 /// Fails when they cannot be found or built, or the API server refuses something.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
-    deployment::namespace(control_plane, Api::OpenShift.namespace()).await?;
+    deployment::create_namespace(control_plane, Api::OpenShift.namespace()).await?;
     deployment::apply(control_plane, "machine-api").await?;
     // With these kinds, the operator detects OpenShift, where it reads the pull secret.
-    deployment::namespace(control_plane, "openshift-config").await?;
+    deployment::create_namespace(control_plane, "openshift-config").await?;
     deployment::apply(control_plane, "openshift-config").await?;
     let folder = MODULE.source(REQUIRED)?.join("install");
     for file in FILES {
-        deployment::kinds(control_plane, &fs::read_to_string(folder.join(file))?).await?;
+        deployment::apply_crds(control_plane, &fs::read_to_string(folder.join(file))?).await?;
     }
     for (kind, plural) in [("Infrastructure", "infrastructures"), ("DNS", "dnses")] {
         let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -46,7 +46,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
         let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name},
             "spec": {"group": "config.openshift.io", "scope": "Cluster", "names": {"kind": kind, "plural": plural},
                 "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
-        deployment::kinds(control_plane, &crd.to_string()).await?;
+        deployment::apply_crds(control_plane, &crd.to_string()).await?;
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ impl Module {
             for document in serde_yaml::Deserializer::from_str(&fs::read_to_string(&path)?) {
                 let object = Value::deserialize(document)?;
                 if object["kind"] == "CustomResourceDefinition" {
-                    deployment::kinds(to, &object.to_string()).await?;
+                    deployment::apply_crds(to, &object.to_string()).await?;
                 }
             }
         }

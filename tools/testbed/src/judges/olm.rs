@@ -57,7 +57,7 @@ impl Olm {
         let (olm, catalog) = (program("olm").await??, program("catalog").await??);
         MODULE.install_crds(control_plane, REQUIRED, "deploy/chart/crds").await?;
         for name in ["olm", CATALOGS] {
-            deployment::namespace(control_plane, name).await?;
+            deployment::create_namespace(control_plane, name).await?;
         }
         let no_metrics = TcpListener::bind("127.0.0.1:8080").ok();
         let start = |name: &str, program: PathBuf, args: &[&str]| {
