@@ -6,7 +6,7 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
@@ -71,9 +71,8 @@ pub fn has_windows_target() -> bool {
 
 /// Reports whether the Rust toolchain in use has the standard library for a target.
 pub fn has_target(target: &str) -> bool {
-    let rustc = Command::new("rustc").current_dir(workspace_root()).args(["--print", "sysroot"]).output();
-    let sysroot = rustc.ok().filter(|output| output.status.success()).and_then(|o| String::from_utf8(o.stdout).ok());
-    sysroot.is_some_and(|sysroot| Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir())
+    let sysroot = read(Command::new("rustc").current_dir(workspace_root()).args(["--print", "sysroot"]));
+    sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join("lib/rustlib").join(target).is_dir())
 }
 
 /// Returns the folder of cargo: `$CARGO_HOME` or `~/.cargo`.
@@ -96,6 +95,14 @@ pub fn forget_caller(cargo: &mut Command) {
             cargo.env_remove(name);
         }
     }
+}
+
+/// Returns a cargo command in the root of the workspace, after [`forget_caller`].
+pub fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    cargo.current_dir(workspace_root());
+    cargo
 }
 
 /// Reports that this machine cannot run a test or a step of the check, which is skipped. Prints the reason even where the output of passing tests
@@ -136,6 +143,17 @@ pub fn execute(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
     ensure!(status.success(), "{}: {status}", command.get_program().display());
     Ok(())
+}
+
+/// Runs a program without input to its end, and returns its standard output without white space around it.
+///
+/// # Errors
+/// Fails when the program does not start, or its exit status is not 0: then the error contains its standard error.
+pub fn read(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}\n{}", output.status, error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Runs `work`, and prints a line to standard error every 20 seconds until it returns. `what` completes the phrase "still …", for example

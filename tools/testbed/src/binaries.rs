@@ -5,40 +5,33 @@
 //! that a change of version or source never uses an old build.
 
 mod argocd;
-mod crane;
-mod crdbudget;
-mod helm;
 mod hostkubelet;
-mod kstatus;
+mod modules;
 mod node_programs;
 mod promtool;
-mod services;
 mod wicd_exe;
 
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::Instant,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
 pub use argocd::run_lua;
-pub use crane::crane;
-pub use crdbudget::crdbudget;
-pub use devenv::{cache_dir, forget_caller};
+pub use devenv::cache_dir;
 pub(crate) use devenv::{find, with_progress, workspace_root};
-pub use helm::helm;
 pub use hostkubelet::{Platform, host_kubelet};
-pub use kstatus::kstatus;
+pub(crate) use modules::{Module, host_node_manager, host_overlay, host_proxy, log_runner};
+pub use modules::{crane, helm, host_containerd, kstatus};
 pub use node_programs::{
-    CONTAINERD, HOST_LOCAL, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, containerdjudge,
+    CONTAINERD, HOST_LOCAL, NodeProgram, OLDEST_CONTAINERD, WIN_OVERLAY, WINDOWS_EXPORTER, containerdjudge, crdbudget,
     node_program, nodejudge, of_kubernetes,
 };
 pub use promtool::{prometheus, promtool};
-pub use services::{host_containerd, host_node_manager, host_overlay, host_proxy, log_runner};
 pub use wicd_exe::wicd_exe;
 
 /// Version for each minor version of Kubernetes whose programs can be built, the newest first. The Go modules of the payload require the same.
@@ -120,11 +113,10 @@ impl Set {
     /// Finds the set of one of the versions [`KUBERNETES`].
     pub(crate) fn of(version: &str) -> Result<Self> {
         let minor: Vec<&str> = version.trim_start_matches('v').split('.').take(2).collect();
-        let dir = workspace_root().join("tools/xtask/payload").join(format!("kubernetes-{}", minor.join(".")));
-        let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(dir.join(name)));
-        let (go_mod, go_sum) = (go_mod.with_context(|| format!("there is no set for Kubernetes {version}"))?, go_sum?);
-        ensure!(go_mod.contains(&format!("\tk8s.io/kubernetes {version} ")), "{} is not of {version}", dir.display());
-        Ok(Self { version: version.to_owned(), dir, key: key(&[&go_mod, &go_sum]) })
+        let module = Module::new(&format!("tools/xtask/payload/kubernetes-{}", minor.join(".")), &[])?;
+        let is_of_version = module.inputs[0].contains(&format!("\tk8s.io/kubernetes {version} "));
+        ensure!(is_of_version, "{} is not of {version}", module.folder.display());
+        Ok(Self { version: version.to_owned(), key: module.key(), dir: module.folder })
     }
 
     /// Builds a package of the set, or source files with the modules of the set, for `goos`.
@@ -246,16 +238,14 @@ pub(crate) trait Run {
 
 impl Run for Command {
     fn read(&mut self) -> Result<String> {
-        let output = self.stdin(Stdio::null()).output().with_context(|| format!("start {self:?}"))?;
-        if !output.status.success() {
-            bail!("{self:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        devenv::read(self)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
     #[test]

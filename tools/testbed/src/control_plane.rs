@@ -26,12 +26,7 @@ use kube::{
 };
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::OnceCell,
-    task::spawn_blocking,
-};
+use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use self::authorities::Authorities;
 pub use self::authorities::CaRotation;
@@ -41,6 +36,7 @@ use crate::{
     binaries::{self, ControlPlaneBinaries},
     children::Daemon,
     host_network::HostNetwork,
+    http,
     lock::lock,
     pki::Identity,
     run_dir::RunDir,
@@ -60,12 +56,8 @@ pub struct ControlPlaneOptions {
     pub kubernetes: Option<&'static str>,
     /// Network through which hosts reach the control plane. Defaults to loopback.
     pub network: Option<Arc<HostNetwork>>,
-    /// `--feature-gates` of kube-apiserver and kube-controller-manager, such as `KubeletSomething=true`.
-    pub feature_gates: Vec<String>,
     /// True if an audit log is written of the operator's requests and of approvals of certificate requests, even without [`AUDIT_DIR`].
     pub audit: bool,
-    /// Additional flags for kube-apiserver.
-    pub apiserver_flags: Vec<String>,
     /// Additional flags for kube-controller-manager.
     pub controller_manager_flags: Vec<String>,
 }
@@ -81,7 +73,7 @@ pub struct ControlPlane {
     binaries: ControlPlaneBinaries,
     options: ControlPlaneOptions,
     address: SocketAddr,
-    etcd_url: String,
+    etcd_address: SocketAddr,
     etcd_peer_port: u16,
     kubeconfig: PathBuf,
     kubeconfigs: AtomicU32,
@@ -119,19 +111,18 @@ impl ControlPlane {
         authorities.write(dir.path(), ip)?;
 
         let [etcd_port, peer_port, api_port] = free_ports(ip)?;
-        let etcd_url = format!("http://127.0.0.1:{etcd_port}");
+        let etcd_address = SocketAddr::from((Ipv4Addr::LOCALHOST, etcd_port));
         let address = SocketAddr::new(ip, api_port);
-        let etcd = start_etcd(&binaries.etcd, dir.path(), &etcd_url, peer_port)?;
         let kubeconfig = dir.path().join("admin.kubeconfig");
         let control_plane = Self {
             controller_manager: Mutex::new(None),
             apiserver: Mutex::new(None),
-            etcd: Mutex::new(Some(etcd)),
+            etcd: Mutex::new(None),
             authorities,
             binaries,
             options,
             address,
-            etcd_url,
+            etcd_address,
             etcd_peer_port: peer_port,
             kubeconfig: kubeconfig.clone(),
             kubeconfigs: AtomicU32::new(0),
@@ -140,9 +131,15 @@ impl ControlPlane {
         };
         let roots = control_plane.authorities.all_roots();
         control_plane.write_kubeconfig(&kubeconfig, "testbed-admin", &["system:masters"], &roots)?;
-        *lock(&control_plane.apiserver) = Some(control_plane.start_apiserver()?);
-        *lock(&control_plane.controller_manager) = Some(control_plane.start_controller_manager()?);
+        control_plane.start_programs()?;
         Ok(control_plane)
+    }
+
+    fn start_programs(&self) -> Result<()> {
+        *lock(&self.etcd) = Some(self.start_etcd()?);
+        *lock(&self.apiserver) = Some(self.start_apiserver()?);
+        *lock(&self.controller_manager) = Some(self.start_controller_manager()?);
+        Ok(())
     }
 
     /// Returns the URL of the API server, `https://address:port`.
@@ -229,7 +226,10 @@ impl ControlPlane {
     /// # Errors
     /// Fails when kubectl cannot be started, or its output cannot be read.
     pub async fn kubectl(&self, args: &[&str]) -> Result<Output> {
-        self.kubectl_with_input(args, "").await
+        let mut kubectl = tokio::process::Command::new(&self.binaries.kubectl);
+        kubectl.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null()).kill_on_drop(true);
+        // Its discovery cache is in the home folder.
+        kubectl.env("HOME", self.dir.path()).output().await.context("start kubectl")
     }
 
     /// Applies manifests with server-side apply, and overrides other field managers, as kubectl does.
@@ -248,46 +248,13 @@ impl ControlPlane {
         self.apply_yaml(&fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?).await
     }
 
-    async fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<Output> {
-        let mut child = tokio::process::Command::new(&self.binaries.kubectl)
-            .args(args)
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("HOME", self.dir.path()) // its discovery cache
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("start kubectl")?;
-        let mut stdin = child.stdin.take().context("kubectl has no standard input")?;
-        let write = async move {
-            // A kubectl that does not read its input reports the reason itself.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        };
-        let ((), output) = tokio::join!(write, child.wait_with_output());
-        Ok(output?)
-    }
-
     /// Returns the sum of a metric of etcd over all its labels.
     ///
     /// # Errors
     /// Fails when etcd does not answer, or has no such metric.
     pub async fn etcd_metric(&self, name: &str) -> Result<f64> {
-        // An HTTP/1.0 response is not split into chunks.
-        let text = self.ask_etcd("GET /metrics HTTP/1.0\r\n\r\n").await?;
-        let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
-        let values: Vec<f64> = lines.filter_map(|l| l.rsplit(' ').next()?.parse().ok()).collect();
-        (!values.is_empty()).then(|| values.iter().sum()).with_context(|| format!("etcd has no metric {name}"))
-    }
-
-    /// Sends an HTTP/1.0 request to etcd, and returns the body of the response, whatever its status.
-    async fn ask_etcd(&self, request: &str) -> Result<String> {
-        let address = self.etcd_url.strip_prefix("http://").context("etcd has no address")?;
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer.split_once("\r\n\r\n").context("etcd does not speak HTTP")?.1.to_owned())
+        let (_, text) = http::request(self.etcd_address, "GET", "/metrics", "").await?;
+        http::metric(&text, name).with_context(|| format!("etcd has no metric {name}"))
     }
 
     /// Reports whether all programs still run as they were started.
@@ -356,18 +323,28 @@ impl ControlPlane {
             *lock(daemon) = None;
         }
         change(&self.dir.path().join("etcd"))?;
-        let etcd = start_etcd(&self.binaries.etcd, self.dir.path(), &self.etcd_url, self.etcd_peer_port)?;
-        *lock(&self.etcd) = Some(etcd);
-        *lock(&self.apiserver) = Some(self.start_apiserver()?);
-        *lock(&self.controller_manager) = Some(self.start_controller_manager()?);
+        self.start_programs()?;
         self.wait_until_ready().await
+    }
+
+    fn start_etcd(&self) -> Result<Daemon> {
+        let url = format!("http://{}", self.etcd_address);
+        let peer = format!("http://127.0.0.1:{}", self.etcd_peer_port);
+        let mut command = Command::new(&self.binaries.etcd);
+        command
+            .arg(format!("--data-dir={}", self.dir.join("etcd").display()))
+            .args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")])
+            .args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")])
+            .arg(format!("--initial-cluster=default={peer}"))
+            .arg("--unsafe-no-fsync");
+        self.start_component("etcd", &command)
     }
 
     fn start_apiserver(&self) -> Result<Daemon> {
         let pki = |name: &str| self.dir.path().join(name).display().to_string();
         let mut command = Command::new(&self.binaries.apiserver);
         command
-            .arg(format!("--etcd-servers={}", self.etcd_url))
+            .arg(format!("--etcd-servers=http://{}", self.etcd_address))
             .arg(format!("--bind-address={}", self.address.ip()))
             .arg(format!("--advertise-address={}", self.address.ip()))
             .arg(format!("--secure-port={}", self.address.port()))
@@ -388,9 +365,8 @@ impl ControlPlane {
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg("--endpoint-reconciler-type=none") // a loopback address is no valid endpoint
             .arg("--profiling=false")
-            .args(&self.options.apiserver_flags)
             .args(self.audit_flags()?);
-        self.start_component("kube-apiserver", command)
+        self.start_component("kube-apiserver", &command)
     }
 
     /// Returns the path of the audit log, if there is one. With [`AUDIT_DIR`], the log outlives the control plane.
@@ -436,14 +412,11 @@ impl ControlPlane {
             .arg("--secure-port=0")
             .arg("--profiling=false")
             .args(&self.options.controller_manager_flags);
-        self.start_component("kube-controller-manager", command)
+        self.start_component("kube-controller-manager", &command)
     }
 
-    fn start_component(&self, name: &str, mut command: Command) -> Result<Daemon> {
-        if !self.options.feature_gates.is_empty() {
-            command.arg(format!("--feature-gates={}", self.options.feature_gates.join(",")));
-        }
-        Daemon::start(name, self.dir.path().join(format!("{name}.log")), &command)
+    fn start_component(&self, name: &str, command: &Command) -> Result<Daemon> {
+        Daemon::start(name, self.dir.join(&format!("{name}.log")), command)
     }
 
     async fn wait_until_ready(&self) -> Result<()> {
@@ -497,7 +470,7 @@ impl ControlPlane {
 }
 
 async fn ready(client: &Client) -> Result<()> {
-    let get = |path: &str| http::Request::get(path).body(Vec::new());
+    let get = |path: &str| ::http::Request::get(path).body(Vec::new());
     client.request_text(get("/readyz")?).await?;
     // The controller manager creates this account: until then a pod is refused.
     client.request_text(get("/api/v1/namespaces/default/serviceaccounts/default")?).await?;
@@ -510,18 +483,6 @@ async fn client(kubeconfig: &Path, retries: bool) -> Result<Client> {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.default_retry = retries;
     Ok(Client::try_from(config)?)
-}
-
-fn start_etcd(program: &Path, dir: &Path, url: &str, peer_port: u16) -> Result<Daemon> {
-    let peer = format!("http://127.0.0.1:{peer_port}");
-    let mut command = Command::new(program);
-    command
-        .arg(format!("--data-dir={}", dir.join("etcd").display()))
-        .args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")])
-        .args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")])
-        .arg(format!("--initial-cluster=default={peer}"))
-        .arg("--unsafe-no-fsync");
-    Daemon::start("etcd", dir.join("etcd.log"), &command)
 }
 
 fn copy_dir(from: &Path, to: &Path) -> Result<()> {

@@ -13,6 +13,7 @@ use kube::{
     runtime::{conditions, wait::await_condition},
 };
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -32,13 +33,40 @@ pub const OPERATOR_GROUPS: [&str; 2] =
 /// # Errors
 /// Fails when the API server refuses an object, or an object is not in force within a minute.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
-    let client = control_plane.client().await?;
-    for crd in api::crds() {
-        control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
-        served(&client, &crd.metadata.name.context("a CRD has a name")?).await?;
-    }
+    apply_own_crds(control_plane).await?;
     apply(control_plane, "base").await?;
     policies_in_force(control_plane).await
+}
+
+async fn apply_own_crds(control_plane: &ControlPlane) -> Result<()> {
+    for crd in api::crds() {
+        apply_crds(control_plane, &serde_yaml::to_string(&crd)?).await?;
+    }
+    Ok(())
+}
+
+/// Applies the CRDs of a stream of YAML documents, and waits until their kinds are served.
+pub(crate) async fn apply_crds(control_plane: &ControlPlane, crds: &str) -> Result<()> {
+    control_plane.apply_yaml(crds).await?;
+    let client = control_plane.client().await?;
+    for crd in serde_yaml::Deserializer::from_str(crds) {
+        if let Some(name) = Value::deserialize(crd)?["metadata"]["name"].as_str() {
+            served(&client, name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Applies the CRDs of a file in `crds/`, as [`apply_crds`] does.
+async fn apply_crd_file(control_plane: &ControlPlane, file: &str) -> Result<()> {
+    let path = crate::source_dir().join(format!("crds/{file}.yaml"));
+    apply_crds(control_plane, &std::fs::read_to_string(path)?).await
+}
+
+/// Creates a namespace if there is none with this name.
+pub(crate) async fn create_namespace(control_plane: &ControlPlane, name: &str) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    control_plane.apply_yaml(&namespace.to_string()).await
 }
 
 /// Applies a folder of `deploy/`, as kubectl's kustomize renders it.
@@ -64,40 +92,42 @@ pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
 /// # Errors
 /// Fails when the API server refuses something.
 pub async fn install_by_olm(control_plane: &ControlPlane) -> Result<()> {
-    let client = control_plane.client().await?;
     install_monitoring(control_plane).await?;
-    for crd in api::crds() {
-        control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
-        served(&client, &crd.metadata.name.context("a CRD has a name")?).await?;
-    }
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-    control_plane.apply_yaml(&namespace.to_string()).await?;
+    apply_own_crds(control_plane).await?;
+    create_namespace(control_plane, NAMESPACE).await?;
     for entry in std::fs::read_dir(devenv::workspace_root().join("deploy/olm/manifests"))? {
         let object: Value = serde_yaml::from_str(&std::fs::read_to_string(entry?.path())?)?;
-        let objects = match object["kind"].as_str() {
-            Some("ClusterServiceVersion") => of_version(&object),
-            _ => vec![object],
-        };
-        for object in objects {
+        for object in created_by_olm(object) {
             control_plane.apply_yaml(&object.to_string()).await?;
         }
     }
     Ok(())
 }
 
-/// Returns the objects that OLM creates from a ClusterServiceVersion.
-fn of_version(version: &Value) -> Vec<Value> {
-    let install = &version["spec"]["install"]["spec"];
-    let rights = &install["clusterPermissions"][0];
+/// Returns the objects that OLM creates from an object of a bundle: those in a ClusterServiceVersion, and any other object itself. Objects whose names
+/// OLM generates get the name of their ServiceAccount.
+pub fn created_by_olm(object: Value) -> Vec<Value> {
+    if object["kind"] != "ClusterServiceVersion" {
+        return vec![object];
+    }
+    let install = &object["spec"]["install"]["spec"];
+    let (rights, deployment) = (&install["clusterPermissions"][0], &install["deployments"][0]);
     let (name, group) = (&rights["serviceAccountName"], "rbac.authorization.k8s.io");
-    let deployment = &install["deployments"][0];
+    let mut spec = deployment["spec"].clone();
+    spec["revisionHistoryLimit"] = json!(1);
+    for (key, value) in object["metadata"]["annotations"].as_object().into_iter().flatten() {
+        spec["template"]["metadata"]["annotations"][key] = value.clone();
+    }
+    if let Some(env) = spec["template"]["spec"]["containers"][0]["env"].as_array_mut() {
+        env.push(json!({"name": "OPERATOR_CONDITION_NAME", "value": object["metadata"]["name"]}));
+    }
     vec![
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}),
         json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rights["rules"]}),
         json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]}),
-        json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": deployment["spec"],
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec,
             "metadata": {"name": deployment["name"], "namespace": NAMESPACE, "labels": deployment["label"]}}),
     ]
 }
@@ -107,12 +137,7 @@ fn of_version(version: &Value) -> Vec<Value> {
 /// # Errors
 /// Fails when the API server refuses a kind, or does not serve it within a minute.
 pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
-    control_plane.apply_file(&crate::source_dir().join("crds").join("monitoring.yaml")).await?;
-    let client = control_plane.client().await?;
-    for kind in ["servicemonitors", "prometheusrules"] {
-        served(&client, &format!("{kind}.monitoring.coreos.com")).await?;
-    }
-    Ok(())
+    apply_crd_file(control_plane, "monitoring").await
 }
 
 /// Installs the kind with which operators report to the Operator Lifecycle Manager whether it may upgrade them.
@@ -120,8 +145,7 @@ pub async fn install_monitoring(control_plane: &ControlPlane) -> Result<()> {
 /// # Errors
 /// Fails when the API server refuses the kind, or does not serve it within a minute.
 pub async fn install_operator_conditions(control_plane: &ControlPlane) -> Result<()> {
-    control_plane.apply_file(&crate::source_dir().join("crds").join("olm.yaml")).await?;
-    served(&control_plane.client().await?, "operatorconditions.operators.coreos.com").await
+    apply_crd_file(control_plane, "olm").await
 }
 
 /// API that creates machines.
@@ -148,27 +172,14 @@ impl MachineApi {
 /// # Errors
 /// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> Result<()> {
-    let (file, group) = match api {
-        MachineApi::OpenShift => ("machine-api.yaml", "machine.openshift.io"),
-        MachineApi::ClusterApi => ("cluster-api.yaml", "cluster.x-k8s.io"),
-    };
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api.namespace()}});
-    control_plane.apply_yaml(&namespace.to_string()).await?;
-    let rights = match api {
+    let name = match api {
         MachineApi::OpenShift => "machine-api",
         MachineApi::ClusterApi => "cluster-api",
     };
-    apply(control_plane, rights).await?;
+    create_namespace(control_plane, api.namespace()).await?;
     // The operator uses its rights as soon as it finds the kinds.
-    control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
-    let client = control_plane.client().await?;
-    for plural in ["machines", "machinesets", "machinehealthchecks"] {
-        served(&client, &format!("{plural}.{group}")).await?;
-    }
-    if matches!(api, MachineApi::OpenShift) {
-        served(&client, "machineautoscalers.autoscaling.openshift.io").await?;
-    }
-    Ok(())
+    apply(control_plane, name).await?;
+    apply_crd_file(control_plane, name).await
 }
 
 /// Installs the CRDs of OpenShift's kinds with cluster settings, and the operator's rights in `openshift-config`.
@@ -176,26 +187,9 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
 /// # Errors
 /// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
-    control_plane.apply_yaml(&namespace.to_string()).await?;
+    create_namespace(control_plane, "openshift-config").await?;
     apply(control_plane, "openshift-config").await?;
-    control_plane.apply_file(&crate::source_dir().join("crds").join("openshift.yaml")).await?;
-    let client = control_plane.client().await?;
-    for name in [
-        "infrastructures.config",
-        "networks.config",
-        "apiservers.config",
-        "proxies.config",
-        "networks.operator",
-        "clusterversions.config",
-        "imagedigestmirrorsets.config",
-        "imagetagmirrorsets.config",
-        "imagecontentsourcepolicies.operator",
-        "controllerconfigs.machineconfiguration",
-    ] {
-        served(&client, &format!("{name}.openshift.io")).await?;
-    }
-    Ok(())
+    apply_crd_file(control_plane, "openshift").await
 }
 
 /// Installs the CRDs of Flux's kinds that have an artifact, and creates the namespace of Flux.
@@ -203,21 +197,12 @@ pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
 /// # Errors
 /// Fails when the API server refuses an object, or does not serve a kind within a minute.
 pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
-    control_plane.apply_file(&crate::source_dir().join("crds").join("flux.yaml")).await?;
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flux-system"}});
-    control_plane.apply_yaml(&namespace.to_string()).await?;
-    let client = control_plane.client().await?;
-    for plural in ["gitrepositories", "ocirepositories", "externalartifacts"] {
-        served(&client, &format!("{plural}.source.toolkit.fluxcd.io")).await?;
-    }
-    Ok(())
+    apply_crd_file(control_plane, "flux").await?;
+    create_namespace(control_plane, "flux-system").await
 }
 
 /// Waits until a kind is served. Its condition Established becomes true a little earlier.
-///
-/// # Errors
-/// Fails when the CRD cannot be read, or is not served within a minute.
-pub async fn served(client: &Client, crd: &str) -> Result<()> {
+async fn served(client: &Client, crd: &str) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
     let spec = crds.get(crd).await?.spec;

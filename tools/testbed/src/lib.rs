@@ -8,6 +8,7 @@ pub mod control_plane;
 pub mod deployment;
 pub mod git;
 mod host_network;
+mod http;
 pub mod image;
 pub mod judges;
 mod lock;

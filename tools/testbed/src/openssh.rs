@@ -12,7 +12,7 @@ use std::{
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command},
     thread,
 };
 
@@ -61,11 +61,16 @@ impl OpenSsh {
         fs::write(dir.join("sshd_config"), settings)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let serves = Connections { sshd, config: dir.join("sshd_config"), log: dir.join("log") };
+        let folder = dir.path().to_owned();
         // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                serves.start(stream);
+                match start_sshd(&sshd, &folder, stream) {
+                    // The parent must wait for the process, which otherwise stays a zombie.
+                    Ok(mut child) => drop(thread::spawn(move || child.wait())),
+                    // The server's folder was removed, or the machine has no resources left: the client's connection ends.
+                    Err(error) => crate::binaries::say(&format!("no sshd for a connection: {error}")),
+                }
             }
         });
         let user = Command::new("id").arg("-un").read()?;
@@ -120,28 +125,11 @@ fn write_private(path: &Path, key: &PrivateKey) -> Result<()> {
     Ok(fs::rename(new, path)?)
 }
 
-/// Program, configuration and log of the sshd for each connection.
-struct Connections {
-    sshd: PathBuf,
-    config: PathBuf,
-    log: PathBuf,
-}
-
-impl Connections {
-    fn start(&self, stream: TcpStream) {
-        match self.spawn(stream) {
-            // The parent must wait for the process, which otherwise stays a zombie.
-            Ok(mut child) => drop(thread::spawn(move || child.wait())),
-            // The server's folder was removed, or the machine has no resources left: the client's connection ends.
-            Err(error) => crate::binaries::say(&format!("no sshd for a connection: {error}")),
-        }
-    }
-
-    fn spawn(&self, stream: TcpStream) -> io::Result<std::process::Child> {
-        let log = File::options().append(true).create(true).open(&self.log)?;
-        let output = OwnedFd::from(stream.try_clone()?);
-        let mut sshd = Command::new(&self.sshd);
-        sshd.args(["-i", "-e", "-f"]).arg(&self.config);
-        sshd.stdin(OwnedFd::from(stream)).stdout(output).stderr(log).spawn()
-    }
+/// Starts an sshd for a connection.
+fn start_sshd(sshd: &Path, dir: &Path, stream: TcpStream) -> io::Result<Child> {
+    let log = File::options().append(true).create(true).open(dir.join("log"))?;
+    let output = OwnedFd::from(stream.try_clone()?);
+    let mut command = Command::new(sshd);
+    command.args(["-i", "-e", "-f"]).arg(dir.join("sshd_config"));
+    command.stdin(OwnedFd::from(stream)).stdout(output).stderr(log).spawn()
 }

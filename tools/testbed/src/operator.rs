@@ -8,15 +8,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 use crate::{
     ControlPlane,
     children::Daemon,
     deployment::{OPERATOR, OPERATOR_GROUPS, within},
+    http,
 };
 
 /// Options for running the operator.
@@ -54,11 +51,10 @@ fn pod_name(number: u32) -> String {
 /// # Errors
 /// Fails when it cannot be built.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
     // With the caller in the same command, dependencies keep the features of its build, and none is built twice.
     let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator", "--bin", "windows-node-pools"];
-    crate::binaries::forget_caller(&mut cargo);
-    cargo.current_dir(crate::binaries::workspace_root()).args(packages);
+    let mut cargo = devenv::cargo();
+    cargo.args(packages);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
@@ -200,13 +196,8 @@ impl Operator {
     /// # Errors
     /// Fails when it does not answer.
     pub async fn get(&self, path: &str) -> Result<String> {
-        let mut stream = TcpStream::connect(self.address).await?;
-        stream
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").as_bytes())
-            .await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        Ok(text)
+        let request = format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n");
+        http::exchange(self.address, &request).await
     }
 
     /// Returns the sum of a metric over all its labels, or 0 if it does not exist.
@@ -214,9 +205,7 @@ impl Operator {
     /// # Errors
     /// Fails when the operator does not answer.
     pub async fn metric(&self, name: &str) -> Result<f64> {
-        let text = self.get("/metrics").await?;
-        let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
-        Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+        Ok(http::metric(&self.get("/metrics").await?, name).unwrap_or_default())
     }
 
     /// Waits until the operator is the leader.

@@ -2,14 +2,11 @@
 //! demo and benchmarks.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     io::{Read, Write},
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -25,7 +22,7 @@ pub const LEVEL_FAST: i32 = 1;
 pub const LEVEL_RELEASE: i32 = 19;
 
 /// Number of bytes that are read at once. It is fixed, so that the same content always gives the same frame.
-const CHUNK: usize = 128 << 10;
+const CHUNK: u64 = 128 << 10;
 
 /// Source of the bytes of a file.
 #[derive(Clone, Debug)]
@@ -139,24 +136,24 @@ pub fn write_with(dir: &Path, entries: &[Entry], level: i32, progress: &(dyn Fn(
     let before = fs::read(dir.join(MANIFEST)).ok().and_then(|json| Manifest::parse(&json).ok()).unwrap_or_default();
 
     // Level 19 is slow, so that all cores take files from the list, one after the other.
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(entries.len()) {
-            scope.spawn(|| {
-                while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = compress(dir, entry, level);
-                    if let Ok(file) = &result {
-                        progress(file);
-                    }
-                    if let Ok(mut done) = done.lock() {
-                        done.insert(entry.path.clone(), result);
-                    }
-                }
-            });
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<File>> {
+        let mut done = Vec::new();
+        while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let file = compress(dir, entry, level)?;
+            progress(&file);
+            done.push(file);
         }
-    });
-    let done = done.into_inner().map_err(|_| anyhow!("a thread that compressed payload files has panicked"))?;
-    let files = done.into_values().collect::<Result<Vec<File>>>()?;
+        Ok(done)
+    };
+    let mut files = std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..cores.min(entries.len())).map(|_| scope.spawn(work)).collect();
+        let panicked = |_| anyhow!("a thread that compressed payload files has panicked");
+        workers.into_iter().map(|worker| worker.join().map_err(panicked)?).collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
 
     let manifest = Manifest { schema: 1, files };
     let mut json = serde_json::to_vec_pretty(&manifest)?;
@@ -186,15 +183,12 @@ fn compress(dir: &Path, entry: &Entry, level: i32) -> Result<File> {
     let mut encoder = zstd::Encoder::new(out, level)?;
     encoder.set_pledged_src_size(Some(size))?;
     encoder.include_contentsize(true)?;
-    let (mut hash, mut total, mut buffer) = (Sha256::new(), 0, vec![0; CHUNK]);
-    loop {
-        let n = read_full(source.as_mut(), &mut buffer)?;
-        if n == 0 {
-            break;
-        }
-        hash.update(&buffer[..n]);
-        encoder.write_all(&buffer[..n])?;
-        total += n as u64;
+    let (mut hash, mut total, mut chunk) = (Sha256::new(), 0, Vec::new());
+    while source.by_ref().take(CHUNK).read_to_end(&mut chunk)? > 0 {
+        hash.update(&chunk);
+        encoder.write_all(&chunk)?;
+        total += chunk.len() as u64;
+        chunk.clear();
     }
     anyhow::ensure!(total == size, "{} changed while it was read", entry.path);
     let compressed_size = encoder.finish()?.metadata()?.len();
@@ -235,18 +229,6 @@ impl Read for Random {
     }
 }
 
-/// Reads until `buffer` is full or the source ends.
-fn read_full(source: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match source.read(&mut buffer[filled..])? {
-            0 => break,
-            n => filled += n,
-        }
-    }
-    Ok(filled)
-}
-
 fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, content).with_context(|| format!("cannot write {}", part.display()))?;
@@ -266,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read_back() {
+    fn a_written_payload_can_be_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), &entries(), LEVEL_FAST).unwrap();
         assert_eq!(Manifest::parse(&fs::read(dir.path().join(MANIFEST)).unwrap()).unwrap(), manifest);
@@ -285,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_entries_give_the_same_bytes_and_old_ones_go() {
+    fn equal_entries_give_equal_bytes_and_replace_old_ones() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let old = Entry::new(r"C:\k\old.exe", "old");
         write(b.path(), &[old], LEVEL_FAST).unwrap();
@@ -300,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_refused() {
+    fn duplicate_entries_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let double = [Entry::new(r"C:\k\a", "1"), Entry::new(r"C:\k\A", "2")];
         assert!(write(dir.path(), &double, LEVEL_FAST).is_err());

@@ -4,6 +4,7 @@
 use std::{
     fmt,
     net::IpAddr,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -12,6 +13,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 
 /// Certificate and its private key, both in PEM (the key in PKCS #8).
 #[derive(Clone)]
@@ -57,20 +60,12 @@ impl Authority {
     /// # Errors
     /// Fails when there are more than two groups, or no key or certificate can be made.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = distinguished_name(user, groups)?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(params)
+        self.sign(client_params(user, groups)?)
     }
 
     /// Returns a client certificate as [`Authority::client`] does, issued `age` ago and valid for `life`.
-    ///
-    /// # Errors
-    /// Fails as [`Authority::client`] does.
-    pub fn old_client(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = distinguished_name(user, groups)?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    pub(crate) fn old_client(&self, user: &str, groups: &[&str], age: Duration, life: Duration) -> Result<Identity> {
+        let mut params = client_params(user, groups)?;
         let issued = SystemTime::now() - age;
         (params.not_before, params.not_after) = (issued.into(), (issued + life).into());
         self.sign(params)
@@ -88,6 +83,13 @@ impl Authority {
         self.sign(params)
     }
 
+    /// Returns a certificate for a server or a client with this DNS name.
+    pub(crate) fn peer(&self, name: &str) -> Result<Identity> {
+        let mut params = CertificateParams::new(vec![name.to_owned()])?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
     fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
@@ -97,13 +99,36 @@ impl Authority {
     }
 }
 
+fn client_params(user: &str, groups: &[&str]) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = distinguished_name(user, groups)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
+}
+
 /// Returns a key pair for service-account tokens: private and public key in PEM.
-///
-/// # Errors
-/// Fails when no key can be made.
-pub fn token_keys() -> Result<(String, String)> {
+pub(crate) fn token_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))
+}
+
+/// Returns the configuration of a TLS server with a certificate, its chain and its key, all in PEM. With authorities in PEM, clients need a certificate
+/// of one of them.
+pub(crate) fn server_config(chain: &str, key: &str, authorities: Option<&[u8]>) -> Result<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let builder = if let Some(authorities) = authorities {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(authorities) {
+            roots.add(authority?)?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>()?;
+    Ok(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?)
 }
 
 fn distinguished_name(name: &str, organizations: &[&str]) -> Result<DistinguishedName> {

@@ -63,9 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn run_release() -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    testbed::binaries::forget_caller(&mut cargo);
-    cargo.current_dir(devenv::workspace_root()).args(["run", "--release", "--locked", "-p", "xtask-operator", "--"]);
+    let mut cargo = devenv::cargo();
+    cargo.args(["run", "--release", "--locked", "-p", "xtask-operator", "--"]);
     devenv::execute(cargo.args(std::env::args_os().skip(1)))
 }
 
@@ -91,20 +90,4 @@ fn open_files(limits: &str) -> Option<u32> {
 fn load() -> String {
     let text = std::fs::read_to_string(Path::new("/proc/loadavg")).unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_of_open_files_is_read() {
-        let line = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
-        assert_eq!(open_files(line), Some(1024));
-        assert_eq!(
-            open_files("Max open files            unlimited            unlimited            files\n"),
-            Some(u32::MAX)
-        );
-        assert_eq!(open_files(""), None);
-    }
 }

@@ -79,8 +79,8 @@ async fn show(args: &Args) -> Result<()> {
     if args.once {
         return Ok(());
     }
-    let switches = Switches::new(world.control_plane.dir()).context("cannot make the hosts' switches")?;
-    println!("\n{}", guide::text(&world.places()?));
+    let mut switches = Switches::new(world.control_plane.dir()).context("cannot make the hosts' switches")?;
+    println!("\n{}", guide::text(&world)?);
     loop {
         switches.follow(&world)?;
         world.operator.check()?;

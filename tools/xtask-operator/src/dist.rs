@@ -199,7 +199,7 @@ mod tests {
     use crate::yaml::documents;
 
     #[test]
-    fn an_image_is_named_by_its_digest() {
+    fn images_need_a_digest() {
         let digest = "0123456789abcdef".repeat(4);
         for (image, expected) in [
             (format!("registry.example.com/a@sha256:{digest}"), true),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_is_for_the_kubelets_of_the_payload() {
+    fn the_bundle_supports_the_kubelets_of_the_payload() {
         let of = |versions: &[Option<&str>]| {
             let manifest = |version: Option<&str>| {
                 let entry = Entry::new(r"C:\k\kubelet.exe", "kubelet").version(version);
@@ -263,9 +263,7 @@ mod tests {
     }
 
     fn crane(args: &[&str]) -> String {
-        let output = Command::new(binaries::crane().unwrap()).args(args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        devenv::read(Command::new(binaries::crane().unwrap()).args(args)).unwrap()
     }
 
     /// Returns every image that the manifests of a release and its bundle name.
@@ -310,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_release_names_is_in_its_list_and_the_same_in_a_mirror() {
+    fn images_of_a_release_are_listed_and_the_same_in_a_mirror() {
         if !image::missing(image::Arch::Amd64, &["buildah"]).is_empty() {
             return devenv::skip("no buildah; `cargo xtask setup` installs what is missing").unwrap();
         }

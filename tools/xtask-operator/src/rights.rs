@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_is_reported_unless_it_was_tried_out() {
+    fn forbidden_requests_are_reported_except_those_of_probes() {
         let mut seen = Seen::default();
         seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", PROBES));
         assert!(seen.forbidden.is_empty());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_as_unseen_is_granted() {
+    fn rights_that_are_listed_as_unseen_are_granted() {
         let rights = rights().unwrap();
         for (listed, why) in UNSEEN {
             let granted = rights.iter().any(|r| format!("{} {} {}", r.verb, r.group, r.resource) == *listed);

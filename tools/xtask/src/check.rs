@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, skip, workspace_root};
+use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, has_windows_target, skip, workspace_root};
 
 use crate::{
     boundaries, deny, docs, fuzz, modules, operator_task,
@@ -121,9 +121,7 @@ fn finds_nothing(search: &str) -> Result<()> {
 }
 
 fn cargo(args: &[&str]) -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    forget_caller(&mut cargo);
-    execute(cargo.args(args).current_dir(workspace_root()))
+    execute(devenv::cargo().args(args))
 }
 
 fn clippy_for_windows() -> Result<()> {
@@ -234,11 +232,10 @@ impl Failures {
 
 /// Runs a choice of tests, and returns the failed ones with their reasons.
 fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -> Result<Vec<String>> {
-    let mut command = Command::new("cargo");
-    forget_caller(&mut command);
-    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen).current_dir(workspace_root());
-    command.envs(variables.iter().copied());
-    let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
+    let mut command = devenv::cargo();
+    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen);
+    let mut child =
+        command.envs(variables.iter().copied()).stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let mut failures = Failures::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
         let line = line?;

@@ -47,7 +47,7 @@ mod tests {
 
     /// Vulnerabilities that `deny.toml` lists pass the check; any other one fails it.
     #[test]
-    fn what_is_recorded_passes_and_what_is_not_fails() {
+    fn recorded_vulnerabilities_pass_and_others_fail() {
         for (advisories, expected) in [
             (&[("RUSTSEC-2023-0071", "rsa")][..], true),
             (&[("RUSTSEC-2023-0071", "rsa"), ("RUSTSEC-2099-0001", "serde")], false),

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pages_claim_is_so() {
+    fn names_and_commands_of_pages_are_checked() {
         let read = |path: &str| {
             let text = match path {
                 "controller/tests/it/t.rs" => "fn of_one() {} (\"a.md\", \"# A\")",

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use devenv::{cache_dir, execute, forget_caller, workspace_root};
+use devenv::{cache_dir, execute, workspace_root};
 
 /// Fuzzes the parsers of outside input: all targets, as many at once as there are cores.
 #[derive(clap::Args)]
@@ -90,17 +90,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Builds the fuzzer, and returns its path. Its target folder is its own, because all crates are built with other flags.
 fn build() -> Result<PathBuf> {
-    let host = Command::new("rustc").args(["--print", "host-tuple"]).current_dir(workspace_root()).output()?.stdout;
-    let host = String::from_utf8(host)?;
+    let host = devenv::read(Command::new("rustc").args(["--print", "host-tuple"]).current_dir(workspace_root()))?;
     let target_dir = cache_dir()?.join("fuzz/target");
-    let mut cargo = Command::new("cargo");
-    forget_caller(&mut cargo);
-    cargo.args(["build", "--locked", "--target", host.trim()]).current_dir(workspace_root().join("tools/fuzz"));
+    let mut cargo = devenv::cargo();
+    cargo.args(["build", "--locked", "--target", &host]).current_dir(workspace_root().join("tools/fuzz"));
     cargo.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &target_dir).env_remove("CARGO_ENCODED_RUSTFLAGS");
     let mend =
         "after a change of dependencies, `cargo update --workspace` in tools/fuzz brings its lock file up to date";
     execute(&mut cargo).with_context(|| format!("build the fuzz targets ({mend})"))?;
-    Ok(target_dir.join(host.trim()).join("debug/fuzz"))
+    Ok(target_dir.join(&host).join("debug/fuzz"))
 }
 
 /// Runs a target with its seeds and with the new inputs that earlier runs on this machine found.

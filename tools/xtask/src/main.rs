@@ -95,10 +95,9 @@ fn run(task: Task) -> anyhow::Result<()> {
 
 /// Returns the paths of the tracked files that match the patterns.
 fn tracked(patterns: &[&str]) -> anyhow::Result<Vec<String>> {
-    let output = Command::new("git").args(["ls-files", "--"]).args(patterns).current_dir(workspace_root()).output();
-    let output = output.context("start git")?;
-    anyhow::ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+    let mut git = Command::new("git");
+    let files = devenv::read(git.args(["ls-files", "--"]).args(patterns).current_dir(workspace_root()))?;
+    Ok(files.lines().map(str::to_owned).collect())
 }
 
 /// Replaces this process with the task, so that Ctrl-C and the exit status are the task's own.

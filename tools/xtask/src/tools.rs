@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
-use devenv::{cache_dir, execute, forget_caller, workspace_root};
+use devenv::{cache_dir, execute, workspace_root};
 
 /// Returns a command for a program of `requirements.txt`, in the root of the repository. Installs the programs first if necessary.
 pub(crate) fn prebuilt(name: &str) -> Result<Command> {
@@ -50,8 +50,7 @@ impl Tool {
         eprintln!("building {name} {version} (minutes, once)");
         let target = root.join("target");
         // A debug build takes half the time, and each program runs for seconds either way.
-        let mut cargo = Command::new("cargo");
-        forget_caller(&mut cargo);
+        let mut cargo = devenv::cargo();
         cargo.args(["install", name, "--version", version, "--locked", "--debug"]).args(*options);
         execute(cargo.arg("--root").arg(&root).env("CARGO_TARGET_DIR", &target))?;
         fs::remove_dir_all(target)?;

@@ -2,7 +2,6 @@
 
 use std::{
     io::Write as _,
-    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -10,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Run as _, built_once, cache_dir, go_build, key};
+use super::Module;
 
 #[derive(Deserialize)]
 struct Answer {
@@ -20,25 +19,14 @@ struct Answer {
     error: String,
 }
 
-/// Finds or builds the program, which takes half a minute.
-fn program() -> Result<PathBuf> {
-    let inputs = [
-        include_str!("../../argocd/go.mod"),
-        include_str!("../../argocd/go.sum"),
-        include_str!("../../argocd/main.go"),
-    ];
-    let dir = cache_dir()?.join(format!("argocd-{}", key(&inputs)));
-    built_once(&dir, "argocd", |out| {
-        go_build().current_dir(crate::source_dir().join("argocd")).arg("-o").arg(out).arg(".").run()
-    })
-}
-
 /// Runs a script on each object, and returns the tables that the script returns.
 ///
 /// # Errors
 /// Fails when the program cannot be built, or a script fails.
 pub fn run_lua(script: &str, objects: &[Value]) -> Result<Vec<Value>> {
-    let mut program = Command::new(program()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let program =
+        Module::new("tools/testbed/argocd", &["main.go"])?.program("argocd", "argocd", &["."], "half a minute")?;
+    let mut program = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = program.stdin.take().context("no input")?;
     let requests: Vec<String> =
         objects.iter().map(|object| json!({"script": script, "object": object}).to_string()).collect();

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_is_taken_from_a_folder_once() {
+    fn a_module_is_replaced_by_a_folder_once() {
         let go_mod = "require a v1\nreplace (\n\ta => a v1\n\ta/b => a/b v1\n)\n";
         let replaced = replace_module(go_mod, "a", Path::new("/x"));
         assert_eq!(replaced, "require a v1\nreplace (\n\ta/b => a/b v1\n)\n\nreplace a => /x\n");

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::{Run as _, Set, built_once, cache_dir, go_build, key, say, workspace_root};
+use super::{Module, Run as _, Set, built_once, cache_dir, go_build, key, say};
 
 /// Program in a Go module.
 pub struct NodeProgram {
@@ -38,26 +38,13 @@ pub const HOST_LOCAL: NodeProgram = NodeProgram {
     package: "github.com/containernetworking/plugins/plugins/ipam/host-local",
 };
 
-impl NodeProgram {
-    /// Returns the folder of the module, and a hash of its pinned versions.
-    fn pinned(&self) -> Result<(PathBuf, String)> {
-        let folder = workspace_root().join(self.module);
-        let [go_mod, go_sum] = ["go.mod", "go.sum"].map(|name| fs::read_to_string(folder.join(name)));
-        let key = key(&[&go_mod?, &go_sum?]);
-        Ok((folder, key))
-    }
-}
-
 /// Finds or builds a program, which takes about a minute.
 ///
 /// # Errors
 /// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
-    let (folder, key) = program.pinned()?;
     let name = format!("{}.exe", program.package.rsplit('/').next().context("a package has a name")?);
-    built_once(&cache_dir()?.join(format!("{name}-{key}")), &name, |out| {
-        go_build().current_dir(folder).env("GOOS", "windows").arg("-o").arg(out).arg(program.package).run()
-    })
+    Module::new(program.module, &[])?.program(&name, &name, &[program.package], "about a minute")
 }
 
 /// Finds or builds containerdjudge (`tools/testbed/containerdjudge`) with the code of a containerd, which takes about a minute.
@@ -66,10 +53,10 @@ pub fn node_program(program: &NodeProgram) -> Result<PathBuf> {
 /// Fails when it is missing and cannot be built, or the cache cannot be written.
 pub fn containerdjudge(containerd: &NodeProgram) -> Result<PathBuf> {
     const NAME: &str = "containerdjudge";
-    let (folder, pinned) = containerd.pinned()?;
+    let module = Module::new(containerd.module, &[])?;
     let source = crate::source_dir().join(NAME).join("main.go");
-    let dir = cache_dir()?.join(format!("{NAME}-{}", key(&[&fs::read_to_string(&source)?, &pinned])));
-    built_once(&dir, NAME, |out| go_build().current_dir(folder).arg("-o").arg(out).arg(source).run())
+    let dir = cache_dir()?.join(format!("{NAME}-{}", key(&[&fs::read_to_string(&source)?, &module.key()])));
+    built_once(&dir, NAME, |out| go_build().current_dir(module.folder).arg("-o").arg(out).arg(source).run())
 }
 
 /// Finds or builds `kubelet` or `kube-proxy` of one of the versions [`super::KUBERNETES`], which takes minutes.
@@ -82,6 +69,21 @@ pub fn of_kubernetes(name: &str, version: &str) -> Result<PathBuf> {
     built_once(&dir, &format!("{name}.exe"), |out| {
         say(&format!("building {name}.exe {version} (minutes, once)"));
         set.build(out, &[format!("k8s.io/kubernetes/cmd/{name}").as_ref()], "windows")
+    })
+}
+
+/// Finds or builds crdbudget (`tools/testbed/crdbudget`), which checks a CustomResourceDefinition with the code of an API server of one of the versions
+/// [`super::KUBERNETES`]. A build takes a minute.
+///
+/// # Errors
+/// Fails when it is missing and cannot be built, or the cache cannot be written.
+pub fn crdbudget(kubernetes: &str) -> Result<PathBuf> {
+    const SOURCE: &str = include_str!("../../crdbudget/main.go");
+    let set = Set::of(kubernetes)?;
+    let dir = cache_dir()?.join(format!("crdbudget-{kubernetes}-{}", key(&[SOURCE, &set.key])));
+    built_once(&dir, "crdbudget", |out| {
+        say(&format!("building crdbudget for Kubernetes {kubernetes} (a minute, once)"));
+        set.build(out, &[&crate::source_dir().join("crdbudget/main.go")], "linux")
     })
 }
 

@@ -3,9 +3,9 @@
 use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
-use devenv::{WINDOWS_TARGET as TARGET, has_windows_target};
+use devenv::{WINDOWS_TARGET as TARGET, forget_caller, has_windows_target};
 
-use super::{Run as _, forget_caller, say, with_progress, workspace_root};
+use super::{Run as _, say, with_progress, workspace_root};
 
 /// Returns a separate target folder: the cargo that started a test may hold the lock of the usual one.
 fn target_dir() -> PathBuf {

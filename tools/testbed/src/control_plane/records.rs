@@ -7,6 +7,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::ControlPlane;
+use crate::http;
 
 /// First key of the API server's records, and the first one after them.
 const KEYS: [&str; 2] = ["/registry/", "/registry0"];
@@ -46,9 +47,8 @@ impl ControlPlane {
     }
 
     async fn etcd(&self, path: &str, body: &Value) -> Result<Value> {
-        let body = body.to_string();
-        let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
-        Ok(serde_json::from_str(&self.ask_etcd(&(head + &body)).await?)?)
+        let (_, answer) = http::request(self.etcd_address, "POST", path, &body.to_string()).await?;
+        Ok(serde_json::from_str(&answer)?)
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_reached_from_each_other_one() {
+    fn records_return_to_an_earlier_state() {
         let records = |these: &[(&str, &str)]| -> Records {
             these.iter().map(|(key, value)| (BASE64_STANDARD.encode(key), (*value).to_owned())).collect()
         };

@@ -118,54 +118,45 @@ impl Backend {
         let mut asked = ask(&mut wire)?;
         let wire = wire.get_mut();
         self.log.lock().unwrap().push(asked.clone());
-        let mut whole = false;
-        let pace = match (self.rule)(&asked) {
+        let reply = (self.rule)(&asked);
+        match &reply {
             Some(Reply::Full(status, headers, body)) => {
                 let headers: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-                let headers = headers.concat();
-                let length = body.len();
+                let (headers, length) = (headers.concat(), body.len());
                 write!(
                     wire,
                     "HTTP/1.1 {status} Said\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
                 )?;
-                wire.write_all(&body)?;
+                wire.write_all(body)?;
                 return end(wire);
             }
             Some(Reply::Stall(beginning)) => {
-                wire.write_all(&beginning)?;
+                wire.write_all(beginning)?;
                 wire.flush()?;
                 // Wait until the client disconnects.
                 let _ = wire.read(&mut [0]);
                 return Ok(());
             }
-            Some(Reply::Drip(pace)) => Some(pace),
-            Some(Reply::Whole(Protocol::Newer)) => {
-                whole = true;
-                None
-            }
-            Some(reply @ (Reply::Old | Reply::Whole(Protocol::Older))) => {
-                whole = matches!(reply, Reply::Whole(_));
+            Some(Reply::Old | Reply::Whole(Protocol::Older)) => {
                 asked.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("git-protocol"));
-                None
             }
-            None => None,
-        };
+            Some(Reply::Drip(_) | Reply::Whole(Protocol::Newer)) | None => {}
+        }
         let mut answer = self.git(&asked)?;
-        if whole && asked.method == "GET" {
+        if matches!(reply, Some(Reply::Whole(_))) && asked.method == "GET" {
             // Replace the capability by an unknown word of the same length.
             while let Some(at) = answer.windows(7).position(|word| word == b"shallow") {
                 answer[at..at + 7].copy_from_slice(b"hallows");
             }
         }
-        match pace {
-            None => wire.write_all(&answer)?,
-            Some(pace) => {
-                for byte in answer.chunks(1) {
-                    wire.write_all(byte)?;
-                    wire.flush()?;
-                    thread::sleep(pace);
-                }
+        if let Some(Reply::Drip(pace)) = reply {
+            for byte in answer.chunks(1) {
+                wire.write_all(byte)?;
+                wire.flush()?;
+                thread::sleep(pace);
             }
+        } else {
+            wire.write_all(&answer)?;
         }
         end(wire)
     }

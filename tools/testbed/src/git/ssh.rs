@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use russh::keys::{PrivateKey, PublicKey};
+use russh::keys::PrivateKey;
 
 use super::origin::{self, isolated};
 use crate::{deployment::new_key, openssh::OpenSsh};
@@ -54,11 +54,7 @@ impl SshServer {
 
     /// Returns the line of `known_hosts` for the current host key of the server.
     pub fn known_hosts(&self) -> String {
-        self.known_as(self.openssh.host_key().public_key())
-    }
-
-    /// Returns the line of `known_hosts` for the server with this host key.
-    pub fn known_as(&self, key: &PublicKey) -> String {
+        let key = self.openssh.host_key().public_key();
         format!("[127.0.0.1]:{} {}\n", self.openssh.address().port(), key.to_openssh().unwrap())
     }
 

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_one_for_its_processor() {
+    fn programs_are_recognized_by_their_processor() {
         let elf = |head: &[u8], machine: u8| [head, &[0; 12], &[machine, 0]].concat();
         let little = b"\x7fELF\x02\x01".as_slice();
         for (about, program, amd64, arm64) in [

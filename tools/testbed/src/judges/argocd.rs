@@ -4,14 +4,11 @@ use std::{fs, net::SocketAddr, os::unix::fs::symlink, path::PathBuf, process::Co
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 use super::{Module, answers};
 use crate::{
-    ControlPlane, binaries::find, children::Daemon, control_plane::succeeded, operator::free_address, run_dir::RunDir,
+    ControlPlane, binaries::find, children::Daemon, control_plane::succeeded, deployment, http, operator::free_address,
+    run_dir::RunDir,
 };
 
 /// Namespace of Argo CD.
@@ -127,17 +124,9 @@ impl ArgoCd {
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value> {
-        let mut stream = TcpStream::connect(self.server).await?;
-        let length = body.len();
-        // An HTTP/1.0 response is not split into chunks.
-        let head =
-            format!("{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
-        stream.write_all(format!("{head}{body}").as_bytes()).await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        let (head, body) = text.split_once("\r\n\r\n").context("an answer without a body")?;
-        ensure!(head.split(' ').nth(1) == Some("200"), "{method} {path}: {text}");
-        serde_json::from_str(body).with_context(|| text.clone())
+        let (status, answer) = http::request(self.server, method, path, body).await?;
+        ensure!(status == 200, "{method} {path}: {status} {answer}");
+        serde_json::from_str(&answer).with_context(|| answer.clone())
     }
 
     /// Returns the log of a part so far, such as `argocd-application-controller`.
@@ -176,8 +165,7 @@ fn part(control_plane: &ControlPlane, dir: &RunDir, name: &str, redis: SocketAdd
 
 /// Installs Argo CD's kinds, its default settings, and this project's health checks and actions.
 async fn install(control_plane: &ControlPlane) -> Result<()> {
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-    control_plane.apply_yaml(&namespace.to_string()).await?;
+    deployment::create_namespace(control_plane, NAMESPACE).await?;
     MODULE.install_crds(control_plane, SOURCE, "manifests/crds").await?;
     let settings = MODULE.source(SOURCE)?.join("manifests/base/config");
     let settings = settings.to_str().context("path is not UTF-8")?;

@@ -1,7 +1,7 @@
 //! Cluster API's core controllers, for a cluster that is its own workload cluster. The infrastructure is a kind without a controller:
 //! [`ClusterApi::provide`] simulates it.
 
-use std::{fs, net::Ipv4Addr, process::Command};
+use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result};
 use kube::{
@@ -11,11 +11,11 @@ use kube::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Module, answers};
+use super::{Module, answers, serving_certificate};
 use crate::{
     ControlPlane,
     children::Daemon,
-    deployment::{self, MachineApi, served},
+    deployment::{self, MachineApi},
     operator::free_address,
     pki::Authority,
 };
@@ -47,22 +47,16 @@ impl ClusterApi {
         let program = tokio::task::spawn_blocking(|| MODULE.program("cluster-api", REQUIRED, &[], "about 2 minutes"));
         let program = program.await??;
         let namespace = MachineApi::ClusterApi.namespace();
-        let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        control_plane.apply_yaml(&made.to_string()).await?;
+        deployment::create_namespace(control_plane, namespace).await?;
         deployment::apply(control_plane, "cluster-api").await?;
         MODULE.install_crds(control_plane, REQUIRED, "config/crd/bases").await?;
         let client = control_plane.client().await?;
         for kind in ["BareCluster", "BareMachine", "BareMachineTemplate"] {
-            let kind = bare_kind(kind);
-            control_plane.apply_yaml(&kind.to_string()).await?;
-            served(&client, kind["metadata"]["name"].as_str().unwrap_or_default()).await?;
+            deployment::apply_crds(control_plane, &bare_kind(kind).to_string()).await?;
         }
         make_cluster(control_plane, namespace).await?;
 
-        let files = tempfile::tempdir()?;
-        let own = Authority::new("cluster-api")?.server("localhost", &[Ipv4Addr::LOCALHOST.into()], &["localhost"])?;
-        fs::write(files.path().join("tls.crt"), own.certificate)?;
-        fs::write(files.path().join("tls.key"), own.key)?;
+        let files = serving_certificate(&Authority::new("cluster-api")?)?;
         let (health, webhook) = (free_address()?, free_address()?);
         let mut command = Command::new(program);
         command

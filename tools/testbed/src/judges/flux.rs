@@ -3,10 +3,9 @@
 use std::{net::SocketAddr, process::Command};
 
 use anyhow::Result;
-use serde_json::json;
 
 use super::{Module, answers};
-use crate::{ControlPlane, children::Daemon, operator::free_address, run_dir::RunDir};
+use crate::{ControlPlane, children::Daemon, deployment, operator::free_address, run_dir::RunDir};
 
 /// Namespace of Flux.
 pub const NAMESPACE: &str = "flux-system";
@@ -24,8 +23,7 @@ impl Flux {
     /// # Errors
     /// Fails when a program cannot be built or does not start.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-        control_plane.apply_yaml(&namespace.to_string()).await?;
+        deployment::create_namespace(control_plane, NAMESPACE).await?;
         let dir = RunDir::new("flux")?;
         let storage = free_address()?.to_string();
         let data = dir.join("data").display().to_string();

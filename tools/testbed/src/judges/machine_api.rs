@@ -1,27 +1,27 @@
 //! Machine API of OpenShift: its webhooks with the controller of MachineSets, the controller that links Nodes, and MachineHealthChecks. No
 //! provider creates machines: a test reports that they exist.
 
-use std::{fs, net::Ipv4Addr, path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Module, answers};
+use super::{Module, answers, serving_certificate};
 use crate::{
     ControlPlane,
     children::Daemon,
-    deployment::{self, MachineApi as Api, served},
+    deployment::{self, MachineApi as Api},
     operator::free_address,
     pki::Authority,
 };
 
 const MODULE: Module = Module("machine-api");
 const REQUIRED: &str = "github.com/openshift/machine-api-operator";
-const FILES: [(&str, &str); 3] = [
-    ("machines", "0000_30_machine-api-operator_02_machine.Default.crd.yaml"),
-    ("machinesets", "0000_30_machine-api-operator_03_machineset.Default.crd.yaml"),
-    ("machinehealthchecks", "0000_30_machine-api-operator_07_machinehealthcheck.crd.yaml"),
+const FILES: [&str; 3] = [
+    "0000_30_machine-api-operator_02_machine.Default.crd.yaml",
+    "0000_30_machine-api-operator_03_machineset.Default.crd.yaml",
+    "0000_30_machine-api-operator_07_machinehealthcheck.crd.yaml",
 ];
 /// Name of the platform's credentials and of the cluster, as the webhooks write them.
 const INFRASTRUCTURE: &str = "judged-x7k2p";
@@ -31,17 +31,14 @@ const INFRASTRUCTURE: &str = "judged-x7k2p";
 /// # Errors
 /// Fails when they cannot be found or built, or the API server refuses something.
 pub async fn install(control_plane: &ControlPlane) -> Result<()> {
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": Api::OpenShift.namespace()}});
-    control_plane.apply_yaml(&namespace.to_string()).await?;
+    deployment::create_namespace(control_plane, Api::OpenShift.namespace()).await?;
     deployment::apply(control_plane, "machine-api").await?;
     // With these kinds, the operator detects OpenShift, where it reads the pull secret.
-    let config = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
-    control_plane.apply_yaml(&config.to_string()).await?;
+    deployment::create_namespace(control_plane, "openshift-config").await?;
     deployment::apply(control_plane, "openshift-config").await?;
-    let (client, folder) = (control_plane.client().await?, MODULE.source(REQUIRED)?.join("install"));
-    for (plural, file) in FILES {
-        control_plane.apply_file(&folder.join(file)).await?;
-        served(&client, &format!("{plural}.machine.openshift.io")).await?;
+    let folder = MODULE.source(REQUIRED)?.join("install");
+    for file in FILES {
+        deployment::apply_crds(control_plane, &fs::read_to_string(folder.join(file))?).await?;
     }
     for (kind, plural) in [("Infrastructure", "infrastructures"), ("DNS", "dnses")] {
         let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -49,8 +46,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
         let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name},
             "spec": {"group": "config.openshift.io", "scope": "Cluster", "names": {"kind": kind, "plural": plural},
                 "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
-        control_plane.apply_yaml(&crd.to_string()).await?;
-        served(&client, &name).await?;
+        deployment::apply_crds(control_plane, &crd.to_string()).await?;
     }
     Ok(())
 }
@@ -76,11 +72,8 @@ impl MachineSets {
         for object in objects {
             control_plane.apply_yaml(&object.to_string()).await?;
         }
-        let files = tempfile::tempdir()?;
         let authority = Authority::new("machine-api")?;
-        let own = authority.server("localhost", &[Ipv4Addr::LOCALHOST.into()], &["localhost"])?;
-        fs::write(files.path().join("tls.crt"), own.certificate)?;
-        fs::write(files.path().join("tls.key"), own.key)?;
+        let files = serving_certificate(&authority)?;
         let (health, webhook) = (free_address()?, free_address()?);
         let mut command = command(control_plane, "machineset").await?;
         command

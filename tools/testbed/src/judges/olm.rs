@@ -20,7 +20,13 @@ use tempfile::TempDir;
 use tokio::{net::TcpStream, task::spawn_blocking};
 
 use super::Module;
-use crate::{ControlPlane, binaries::Run as _, children::Daemon, deployment::within, operator::free_address};
+use crate::{
+    ControlPlane,
+    binaries::Run as _,
+    children::Daemon,
+    deployment::{self, within},
+    operator::free_address,
+};
 
 const MODULE: Module = Module("olm");
 const REQUIRED: &str = "github.com/operator-framework/operator-lifecycle-manager";
@@ -51,8 +57,7 @@ impl Olm {
         let (olm, catalog) = (program("olm").await??, program("catalog").await??);
         MODULE.install_crds(control_plane, REQUIRED, "deploy/chart/crds").await?;
         for name in ["olm", CATALOGS] {
-            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            control_plane.apply_yaml(&namespace.to_string()).await?;
+            deployment::create_namespace(control_plane, name).await?;
         }
         let no_metrics = TcpListener::bind("127.0.0.1:8080").ok();
         let start = |name: &str, program: PathBuf, args: &[&str]| {

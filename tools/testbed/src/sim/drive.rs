@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_read_as_on_windows() {
+    fn paths_are_parsed_as_on_windows() {
         let below = |parts: &[&str]| SftpPath::Below(parts.iter().map(ToString::to_string).collect());
         for (path, expected) in [
             ("/", SftpPath::Root),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_whatever_their_case() {
+    fn names_are_found_in_any_case() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("Windows/System32")).unwrap();
         assert_eq!(find(dir.path(), &["windows", "SYSTEM32", "New"]), dir.path().join("Windows/System32/New"));

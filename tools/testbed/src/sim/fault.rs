@@ -26,8 +26,6 @@ pub enum Fault {
     WrongKey,
     /// The host presents another host key. Without the fault, it presents the old one.
     ChangedHostKey,
-    /// A restart takes this much longer. Without the fault, it ends at once.
-    SlowReboot(Duration),
     /// Containers ignore the request to end, whatever the grace period of their Pod, until the fault is removed.
     PodsLinger,
     /// kubelet runs and never creates a Node.

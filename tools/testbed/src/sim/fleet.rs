@@ -135,7 +135,7 @@ impl Identity {
     }
 }
 
-type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+pub(super) type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Fleet {
     /// Starts the fleet. Also returns a channel with the names of Nodes that become live from then on.
@@ -274,7 +274,7 @@ impl Fleet {
                 watcher::Event::Delete(request) => (request, true),
                 watcher::Event::Init | watcher::Event::InitDone => continue,
             };
-            let issued = if gone { Some(Issued::No) } else { judge(&request) };
+            let issued = if gone { Some(Issued::No) } else { outcome(&request) };
             if issued.is_some() {
                 lock(&self.requests).entry(request.name_any()).or_default().send_replace(issued);
             }
@@ -308,10 +308,15 @@ impl Fleet {
         due.collect()
     }
 
+    /// Returns the kubelet's own client of the API server, or the shared one.
+    fn client_of(&self, node: &str) -> Client {
+        let own = lock(&self.live).get(node).and_then(|live| live.client.clone());
+        own.unwrap_or_else(|| self.client.clone())
+    }
+
     /// Reports the status as kubelet does while nothing changes: with new times, and with the images on the host.
     async fn report(&self, node: String) {
-        let own = lock(&self.live).get(&node).and_then(|live| live.client.clone());
-        let nodes: Api<Node> = Api::all(own.unwrap_or_else(|| self.client.clone()));
+        let nodes: Api<Node> = Api::all(self.client_of(&node));
         let now = Timestamp::now().to_string();
         let condition = |kind: &str| json!({"type": kind, "lastHeartbeatTime": now});
         let image =
@@ -330,8 +335,7 @@ impl Fleet {
     }
 
     async fn renew(&self, node: String) {
-        let own = lock(&self.live).get(&node).and_then(|live| live.client.clone());
-        let leases: Api<Lease> = Api::namespaced(own.unwrap_or_else(|| self.client.clone()), LEASES);
+        let leases: Api<Lease> = Api::namespaced(self.client_of(&node), LEASES);
         let Some(uid) = self.view(&node).borrow().uid.clone() else { return };
         let now = MicroTime(Timestamp::now());
         let patch = json!({ "spec": { "renewTime": now } });
@@ -374,7 +378,7 @@ fn last_status_write_by_controller(node: &PartialObjectMeta<Node>) -> Option<Str
 }
 
 /// Returns the outcome of a certificate request, if it is decided.
-fn judge(request: &CertificateSigningRequest) -> Option<Issued> {
+fn outcome(request: &CertificateSigningRequest) -> Option<Issued> {
     let status = request.status.as_ref()?;
     if let Some(chain) = status.certificate.as_ref().filter(|c| !c.0.is_empty()) {
         return Some(Issued::Yes(String::from_utf8_lossy(&chain.0).into_owned()));

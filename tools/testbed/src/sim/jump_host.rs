@@ -14,14 +14,10 @@ use russh::{
     keys::{PrivateKey, ssh_key::PublicKey},
     server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
 };
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::{io::copy_bidirectional, net::TcpStream, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Sim, listen, new_key, port::rebind, sshd::config};
+use super::{Sim, listen, new_key, port::accept, sshd::config};
 
 /// Jump host, which ends with its [`Sim`].
 #[derive(Clone)]
@@ -44,7 +40,7 @@ impl Sim {
     /// # Errors
     /// Fails when there is no address to listen on.
     pub async fn jump_host(&self, user: &str, authorized_key: PublicKey) -> Result<SimJumpHost> {
-        let (listener, address) = listen(self.options.port).await?;
+        let (listener, address) = listen().await?;
         let machine = Arc::new(Machine {
             address,
             user: user.to_owned(),
@@ -53,7 +49,11 @@ impl Sim {
             forwarded: AtomicU64::new(0),
         });
         let (powered, is_powered) = watch::channel(true);
-        tokio::spawn(serve(machine.clone(), listener, is_powered, self.stop.clone()));
+        let (jump_host, stop) = (machine.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            let open = |on: &bool| on.then_some(address);
+            accept(is_powered, open, listener, stop, |stream, up| handle(&jump_host, stream, up)).await;
+        });
         Ok(SimJumpHost { machine, powered })
     }
 }
@@ -90,35 +90,7 @@ impl SimJumpHost {
     }
 }
 
-/// Accepts connections while the jump host is on, until `stop`.
-async fn serve(
-    machine: Arc<Machine>,
-    listener: TcpListener,
-    mut powered: watch::Receiver<bool>,
-    stop: CancellationToken,
-) {
-    let serve = async {
-        let mut listener = Some(listener);
-        while powered.wait_for(|on| *on).await.is_ok() {
-            let bound = match listener.take() {
-                Some(listener) => listener,
-                None => rebind(machine.address).await,
-            };
-            let up = stop.child_token();
-            // Connections end with the port, and also when this future is dropped.
-            let _cut = up.clone().drop_guard();
-            loop {
-                tokio::select! {
-                    off = powered.wait_for(|on| !*on) => if off.is_ok() { break } else { return },
-                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },
-                }
-            }
-        }
-    };
-    stop.run_until_cancelled(serve).await;
-}
-
-fn welcome(machine: &Arc<Machine>, stream: TcpStream, up: &CancellationToken) {
+fn handle(machine: &Arc<Machine>, stream: TcpStream, up: &CancellationToken) {
     let (config, up) = (Arc::new(config(machine.host_key.clone())), up.clone());
     let connection = Connection { machine: machine.clone(), up: up.clone() };
     tokio::spawn(async move {
@@ -137,7 +109,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn judge(&self, user: &str, key: &PublicKey) -> Auth {
+    fn authenticate(&self, user: &str, key: &PublicKey) -> Auth {
         let is_known = user == self.machine.user && key.key_data() == self.machine.authorized_key.key_data();
         if is_known { Auth::Accept } else { Auth::reject() }
     }
@@ -147,11 +119,11 @@ impl russh::server::Handler for Connection {
     type Error = russh::Error;
 
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.judge(user, offer.public_key))
+        Ok(self.authenticate(user, offer.public_key))
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.judge(user, key.public_key))
+        Ok(self.authenticate(user, key.public_key))
     }
 
     async fn channel_open_direct_tcpip(

@@ -43,7 +43,7 @@ use x509_parser::pem::Pem;
 use super::{
     drive,
     fault::Fault,
-    fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, retry_forever},
+    fleet::{Fleet, Identity, Issued, NodeView, RequestResult, ServingCertificate, retry_forever},
     kubelet_server,
     machine::{Machine, State},
     windows::KUBELET,
@@ -89,8 +89,7 @@ async fn run_when_started(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
 
 async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     let mut state = machine.state();
-    let boot = state.borrow().boot;
-    sleep(boot).await;
+    sleep(machine.parts().boot).await;
     if state.wait_for(|s| !s.faults.contains(&Fault::NeverRegisters)).await.is_err() {
         return;
     }
@@ -292,10 +291,7 @@ struct Kubelet<'a> {
 }
 
 impl Kubelet<'_> {
-    async fn send<T: DeserializeOwned>(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> kube::Result<T> {
+    async fn send<T: DeserializeOwned>(&self, request: RequestResult) -> kube::Result<T> {
         match &self.client {
             Some(client) => client.request(request.map_err(kube::Error::BuildRequest)?).await,
             None => self.fleet.send(&self.identity, request).await,
@@ -303,7 +299,7 @@ impl Kubelet<'_> {
     }
 
     async fn register(&self) {
-        let body = self.new_node().to_string().into_bytes();
+        let body = new_node(&self.node, self.status(false)).to_string().into_bytes();
         retry_forever("node", || async {
             let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
             match self.send::<IgnoredAny>(create).await {
@@ -329,10 +325,6 @@ impl Kubelet<'_> {
             &patch,
         );
         self.send::<IgnoredAny>(request).await.map(drop)
-    }
-
-    fn new_node(&self) -> Value {
-        new_node(&self.node, self.status(false))
     }
 
     fn status(&self, ready: bool) -> Value {
@@ -511,24 +503,12 @@ mod tests {
     use wicd::host::{Host as _, ServiceSpec};
 
     use super::*;
-    use crate::sim::{Link, machine::Parts};
 
     /// A process that starts while the lock is held inherits it until it runs its program: the lock may be held for longer than a verb takes.
     #[tokio::test]
-    async fn wicd_goes_on_when_the_lock_was_held() -> Result<()> {
+    async fn wicd_continues_after_the_lock_was_held() -> Result<()> {
         let dir = tempfile::tempdir()?;
-        let machine = Machine::new(Parts {
-            name: "win-0".into(),
-            address: "127.0.0.1:22".parse()?,
-            user: "Administrator".into(),
-            authorized_keys: Vec::new(),
-            host_key: crate::sim::new_key(),
-            dir: dir.path().to_owned(),
-            link: Link::default(),
-            process_start: std::time::Duration::ZERO,
-            restart: std::time::Duration::ZERO,
-            boot: std::time::Duration::ZERO,
-        })?;
+        let machine = Machine::in_dir(dir.path());
         let host = machine.windows().host();
         let kubelet = Service { name: KUBELET.into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() };
         let services = ServicesConfig { services: vec![kubelet], ..ServicesConfig::default() };
@@ -551,44 +531,44 @@ mod tests {
     }
 
     #[test]
-    fn wicd_says_what_is_true_and_new() {
-        let says = |desired: &str, version: Option<&str>, follows: &str, settled: bool, reboot: bool, marked: bool| {
-            let seen = NodeView {
-                uid: Some("1".into()),
-                desired_version: Some(desired.into()),
-                version: version.map(str::to_string),
-                reboot_required: marked,
-                reported: Some(Time::now().to_string()),
-                ..NodeView::default()
-            };
-            let reboot = reboot.then(|| "why".to_string());
-            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot, ..Report::default() })
-        };
-        let version = |value: &str| BTreeMap::from([(key::VERSION, Some(value.to_string()))]);
+    fn wicd_annotates_its_node_only_with_changes() {
+        let seen = NodeView { uid: Some("1".into()), reported: Some(Time::now().to_string()), ..NodeView::default() };
         let nothing = BTreeMap::new();
-        assert_eq!(says("2", None, "2", true, false, false), version("2"));
-        assert_eq!(says("2", Some("1"), "2", true, false, false), version("2"));
-        assert_eq!(says("2", Some("2"), "2", true, false, false), nothing, "it is said already");
-        assert_eq!(says("2", Some("1"), "1", true, false, false), nothing, "it follows another one");
-        assert_eq!(says("2", Some("1"), "2", false, false, false), nothing, "it is not there yet");
-        assert_eq!(
-            says("2", Some("2"), "2", true, true, false),
-            BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))])
-        );
-        assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
-        assert_eq!(says("2", Some("2"), "2", true, false, true), nothing, "the requester may not be wicd");
-        assert_eq!(says("2", Some("1"), "2", true, false, true), nothing, "it is not there before it has restarted");
+        let version = BTreeMap::from([(key::VERSION, Some("2".to_string()))]);
+        let restart = BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))]);
+        for (about, on_node, marked, follows, settled, reboots, expected) in [
+            ("the first version", None, false, "2", true, false, &version),
+            ("another version", Some("1"), false, "2", true, false, &version),
+            ("already reported", Some("2"), false, "2", true, false, &nothing),
+            ("not the desired version", Some("1"), false, "1", true, false, &nothing),
+            ("not settled", Some("1"), false, "2", false, false, &nothing),
+            ("a restart", Some("2"), false, "2", true, true, &restart),
+            ("a restart that is already requested", Some("2"), true, "2", true, true, &nothing),
+            ("a restart that another program requests", Some("2"), true, "2", true, false, &nothing),
+            ("a version before the restart", Some("1"), true, "2", true, false, &nothing),
+        ] {
+            let seen = NodeView {
+                desired_version: Some("2".into()),
+                version: on_node.map(str::to_string),
+                reboot_required: marked,
+                ..seen.clone()
+            };
+            let reboot = reboots.then(|| "why".to_string());
+            let report = Report { version: Some(follows.into()), settled, reboot, ..Report::default() };
+            assert_eq!(annotations(&seen, &report), *expected, "{about}");
+        }
         assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
 
-        let drifted = |on_node: Option<&str>, drift: &[&str]| {
-            let drift_on_node = on_node.map(str::to_string);
-            let seen = NodeView { uid: Some("1".into()), drift: drift_on_node, ..NodeView::default() };
+        for (on_node, drift, expected) in [
+            (None, &["a (left)", "b (healed)"][..], Some(Some("a (left); b (healed)"))),
+            (Some("a (left)"), &["a (left)"], None),
+            (Some("a (left)"), &[], Some(None)),
+        ] {
+            let seen = NodeView { drift: on_node.map(str::to_string), ..seen.clone() };
             let drift = drift.iter().map(ToString::to_string).collect();
-            annotations(&seen, &Report { version: Some("1".into()), drift, ..Report::default() })
-        };
-        let drift = |value: Option<&str>| BTreeMap::from([(key::DRIFT, value.map(str::to_string))]);
-        assert_eq!(drifted(None, &["a (left)", "b (healed)"]), drift(Some("a (left); b (healed)")));
-        assert_eq!(drifted(Some("a (left)"), &["a (left)"]), nothing);
-        assert_eq!(drifted(Some("a (left)"), &[]), drift(None));
+            let change = annotations(&seen, &Report { version: Some("1".into()), drift, ..Report::default() });
+            let expected = expected.map(|value| (key::DRIFT, value.map(str::to_string)));
+            assert_eq!(change, expected.into_iter().collect(), "{on_node:?}");
+        }
     }
 }

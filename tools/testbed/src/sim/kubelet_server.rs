@@ -5,8 +5,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::host::path;
-use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls::ServerConfig;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -15,6 +14,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::machine::Machine;
+use crate::pki::server_config;
 
 /// Port of kubelet.
 const PORT: u16 = 10250;
@@ -65,15 +65,6 @@ async fn answer(machine: &Machine, stream: TcpStream) -> Result<()> {
 }
 
 fn config(machine: &Machine) -> Result<ServerConfig> {
-    let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(&super::drive::read(machine.drive(), path::KUBELET_CA)?) {
-        roots.add(root?)?;
-    }
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
     let pem = machine.windows().serving_certificate().context("there is no serving certificate")?;
-    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes())?;
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_client_cert_verifier(clients).with_single_cert(chain, key)?)
+    server_config(&pem, &pem, Some(&super::drive::read(machine.drive(), path::KUBELET_CA)?))
 }

@@ -1,4 +1,4 @@
-//! Simulated link between operator and host, on the host's side of a connection: latency, bandwidth, byte counts and cuts.
+//! Simulated link between operator and host, on the host's side of a connection: latency, byte counts and cuts.
 
 use std::{
     future::Future as _,
@@ -25,8 +25,6 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 pub struct Link {
     /// Round-trip time of a packet.
     pub rtt: Duration,
-    /// Bytes per second in each direction. `None` is as fast as the machine.
-    pub bandwidth: Option<u64>,
 }
 
 /// Maximum size of a piece that is sent at once.
@@ -35,11 +33,6 @@ const PIECE: usize = 32 << 10;
 const PIECES_UNDER_WAY: usize = 1024;
 
 impl Link {
-    /// Reports whether the link delays no bytes at all.
-    pub(super) fn is_ideal(self) -> bool {
-        self.rtt.is_zero() && self.bandwidth.is_none()
-    }
-
     /// Returns the other end of a link that begins at `wire`. Bytes are delayed by half of `rtt`, any number at once: a
     /// sender that does not wait for responses is not slowed down by latency. Ends when either side does.
     pub fn stretch(self, wire: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
@@ -61,14 +54,9 @@ impl Link {
         let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_UNDER_WAY);
         let take = async move {
             let mut buffer = vec![0; PIECE];
-            let mut line_free = Instant::now();
             while let Ok(n @ 1..) = from.read(&mut buffer).await {
-                line_free = line_free.max(Instant::now()) + self.time_on_line(n);
-                if sender.send((line_free + self.rtt / 2, buffer[..n].to_vec())).await.is_err() {
+                if sender.send((Instant::now() + self.rtt / 2, buffer[..n].to_vec())).await.is_err() {
                     break;
-                }
-                if self.bandwidth.is_some() {
-                    sleep_until(line_free).await;
                 }
             }
         };
@@ -86,12 +74,6 @@ impl Link {
         if let futures::future::Either::Left(((), give)) = futures::future::select(take, give).await {
             give.await;
         }
-    }
-
-    fn time_on_line(self, bytes: usize) -> Duration {
-        self.bandwidth
-            .filter(|b| *b > 0)
-            .map_or(Duration::ZERO, |b| Duration::from_nanos(bytes as u64 * 1_000_000_000 / b))
     }
 }
 
@@ -155,5 +137,27 @@ impl AsyncWrite for Metered {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Latency counts for each round trip, not for each packet: bytes that are sent without waiting are not slowed down.
+    #[tokio::test]
+    async fn latency_counts_once_for_bytes_that_are_sent_together() {
+        let rtt = Duration::from_millis(100);
+        let (wire, mut client) = tokio::io::duplex(PIECE);
+        let mut host = Link { rtt }.stretch(wire);
+        let begun = Instant::now();
+        let (request, mut received) = (vec![7; 64 * PIECE], vec![0; 64 * PIECE]);
+        let (sent, arrived) = tokio::join!(client.write_all(&request), host.read_exact(&mut received));
+        assert!(sent.is_ok() && arrived.is_ok());
+        host.write_all(b"answer").await.unwrap();
+        client.read_exact(&mut [0; 6]).await.unwrap();
+        // A round trip for the connection, and one for the request and its answer.
+        let elapsed = begun.elapsed();
+        assert!((2 * rtt..20 * rtt).contains(&elapsed), "{elapsed:?}");
     }
 }

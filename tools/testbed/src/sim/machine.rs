@@ -1,15 +1,14 @@
 //! Simulated host as a machine: its port, its power switch, its disk and its state.
 
 use std::{
-    collections::HashMap,
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use api::host::Verb;
@@ -21,19 +20,19 @@ use tokio::{sync::watch, time::sleep};
 use wicd::fake::ServiceEvent;
 
 use super::{
-    Stats,
     fault::Fault,
     link::Link,
     sftp::Disk,
     shell::Shell,
     windows::{KUBELET, Windows},
 };
-use crate::lock::lock;
 
 /// Time between the end of the program that requests a restart and the restart, as with `shutdown /r`, so that the exit status
 /// is still sent.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
 
+/// Account that may log in.
+const USER: &str = "Administrator";
 /// Files with the keys that may log in, if they exist. Without any, the keys in the host's options may log in.
 const KEY_FILES: [&[&str]; 2] =
     [&["ProgramData", "ssh", "administrators_authorized_keys"], &["Users", "Administrator", ".ssh", "authorized_keys"]];
@@ -49,8 +48,6 @@ pub(super) struct State {
     pub(super) revision: u64,
     /// Number of starts of kubelet.
     pub(super) kubelet_runs: u64,
-    /// Time that kubelet takes to come up.
-    pub(super) boot: Duration,
     /// Address and SSH port of the machine.
     pub(super) address: SocketAddr,
     /// Number of the cluster whose simulation runs the machine's kubelet now.
@@ -61,7 +58,6 @@ pub(super) struct State {
 pub(super) struct Parts {
     pub(super) name: String,
     pub(super) address: SocketAddr,
-    pub(super) user: String,
     pub(super) authorized_keys: Vec<PublicKey>,
     pub(super) host_key: PrivateKey,
     pub(super) dir: PathBuf,
@@ -79,12 +75,10 @@ pub(super) struct Machine {
     windows: Windows,
     state: Arc<watch::Sender<State>>,
     pub(super) connections: AtomicU64,
-    processes: AtomicU64,
-    /// Microseconds that programs ran.
-    busy: AtomicU64,
+    pub(super) processes: AtomicU64,
+    /// Microseconds for which programs ran that have ended.
+    pub(super) busy: AtomicU64,
     pub(super) received: Arc<AtomicU64>,
-    /// Programs whose content matches the hash in their path, with their modification time and size.
-    whole: Mutex<HashMap<String, (SystemTime, u64)>>,
 }
 
 /// Exit status and output of a program.
@@ -103,17 +97,9 @@ impl Machine {
     pub(super) fn new(parts: Parts) -> io::Result<Arc<Self>> {
         let drive = parts.dir.join("drive_c");
         super::drive::format(&drive, &parts.dir.join("linux"))?;
-        let (boot, address) = (parts.boot, parts.address);
-        let state = State {
-            powered: true,
-            boots: 1,
-            faults: Vec::new(),
-            revision: 0,
-            kubelet_runs: 0,
-            boot,
-            address,
-            cluster: 0,
-        };
+        let address = parts.address;
+        let state =
+            State { powered: true, boots: 1, faults: Vec::new(), revision: 0, kubelet_runs: 0, address, cluster: 0 };
         let state = Arc::new(watch::Sender::new(state));
         let revised = state.clone();
         let changed = move |event, service: &str| {
@@ -132,7 +118,6 @@ impl Machine {
             processes: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             received: Arc::default(),
-            whole: Mutex::default(),
             parts,
         }))
     }
@@ -162,10 +147,6 @@ impl Machine {
         &self.drive
     }
 
-    pub(super) fn link(&self) -> Link {
-        self.parts.link
-    }
-
     pub(super) fn windows(&self) -> &Windows {
         &self.windows
     }
@@ -190,19 +171,6 @@ impl Machine {
         self.state.borrow().faults.iter().find_map(shell).unwrap_or_default()
     }
 
-    pub(super) fn stats(&self) -> Stats {
-        Stats {
-            connections: self.connections.load(Ordering::Relaxed),
-            processes: self.processes.load(Ordering::Relaxed),
-            bytes_received: self.received.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Returns the time for which the ended programs of the machine ran.
-    pub(super) fn busy(&self) -> Duration {
-        Duration::from_micros(self.busy.load(Ordering::Relaxed))
-    }
-
     pub(super) fn admits(&self, user: &str, key: &PublicKey) -> bool {
         // User names are case-insensitive on Windows.
         let files: Vec<String> = KEY_FILES.iter().filter_map(|parts| self.key_file(parts)).collect();
@@ -210,7 +178,7 @@ impl Machine {
             [] => self.parts.authorized_keys.iter().any(|k| k.key_data() == key.key_data()),
             files => files.iter().flat_map(|text| text.lines()).any(|line| lets_in(line, key)),
         };
-        user.eq_ignore_ascii_case(&self.parts.user) && listed
+        user.eq_ignore_ascii_case(USER) && listed
     }
 
     fn key_file(&self, parts: &[&str]) -> Option<String> {
@@ -245,21 +213,18 @@ impl Machine {
         let mut state = self.state.subscribe();
         let boots = state.borrow().boots;
         let moving = |s: &State| s.boots != boots || !s.faults.contains(&Fault::HangInCommand);
-        let asked = state.wait_for(moving).await.map(|s| s.clone());
+        let Ok(State { boots: boots_now, faults, .. }) = state.wait_for(moving).await.map(|s| s.clone()) else {
+            return Exit::new(1, "");
+        };
+        if boots_now != boots {
+            return Exit::new(1, "");
+        }
+        if faults.contains(&Fault::NotWindows) {
+            return Exit::new(127, "sh: 1: not found\n");
+        }
         let shell = self.shell();
-        match asked {
-            Ok(s) if s.boots != boots => return Exit::new(1, ""),
-            Ok(s) => {
-                if s.faults.contains(&Fault::NotWindows) {
-                    return Exit::new(127, "sh: 1: not found\n");
-                }
-                let failing =
-                    s.faults.iter().find_map(|f| if let Fault::ProgramsFail(n) = f { Some(*n) } else { None });
-                if let Some(status) = failing {
-                    return Exit::new(shell.status(status), "");
-                }
-            }
-            Err(_) => return Exit::new(1, ""),
+        if let Some(status) = faults.iter().find_map(|f| if let Fault::ProgramsFail(n) = f { Some(*n) } else { None }) {
+            return Exit::new(shell.status(status), "");
         }
         let words = shell.words(command).unwrap_or_default();
         let Some((sha256, verb, operation)) = parse(&words) else {
@@ -290,42 +255,17 @@ impl Machine {
     /// Reports whether `C:\windows\wicd\<sha256>\wicd.exe` has the hash in its path.
     fn is_whole(&self, sha256: &str) -> bool {
         let exe = super::drive::find(&self.drive, &["windows", "wicd", sha256, "wicd.exe"]);
-        let Ok(metadata) = fs::metadata(&exe) else { return false };
-        let Ok(modified) = metadata.modified() else { return false };
-        let seen = (modified, metadata.len());
-        if lock(&self.whole).get(sha256) == Some(&seen) {
-            return true;
-        }
-        let Ok(content) = fs::read(&exe) else { return false };
-        let whole = hex::encode(Sha256::digest(content)) == sha256;
-        if whole {
-            lock(&self.whole).insert(sha256.to_string(), seen);
-        }
-        whole
+        fs::read(exe).is_ok_and(|content| hex::encode(Sha256::digest(content)) == sha256)
     }
 
-    /// Restarts the machine: connections are cut, the port refuses for a while, the boot id changes, and services that start with the
+    /// Restarts the machine after this time: connections are cut, the port refuses for a while, the boot id changes, and services that start with the
     /// host start.
-    pub(super) fn restart(self: &Arc<Self>) {
-        self.restart_after(Duration::ZERO);
-    }
-
-    fn restart_after(self: &Arc<Self>, wait: Duration) {
+    pub(super) fn restart_after(self: &Arc<Self>, wait: Duration) {
         let machine = self.clone();
         tokio::spawn(async move {
             sleep(wait).await;
             machine.power_off();
             sleep(machine.parts.restart).await;
-            let slow =
-                |s: &State| s.faults.iter().find_map(|f| if let Fault::SlowReboot(t) = f { Some(*t) } else { None });
-            let mut state = machine.state.subscribe();
-            let extra = slow(&state.borrow());
-            if let Some(extra) = extra {
-                tokio::select! {
-                    () = sleep(extra) => {}
-                    _ = state.wait_for(|s| slow(s).is_none()) => {}
-                }
-            }
             machine.power_on();
         });
     }
@@ -388,12 +328,8 @@ impl Disk for Machine {
         !self.has(&Fault::PlainSftp)
     }
 
-    fn has_limits(&self) -> bool {
-        !self.has(&Fault::OldSftp)
-    }
-
-    fn shares_writers(&self) -> bool {
-        !self.has(&Fault::OldSftp)
+    fn is_old(&self) -> bool {
+        self.has(&Fault::OldSftp)
     }
 
     fn release(&self, path: &Path) -> Result<(), StatusCode> {
@@ -418,8 +354,40 @@ impl Disk for Machine {
 mod tests {
     use super::*;
 
+    impl Machine {
+        /// Returns the machine `win-0`, with its disk in `dir`.
+        pub(crate) fn in_dir(dir: &Path) -> Arc<Self> {
+            let parts = Parts {
+                name: "win-0".into(),
+                address: ([127, 0, 0, 1], 22).into(),
+                authorized_keys: Vec::new(),
+                host_key: crate::sim::new_key(),
+                dir: dir.to_owned(),
+                link: Link::default(),
+                process_start: Duration::ZERO,
+                restart: Duration::ZERO,
+                boot: Duration::ZERO,
+            };
+            Self::new(parts).unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_runs_only_if_its_hash_is_in_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine::in_dir(dir.path());
+        let sha256 = hex::encode(Sha256::digest("a program"));
+        let folder = machine.drive().join("windows/wicd").join(&sha256);
+        fs::create_dir_all(&folder).unwrap();
+        for (content, is_whole) in [("a prog", false), ("a program", true)] {
+            fs::write(folder.join("wicd.exe"), content).unwrap();
+            assert_eq!(machine.is_whole(&sha256), is_whole, "{content}");
+        }
+        assert!(!machine.is_whole(&"0".repeat(64)));
+    }
+
     #[test]
-    fn only_wicd_is_known() {
+    fn only_commands_of_wicd_are_parsed() {
         let sha = "a".repeat(64);
         let parse = |line: &str| parse(&Shell::Cmd.words(line)?);
         let (found, verb, operation) = parse(&api::host::command(&sha, Verb::Stage, "join-1")).unwrap();

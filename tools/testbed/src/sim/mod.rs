@@ -2,7 +2,7 @@
 //! `wicd` in place of the program, and a kubelet that consists of a few API calls.
 //!
 //! ```text
-//!  operator ── TCP ── link (latency, bandwidth, cuts) ── sshd ─┬─ sftp ── drive (a directory)
+//!  operator ── TCP ── link (latency, cuts) ── sshd ─┬─ sftp ── drive (a directory)
 //!                                                             └─ machine::execute ── windows (wicd's core)
 //!  API server ── fleet (one watch each of Nodes, CSRs, Pods; one client) ── kubelet (one task for each host)
 //! ```
@@ -28,10 +28,10 @@ mod windows;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -71,14 +71,8 @@ pub struct SimOptions {
     pub boot: Duration,
     /// Time that a restart takes, until the SSH port answers again.
     pub restart: Duration,
-    /// Account that SSH accepts.
-    pub user: String,
     /// Keys that SSH accepts. If a host has one of the files in which OpenSSH keeps authorized keys, the keys in these files count instead.
     pub authorized_keys: Vec<PublicKey>,
-    /// SSH port of every host.
-    pub port: u16,
-    /// Directory of the hosts' disks. Defaults to a temporary directory. `/dev/shm` is faster than a disk.
-    pub dir: Option<PathBuf>,
     /// Handling of the serving certificate by a kubelet.
     pub serving: ServingCertificate,
     /// Interval at which each Node's Lease is renewed. `None` means never, and then the controller manager needs longer timeouts.
@@ -101,10 +95,7 @@ impl Default for SimOptions {
             process_start: Duration::ZERO,
             boot: Duration::ZERO,
             restart: Duration::from_millis(500),
-            user: "Administrator".into(),
             authorized_keys: Vec::new(),
-            port: 2222,
-            dir: None,
             serving: ServingCertificate::Await,
             heartbeat: Some(Duration::from_secs(20)),
             status_report: Some(Duration::from_secs(20)),
@@ -120,12 +111,8 @@ impl Default for SimOptions {
 pub struct HostOptions {
     /// Host name.
     pub name: String,
-    /// Account that SSH accepts.
-    pub user: Option<String>,
     /// Keys that SSH accepts.
     pub authorized_keys: Option<Vec<PublicKey>>,
-    /// Link to the host.
-    pub link: Option<Link>,
     /// Time that the host takes to start a program.
     pub process_start: Option<Duration>,
     /// Time from the start of the host's kubelet until its Node exists.
@@ -182,13 +169,8 @@ impl Sim {
     }
 
     fn new(admin: Option<kube::Client>, options: SimOptions) -> Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("simulated-hosts-");
-        let dir = match &options.dir {
-            Some(parent) => builder.tempdir_in(parent),
-            None => builder.tempdir(),
-        }
-        .context("cannot make a directory for simulated hosts")?;
+        let dir = tempfile::Builder::new().prefix("simulated-hosts-").tempdir();
+        let dir = dir.context("cannot make a directory for simulated hosts")?;
         let stop = CancellationToken::new();
         let fleet = admin.map(|client| {
             let (fleet, live_nodes) = Fleet::start(client, options.clone(), stop.clone());
@@ -206,14 +188,13 @@ impl Sim {
         let common = &self.options;
         let dir = self.dir.path().join(&options.name);
         std::fs::create_dir(&dir).with_context(|| format!("cannot make host {:?}", options.name))?;
-        let (listener, address) = listen(common.port).await?;
+        let (listener, address) = listen().await?;
         let machine = Machine::new(Parts {
             address,
             dir,
-            user: options.user.unwrap_or_else(|| common.user.clone()),
             authorized_keys: options.authorized_keys.unwrap_or_else(|| common.authorized_keys.clone()),
             host_key: new_key(),
-            link: options.link.unwrap_or(common.link),
+            link: common.link,
             process_start: options.process_start.unwrap_or(common.process_start),
             restart: common.restart,
             boot: options.boot.unwrap_or(common.boot),
@@ -302,17 +283,22 @@ impl SimHost {
 
     /// Returns the counters of the host since its creation.
     pub fn stats(&self) -> Stats {
-        self.machine.stats()
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            connections: read(&self.machine.connections),
+            processes: read(&self.machine.processes),
+            bytes_received: read(&self.machine.received),
+        }
     }
 
     /// Returns the total time for which the host's ended programs ran.
     pub fn busy(&self) -> Duration {
-        self.machine.busy()
+        Duration::from_micros(self.machine.busy.load(Ordering::Relaxed))
     }
 
     /// Restarts the host, as a user with the power button would.
     pub fn reboot(&self) {
-        self.machine.restart();
+        self.machine.restart_after(Duration::ZERO);
     }
 
     /// Switches the host off without a shutdown: connections end, the port refuses new ones, and kubelet sends nothing.
@@ -330,7 +316,7 @@ impl SimHost {
     /// # Errors
     /// Fails when there is no address to listen on.
     pub async fn readdress(&self) -> Result<()> {
-        let (listener, address) = listen(self.port()).await?;
+        let (listener, address) = listen().await?;
         drop(listener);
         self.machine.readdress(address);
         Ok(())
@@ -339,11 +325,6 @@ impl SimHost {
     /// Returns the number of boots so far, which is the host's boot id.
     pub fn boots(&self) -> u32 {
         self.machine.state().borrow().boots
-    }
-
-    /// Sets the time from the next start of the host's kubelet until its Node exists.
-    pub fn set_boot_delay(&self, boot: Duration) {
-        self.machine.change(|s| s.boot = boot);
     }
 
     /// Registers a plugin of Container Credential Guard, as another installer does.
@@ -411,6 +392,8 @@ fn new_key() -> PrivateKey {
     PrivateKey::from(pair)
 }
 
+/// SSH port of every host.
+const PORT: u16 = 2222;
 /// Networks that processes share among themselves: 127.16.0.0/16 and those after it.
 const NETS: std::ops::Range<u8> = 16..216;
 /// Port on which a process listens to reserve a network.
@@ -431,13 +414,13 @@ fn own_net() -> Result<u8> {
 }
 
 /// Listens on an address that no other host has, even one of another process.
-async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
+async fn listen() -> Result<(TcpListener, SocketAddr)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let net = own_net()?;
     for _ in 0..10_000 {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let [_, _, high, low] = (number / 250 * 256 + number % 250 + 1).to_be_bytes();
-        let address = SocketAddr::from((Ipv4Addr::new(127, net, high, low), port));
+        let address = SocketAddr::from((Ipv4Addr::new(127, net, high, low), PORT));
         match TcpListener::bind(address).await {
             Ok(listener) => return Ok((listener, address)),
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
@@ -447,5 +430,5 @@ async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
             }
         }
     }
-    bail!("no free address on port {port}; something listens there on all addresses")
+    bail!("no free address on port {PORT}; something listens there on all addresses")
 }

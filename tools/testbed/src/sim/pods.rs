@@ -18,7 +18,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::sleep};
 
-use super::fleet::{Fleet, Identity, events, retry_forever};
+use super::fleet::{Fleet, Identity, RequestResult, events, retry_forever};
 use crate::lock::lock;
 
 /// State of a Pod, as far as a kubelet needs it.
@@ -162,12 +162,7 @@ async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
 }
 
 /// Sends a request, unless the kubelet has stopped. `gone` are the status codes which mean that nothing is left to do.
-async fn until_gone(
-    fleet: &Fleet,
-    pod: &Bound,
-    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    gone: &[u16],
-) -> kube::Result<()> {
+async fn until_gone(fleet: &Fleet, pod: &Bound, request: RequestResult, gone: &[u16]) -> kube::Result<()> {
     if fleet.live_address(&pod.node).is_none() {
         return Ok(());
     }

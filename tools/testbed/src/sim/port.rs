@@ -9,6 +9,7 @@ use std::{
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
+    sync::watch,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
@@ -22,36 +23,33 @@ use super::{
 
 /// Accepts connections while the machine is on and its port is open, until `stop`.
 pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: CancellationToken) {
+    let open = |s: &State| (s.powered && !s.faults.contains(&Fault::Refuse)).then_some(s.address);
+    accept(machine.state(), open, listener, stop, |stream, up| handle(&machine, stream, up)).await;
+}
+
+/// Accepts connections at the address that `open` returns for the state, if any, until `stop`. Each connection gets a token that ends with the port.
+pub(super) async fn accept<S>(
+    mut state: watch::Receiver<S>,
+    open: impl Fn(&S) -> Option<SocketAddr>,
+    listener: TcpListener,
+    stop: CancellationToken,
+    handle: impl Fn(TcpStream, &CancellationToken),
+) {
     let serve = async {
-        let mut state = machine.state();
-        let mut listener = Some(listener);
-        loop {
-            let open = |s: &State| s.powered && !s.faults.contains(&Fault::Refuse);
-            if !open(&state.borrow_and_update()) {
-                drop(listener.take());
-                if state.changed().await.is_err() {
-                    return;
-                }
-                continue;
-            }
-            let Some(bound) = listener.take() else {
-                listener = Some(rebind(machine.address()).await);
-                continue;
+        let mut listener = Some(listener).filter(|_| open(&state.borrow()).is_some());
+        while let Ok(here) = state.wait_for(|s| open(s).is_some()).await.map(|s| open(&s)) {
+            let Some(here) = here else { continue };
+            let bound = match listener.take().filter(|bound| bound.local_addr().is_ok_and(|address| address == here)) {
+                Some(bound) => bound,
+                None => rebind(here).await,
             };
-            let here = machine.address();
-            if bound.local_addr().is_ok_and(|address| address != here) {
-                drop(bound);
-                listener = Some(rebind(here).await);
-                continue;
-            }
             let up = stop.child_token();
             // Connections end with the port, and also when this future is dropped.
             let _cut = up.clone().drop_guard();
-            let stays = |s: &State| open(s) && s.address == here;
-            while stays(&state.borrow_and_update()) {
+            while open(&state.borrow_and_update()) == Some(here) {
                 tokio::select! {
                     changed = state.changed() => if changed.is_err() { return },
-                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },
+                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { handle(stream, &up) },
                 }
             }
         }
@@ -59,7 +57,7 @@ pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: Ca
     stop.run_until_cancelled(serve).await;
 }
 
-fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken) {
+fn handle(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken) {
     machine.connections.fetch_add(1, Ordering::Relaxed);
     let _ = stream.set_nodelay(true);
     if machine.has(&Fault::Hang) {
@@ -88,7 +86,7 @@ fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken
 }
 
 /// Binds a port again, which belonged to this host a moment ago and becomes free again.
-pub(super) async fn rebind(address: SocketAddr) -> TcpListener {
+async fn rebind(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,

@@ -6,7 +6,7 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use russh_sftp::{
@@ -18,6 +18,7 @@ use russh_sftp::{
 };
 
 use super::drive::{self, SftpPath, place, spell};
+use crate::lock::lock;
 
 /// Maximum size of a read or write, as in OpenSSH. A packet has 1 KiB more.
 const MAX_DATA: u32 = (256 << 10) - 1024;
@@ -46,14 +47,10 @@ pub trait Disk: Send + Sync + 'static {
         true
     }
 
-    /// Reports whether the extensions include the one that reports [`Disk::largest`].
-    fn has_limits(&self) -> bool {
-        true
-    }
-
-    /// Reports whether a file that is open for writing can be opened again.
-    fn shares_writers(&self) -> bool {
-        true
+    /// Reports whether the server is that of OpenSSH 7.7: without the extension that reports [`Disk::largest`], and a file that is open for writing
+    /// cannot be opened again.
+    fn is_old(&self) -> bool {
+        false
     }
 
     /// Returns the maximum size of a read or write that the host announces.
@@ -82,11 +79,6 @@ pub trait Disk: Send + Sync + 'static {
     fn open(&self, _path: &Path) -> Result<(), StatusCode> {
         Ok(())
     }
-
-    /// Returns names that each listing has in addition to those of files.
-    fn more_names(&self) -> &'static [&'static str] {
-        &[]
-    }
 }
 
 /// SFTP session.
@@ -111,16 +103,12 @@ enum Open {
 /// Files that are open for writing without sharing, of all hosts of this process.
 static WRITERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-fn writers() -> MutexGuard<'static, BTreeSet<PathBuf>> {
-    WRITERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Entry in [`WRITERS`], removed on drop.
 struct Writer(PathBuf);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        writers().remove(&self.0);
+        lock(&WRITERS).remove(&self.0);
     }
 }
 
@@ -177,10 +165,10 @@ impl<D: Disk> Session<D> {
 
     /// Fails, like Windows, for a file that a server holds without sharing. Registers the file if this server does not share its own.
     fn share(&self, path: &Path, flags: OpenFlags) -> Reply<Option<Writer>> {
-        if self.disk.shares_writers() {
+        if !self.disk.is_old() {
             return Ok(None);
         }
-        let mut writers = writers();
+        let mut writers = lock(&WRITERS);
         if writers.contains(path) {
             return Err(StatusCode::Failure.into());
         }
@@ -251,7 +239,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
     async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Reply<Version> {
         let mut version = Version::new();
         let extensions = [("posix-rename@openssh.com", "1"), (LIMITS, "1"), ("fsync@openssh.com", "1"), (STATVFS, "2")];
-        let is_offered = |name| self.disk.has_extensions() && (name != LIMITS || self.disk.has_limits());
+        let is_offered = |name| self.disk.has_extensions() && !(name == LIMITS && self.disk.is_old());
         for (name, number) in extensions.into_iter().filter(|(name, _)| is_offered(*name)) {
             version.extensions.insert(name.into(), number.into());
         }
@@ -333,8 +321,7 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
         if self.windows && place(&path, true) == SftpPath::Root {
             return Ok(self.keep(id, Open::Dir(vec![Entry::new("C:", FileAttributes::dummy())])));
         }
-        let names = self.disk.more_names().iter();
-        let mut entries: Vec<_> = names.map(|name| Entry::new(*name, FileAttributes::dummy())).collect();
+        let mut entries = Vec::new();
         for entry in fs::read_dir(self.path(&path)?).map_err(status)? {
             let entry = entry.map_err(status)?;
             let metadata = entry.metadata().map_err(status)?;
@@ -401,6 +388,55 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
             // There is nothing to do: this host never loses power.
             ("fsync@openssh.com", [handle]) => self.file(handle).map(|_| done(id).into()),
             _ => Err(StatusCode::OpUnsupported.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use russh_sftp::server::Handler as _;
+
+    use super::*;
+
+    struct Folder {
+        root: PathBuf,
+        is_old: bool,
+    }
+
+    impl Disk for Folder {
+        fn root(&self) -> PathBuf {
+            self.root.clone()
+        }
+
+        fn free(&self) -> u64 {
+            0
+        }
+
+        fn is_old(&self) -> bool {
+            self.is_old
+        }
+
+        fn take(&self, _: usize) -> Result<(), StatusCode> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_old_server_shares_no_file_that_is_open_for_writing() {
+        const TO_WRITE: OpenFlags = OpenFlags::CREATE.union(OpenFlags::WRITE);
+        for is_old in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let disk = Arc::new(Folder { root: dir.path().to_owned(), is_old });
+            let (mut writer, mut other) = (Session::new(disk.clone()), Session::new(disk));
+            let open = async |session: &mut Session<Folder>, flags| {
+                session.open(1, "/C:/x".into(), flags, FileAttributes::dummy()).await.ok().map(|opened| opened.handle)
+            };
+            let written = open(&mut writer, TO_WRITE).await.unwrap();
+            for flags in [TO_WRITE, OpenFlags::READ] {
+                assert_eq!(open(&mut other, flags).await.is_some(), !is_old, "{flags:?}");
+            }
+            assert!(writer.close(2, written).await.is_ok());
+            assert!(open(&mut other, OpenFlags::READ).await.is_some());
         }
     }
 }

@@ -14,9 +14,9 @@ use super::{fault::Fault, link::Metered, machine::Machine, sftp};
 /// Serves one connection until it ends or is cut.
 pub(super) async fn serve(machine: Arc<Machine>, wire: Metered) {
     let config = Arc::new(config(machine.current_host_key()));
-    let link = machine.link();
+    let link = machine.parts().link;
     let handler = Connection { machine, channels: HashMap::new(), over: CancellationToken::new() };
-    let session = if link.is_ideal() {
+    let session = if link.rtt.is_zero() {
         russh::server::run_stream(config, wire, handler).await
     } else {
         russh::server::run_stream(config, link.stretch(wire), handler).await
@@ -59,9 +59,9 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn judge(&self, user: &str, key: &PublicKey) -> Auth {
-        let welcome = !self.machine.has(&Fault::WrongKey) && self.machine.admits(user, key);
-        if welcome { Auth::Accept } else { Auth::reject() }
+    fn authenticate(&self, user: &str, key: &PublicKey) -> Auth {
+        let is_accepted = !self.machine.has(&Fault::WrongKey) && self.machine.admits(user, key);
+        if is_accepted { Auth::Accept } else { Auth::reject() }
     }
 }
 
@@ -73,11 +73,11 @@ impl russh::server::Handler for Connection {
     }
 
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.judge(user, offer.public_key))
+        Ok(self.authenticate(user, offer.public_key))
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.judge(user, key.public_key))
+        Ok(self.authenticate(user, key.public_key))
     }
 
     async fn channel_open_session(

@@ -3,5 +3,4 @@
 mod control_plane;
 mod host_kubelet;
 mod node;
-mod sim;
 mod wine_host;

@@ -64,7 +64,7 @@ impl Written {
 /// Joins hosts, and then measures the idle operator.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let sim = SimOptions { heartbeat: Some(LEASE), status_report: Some(STATUS), ..SimOptions::default() };
-    let mut world = World::start(args.hosts, 1, sim).await?;
+    let mut world = World::start(args.hosts, 1, sim, &[]).await?;
     world.join(&WindowsNodePoolSpec::default(), Duration::from_mins(20)).await?;
     sleep(Duration::from_secs(args.settle)).await;
     let load = load();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_renews_a_certificate_is_counted_apart() {
+    fn writes_for_certificates_are_counted_apart() {
         let end = |text: &str| text.parse::<jiff::Timestamp>().ok().map(Time::from);
         let (old, new) = (end("2026-01-01T00:00:00Z"), end("2026-01-06T00:00:00Z"));
         let written = |all, approvals, ends: [Option<Time>; 2]| Written {

@@ -100,12 +100,12 @@ async fn sftp_seconds(profile: &Profile) -> Option<f64> {
 /// Measures a profile. `others` contains the seconds of each earlier profile.
 async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64>) -> Result<Vec<Field>> {
     let sim = SimOptions {
-        link: Link { rtt: profile.rtt, bandwidth: None },
+        link: Link { rtt: profile.rtt },
         process_start: profile.process_start,
         boot: profile.boot,
         ..without_heartbeats()
     };
-    let mut world = World::start(profile.hosts + profile.hanging, profile.payload_mib.into(), sim).await?;
+    let mut world = World::start(profile.hosts + profile.hanging, profile.payload_mib.into(), sim, &[]).await?;
     let hanging: Vec<SimHost> = world.hosts.drain(profile.hosts as usize..).collect();
     world.hang(&hanging).await?;
     let sftp = sftp_seconds(profile).await;
@@ -162,19 +162,4 @@ fn failed_attempts(metrics: &str) -> String {
     let reasons: Vec<String> =
         reasons.into_iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
     if reasons.is_empty() { "none".to_owned() } else { reasons.join(", ") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failed_attempts_are_counted_by_their_reason() {
-        let text = "windows_node_pool_failures_total{pool=\"a\",reason=\"Unreachable\"} 2\n\
-                    windows_node_pool_failures_total{pool=\"b\",reason=\"Unreachable\"} 1\n\
-                    windows_node_pool_failures_total{pool=\"b\",reason=\"DiskFull\"} 4\n\
-                    windows_node_pool_hosts_failed{pool=\"b\"} 1\n";
-        assert_eq!(failed_attempts(text), "DiskFull 4, Unreachable 3");
-        assert_eq!(failed_attempts("windows_node_pool_failures_total{pool=\"a\",reason=\"DiskFull\"} 0"), "none");
-    }
 }

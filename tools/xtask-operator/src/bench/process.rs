@@ -34,17 +34,3 @@ fn parse(stat: &str, status: &str) -> Option<Usage> {
     };
     Some(Usage { cpu_seconds: ticks / TICKS, rss_mib: mib("VmRSS:")?, peak_rss_mib: mib("VmHWM:")? })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_texts_of_the_kernel_are_read() {
-        let stat = "42 (a ) b) S 1 1 1 0 -1 4194304 1 1 1 1 150 50 0 0 20 0 1 0 1 1 1";
-        let status = "Name:\ta\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
-        assert_eq!(parse(stat, status), Some(Usage { cpu_seconds: 2.0, rss_mib: 1.0, peak_rss_mib: 2.0 }));
-        assert_eq!(parse("", status), None);
-        assert_eq!(parse(stat, ""), None);
-    }
-}

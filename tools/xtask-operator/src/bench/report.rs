@@ -67,25 +67,3 @@ pub(super) fn share(value: f64) -> Cell {
 pub(super) fn ratio(value: f64, to: Option<f64>) -> Cell {
     to.map_or(Cell::NONE, |to| share(value / to))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_is_rounded_when_it_is_printed() {
-        for (cell, raw, printed) in [
-            (share(0.945), Some(0.945), Value::from(0.95)),
-            (round(0.04), Some(0.04), Value::from(0.0)),
-            (round(f64::NAN), None, Value::Null),
-            (7.into(), Some(7.0), Value::from(7)),
-            ("win-1".into(), None, Value::from("win-1")),
-            (ratio(3.0, Some(2.0)), Some(1.5), Value::from(1.5)),
-            (ratio(3.0, None), None, Value::Null),
-        ] {
-            let fields = [("field", cell.clone())];
-            assert_eq!((number(&fields, "field"), cell.printed()), (raw, printed), "{cell:?}");
-            assert_eq!(number(&fields, "another"), None);
-        }
-    }
-}

@@ -1,6 +1,10 @@
 //! Benchmark of the rollout of a kubelet change to the nodes of simulated hosts.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::{self, RefCell},
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
@@ -8,24 +12,20 @@ use api::{
     WindowsNodePoolSpec,
     conditions::{find, kind},
 };
-use futures::{
-    StreamExt as _,
-    stream::{self, BoxStream},
-};
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, ResourceExt as _,
+    Api, Client, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher, watcher::Event},
 };
 use testbed::sim::SimOptions;
-use tokio::time::interval;
 
 use super::{
     aims, load,
     process::Usage,
     report::{self, Cell, Field, round, share},
     tally::Tally,
-    world::{API_WRITES, World, without_heartbeats},
+    world::{API_WRITES, World, up_to_date, without_heartbeats},
 };
 
 /// Profiles, and time limit.
@@ -81,27 +81,27 @@ pub(super) fn spec(max_pods: i32) -> WindowsNodePoolSpec {
 }
 
 async fn measure(hosts: u32, limit: Duration) -> Result<Vec<Field>> {
-    let mut world = World::start(hosts, 1, SimOptions { boot: BOOT, ..without_heartbeats() }).await?;
+    let mut world = World::start(hosts, 1, SimOptions { boot: BOOT, ..without_heartbeats() }, &[]).await?;
     world.join(&spec(110), JOIN).await?;
     let cap = world.pools().map(|hosts| Ok(MAX_UNAVAILABLE.of(u32::try_from(hosts)?))).sum::<Result<u32>>()?;
 
-    let instances = seen(Api::all(world.client.clone()), Seen::Instance);
-    let nodes = seen(Api::all(world.client.clone()), Seen::Node);
-    let pools = seen(Api::all(world.client.clone()), Seen::Pool);
-    let mut watches = stream::select(instances, stream::select(nodes, pools)).boxed();
-    let mut watched = Watched::new(hosts);
-    watched.until_updated(&mut world, &mut watches, JOIN).await.context("before the change")?;
-
-    let load = load();
-    let before = Figures::of(&world).await?;
-    let begun = watched.begin();
-    for pool in world.apply(&spec(100)).await? {
-        watched.pool(pool);
-    }
-    watched.until_updated(&mut world, &mut watches, limit).await?;
-    let (seconds, end) = (begun.elapsed().as_secs_f64(), watched.now());
-    let after = Figures::of(&world).await?;
-    let tally = watched.tally;
+    let watched = Watched::default();
+    let client = world.client.clone();
+    let is_done = |pools: &[WindowsNodePool]| watched.listed.get() >= 2 && is_updated(pools, hosts);
+    let measured = async {
+        world.until(JOIN, kind::UP_TO_DATE, is_done).await.context("before the change")?;
+        let (load, before) = (load(), Figures::of(&world).await?);
+        let begun = watched.begin();
+        world.apply(&spec(100)).await?;
+        world.until(limit, kind::UP_TO_DATE, is_done).await?;
+        let (seconds, end) = (begun.elapsed().as_secs_f64(), watched.now());
+        anyhow::Ok((load, before, Figures::of(&world).await?, end, seconds))
+    };
+    let (load, before, after, end, seconds) = tokio::select! {
+        measured = measured => measured?,
+        () = watched.follow(&client) => bail!("the watches ended"),
+    };
+    let tally = watched.tally.into_inner();
     let granted = tally.granted();
     ensure!(
         u32::try_from(granted)? == hosts,
@@ -148,115 +148,57 @@ impl Figures {
     }
 }
 
-/// Event of a watch.
-enum Seen {
-    Instance(Change<WindowsInstance>),
-    Node(Change<Node>),
-    Pool(Change<WindowsNodePool>),
-}
-
-/// Change of an object.
-enum Change<K> {
-    Is(Box<K>),
-    Gone(Box<K>),
-    /// All existing objects have been delivered.
-    Listed,
-}
-
-fn seen<K>(api: Api<K>, wrap: fn(Change<K>) -> Seen) -> BoxStream<'static, Seen>
-where
-    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
-{
-    let changes = watcher(api, watcher::Config::default()).default_backoff().filter_map(move |event| async move {
-        match event {
-            Ok(Event::Apply(object) | Event::InitApply(object)) => Some(wrap(Change::Is(Box::new(object)))),
-            Ok(Event::Delete(object)) => Some(wrap(Change::Gone(Box::new(object)))),
-            Ok(Event::InitDone) => Some(wrap(Change::Listed)),
-            Ok(Event::Init) => None,
-            Err(error) => {
-                eprintln!("a watch broke, and some changes may not be counted: {error}");
-                None
-            }
-        }
-    });
-    changes.boxed()
-}
-
-/// State that the watches have delivered.
+/// Changes of instances and Nodes, as watches deliver them.
 struct Watched {
     started: Instant,
-    hosts: u32,
-    /// Watches that have delivered all existing objects.
-    listed: [bool; 3],
-    pools: Vec<WindowsNodePool>,
-    tally: Tally,
+    /// Number of watches that have delivered all existing objects.
+    listed: cell::Cell<u32>,
+    tally: RefCell<Tally>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { started: Instant::now(), listed: cell::Cell::default(), tally: RefCell::default() }
+    }
 }
 
 impl Watched {
-    fn new(hosts: u32) -> Self {
-        Self { started: Instant::now(), hosts, listed: [false; 3], pools: Vec::new(), tally: Tally::default() }
-    }
-
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    fn begin(&mut self) -> Instant {
+    fn begin(&self) -> Instant {
         let now = self.now();
-        self.tally.begin(now);
+        self.tally.borrow_mut().begin(now);
         self.started + now
     }
 
-    /// Processes events until all pools report that all their nodes are up to date.
-    async fn until_updated(
-        &mut self,
-        world: &mut World,
-        watches: &mut BoxStream<'static, Seen>,
-        limit: Duration,
-    ) -> Result<()> {
-        let begun = Instant::now();
-        let mut ticks = interval(Duration::from_secs(1));
-        let mut told = begun;
-        while !(self.listed.iter().all(|listed| *listed) && is_updated(&self.pools, self.hosts)) {
-            tokio::select! {
-                change = watches.next() => self.see(change.context("the watches ended")?),
-                _ = ticks.tick() => {
-                    world.operator.check()?;
-                    if told.elapsed() > Duration::from_secs(15) {
-                        told = Instant::now();
-                        let granted = self.tally.granted();
-                        eprintln!("{:>4} s: {granted} given a slot, {} up to date", begun.elapsed().as_secs(), up_to_date(&self.pools));
-                    }
-                    if begun.elapsed() > limit {
-                        let complaints = world.complaints(kind::UP_TO_DATE).await?;
-                        bail!("{} of {} nodes are up to date\n{complaints}", up_to_date(&self.pools), self.hosts);
-                    }
-                }
+    /// Counts all changes of the cluster until dropped.
+    async fn follow(&self, client: &Client) {
+        let instances = self.watch(client, |tally, now, event: Event<WindowsInstance>| {
+            if let Event::Apply(instance) | Event::InitApply(instance) = event {
+                tally.instance(now, &instance);
             }
-        }
-        Ok(())
+        });
+        let nodes = self.watch(client, |tally, now, event: Event<Node>| match event {
+            Event::Apply(node) | Event::InitApply(node) => tally.node(now, &node),
+            Event::Delete(node) => tally.node_gone(now, &node.name_any()),
+            Event::Init | Event::InitDone => {}
+        });
+        tokio::join!(instances, nodes);
     }
 
-    fn see(&mut self, seen: Seen) {
-        let now = self.now();
-        match seen {
-            Seen::Instance(Change::Is(instance)) => self.tally.instance(now, &instance),
-            Seen::Instance(Change::Gone(_)) | Seen::Pool(Change::Gone(_)) => {}
-            Seen::Node(Change::Is(node)) => self.tally.node(now, &node),
-            Seen::Node(Change::Gone(node)) => self.tally.node_gone(now, &node.name_any()),
-            Seen::Pool(Change::Is(pool)) => self.pool(*pool),
-            Seen::Instance(Change::Listed) => self.listed[0] = true,
-            Seen::Node(Change::Listed) => self.listed[1] = true,
-            Seen::Pool(Change::Listed) => self.listed[2] = true,
-        }
-    }
-
-    /// Records the current state of a pool. The response to a patch may be newer than the next event of the watch.
-    fn pool(&mut self, pool: WindowsNodePool) {
-        match self.pools.iter_mut().find(|p| p.name_any() == pool.name_any()) {
-            Some(known) if known.metadata.generation > pool.metadata.generation => {}
-            Some(known) => *known = pool,
-            None => self.pools.push(pool),
+    async fn watch<K>(&self, client: &Client, count: impl Fn(&mut Tally, Duration, Event<K>))
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+    {
+        let mut events = pin!(watcher(Api::all(client.clone()), watcher::Config::default()).default_backoff());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::InitDone) => self.listed.set(self.listed.get() + 1),
+                Ok(event) => count(&mut self.tally.borrow_mut(), self.now(), event),
+                Err(error) => eprintln!("a watch broke, and some changes may not be counted: {error}"),
+            }
         }
     }
 }
@@ -268,10 +210,6 @@ pub(super) fn is_updated(pools: &[WindowsNodePool], hosts: u32) -> bool {
         Some(updated.status == "True" && updated.observed_generation == pool.metadata.generation)
     };
     up_to_date(pools) == i64::from(hosts) && pools.iter().all(|pool| says(pool).unwrap_or(false))
-}
-
-fn up_to_date(pools: &[WindowsNodePool]) -> i64 {
-    pools.iter().filter_map(|p| p.status.as_ref()).map(|s| i64::from(s.up_to_date_nodes)).sum()
 }
 
 #[cfg(test)]
@@ -295,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_are_updated_when_all_say_so_of_what_they_are_now() {
+    fn pools_are_updated_when_all_report_it_for_their_current_generation() {
         let done = pool("a", 2, 3, "True", 2);
         for (other, expected) in [
             (pool("b", 1, 2, "True", 1), true),
@@ -306,15 +244,5 @@ mod tests {
             assert_eq!(is_updated(&[done.clone(), other.clone()], 5), expected, "{:?}", other.status);
         }
         assert!(!is_updated(&[], 5));
-    }
-
-    #[test]
-    fn an_older_generation_does_not_hide_the_change() {
-        let mut watched = Watched::new(3);
-        watched.pool(pool("a", 2, 3, "True", 1));
-        watched.pool(pool("a", 1, 3, "True", 1));
-        assert!(!is_updated(&watched.pools, 3));
-        watched.pool(pool("a", 2, 3, "True", 2));
-        assert!(is_updated(&watched.pools, 3));
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use api::{FailurePolicy, IntOrPercent, WindowsInstance, WindowsNodePool};
+use api::{FailurePolicy, IntOrPercent, WindowsInstance, conditions::kind};
 use kube::{Api, api::ListParams};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use testbed::sim::{Fault, SimOptions};
@@ -20,7 +20,7 @@ use super::{
     load,
     report::{self, Field, round},
     rollout::{is_updated, spec},
-    world::{World, without_heartbeats},
+    world::{World, ready, without_heartbeats},
 };
 
 /// Number of hosts, and duration.
@@ -106,7 +106,7 @@ struct Soak {
 impl Soak {
     async fn start(hosts: u32, seed: u64) -> Result<Self> {
         let sim = SimOptions { boot: Duration::from_secs(1), ..without_heartbeats() };
-        let mut world = World::start_with(hosts, 1, sim, &VERSION_GRACE).await?;
+        let mut world = World::start(hosts, 1, sim, &VERSION_GRACE).await?;
         world.join(&spec(110), CONVERGES).await?;
         let listed = vec![true; world.hosts.len()];
         let rng = StdRng::seed_from_u64(seed);
@@ -197,7 +197,7 @@ impl Soak {
     }
 
     /// Changes the template of all hosts. Also counts hosts that are not listed, which may still be leaving.
-    async fn change(&mut self) -> Result<WindowsNodePool> {
+    async fn change(&mut self) -> Result<()> {
         self.max_pods += 1;
         self.causes.changes += u32::try_from(self.listed.len())?;
         self.apply().await
@@ -212,7 +212,7 @@ impl Soak {
         Ok(u32::try_from(instances.items.iter().filter(is).count())?)
     }
 
-    async fn apply(&self) -> Result<WindowsNodePool> {
+    async fn apply(&self) -> Result<()> {
         let hosts = self.world.hosts.iter().zip(&self.listed).filter(|(_, listed)| **listed).map(|(host, _)| host);
         let mut spec = spec(self.max_pods);
         // A host that is unreachable for a while must not end the rollout.
@@ -228,22 +228,21 @@ impl Soak {
         self.mend(Instant::now() + Duration::from_hours(1));
         self.causes.joins += u32::try_from(self.listed.iter().filter(|listed| !**listed).count())?;
         self.listed.fill(true);
-        let applied = self.change().await?;
-        self.converge(&applied).await?;
-        // Hosts keep their previous version, which differs between hosts. After another change it is the same.
-        let applied = self.change().await?;
-        self.converge(&applied).await?;
+        // Hosts keep their previous version, which differs between hosts. After the second change it is the same.
+        for _ in 0..2 {
+            self.change().await?;
+            self.converge().await?;
+        }
         self.settled().await
     }
 
     /// Waits until all hosts are up to date with the pool.
-    async fn converge(&mut self, applied: &WindowsNodePool) -> Result<()> {
+    async fn converge(&mut self) -> Result<()> {
         let hosts = u32::try_from(self.listed.len())?;
         let begun = Instant::now();
-        let follow = |pools: &[WindowsNodePool]| {
-            pools.iter().all(|p| p.metadata.generation >= applied.metadata.generation) && is_updated(pools, hosts)
-        };
-        self.world.until_ready(CONVERGES, follow).await?;
+        self.world
+            .until(CONVERGES, kind::READY, |pools| ready(pools) == i64::from(hosts) && is_updated(pools, hosts))
+            .await?;
         eprintln!("all hosts follow the pool after {} s", begun.elapsed().as_secs());
         Ok(())
     }

@@ -75,54 +75,96 @@ pub(super) async fn sftp_seconds(mib: u32, rtt: Duration) -> Result<f64> {
     Ok(seconds)
 }
 
-/// File to send, and the server that it is sent to.
+/// File to send, and an OpenSSH server whose root has a folder `C:`, with which the operator's paths begin.
 struct Sender {
-    server: Server,
+    server: OpenSsh,
     source: PathBuf,
 }
 
 impl Sender {
     fn start(mib: u32) -> Result<Self> {
-        let server = Server::start()?;
-        let source = server.0.dir().join("source");
+        ensure!(fs::metadata("/proc/self")?.uid() == 0, "an OpenSSH server with a root of its own needs root");
+        let server = OpenSsh::start(|dir| {
+            let root = dir.join("root");
+            fs::create_dir_all(root.join("C:"))?;
+            // OpenSSH requires that only root can write to its root and to every parent folder.
+            for entry in [dir, &root] {
+                fs::set_permissions(entry, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+            }
+            let root = root.display();
+            Ok(format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {root}\n"))
+        })?;
+        let source = server.dir().join("source");
         fill(&source, mib)?;
         Ok(Self { server, source })
     }
 
     /// Returns the median seconds of each tool. The tools take turns, so that other load on the machine affects all equally.
     async fn medians<const N: usize>(&self, tools: [Tool; N], rtt: Duration, times: u32) -> Result<[f64; N]> {
-        let proxy = if rtt.is_zero() { None } else { Some(Proxy::start(self.server.0.address(), rtt).await?) };
-        let address = proxy.as_ref().map_or(self.server.0.address(), |proxy| proxy.address);
+        let proxy = if rtt.is_zero() { None } else { Some(Proxy::start(self.server.address(), rtt).await?) };
+        let address = proxy.as_ref().map_or(self.server.address(), |proxy| proxy.address);
         let mut seconds = [const { Vec::new() }; N];
         for _ in 0..times {
             for (tool, seconds) in tools.iter().zip(&mut seconds) {
-                seconds.push(self.send(*tool, address).await?);
+                let begun = Instant::now();
+                self.send(*tool, address).await?;
+                seconds.push(begun.elapsed().as_secs_f64());
+                let sent = self.server.dir().join("root/C:/sent");
+                ensure!(fs::read(&self.source)? == fs::read(&sent)?, "other bytes arrived than were sent");
+                fs::remove_file(sent)?;
             }
         }
         Ok(seconds.map(median))
     }
 
-    async fn send(&self, tool: Tool, address: SocketAddr) -> Result<f64> {
-        let begun = Instant::now();
-        match tool {
-            Tool::Ours => self.server.ours(address, &self.source).await?,
-            Tool::Sftp | Tool::Scp => self.server.openssh(tool, address, &self.source).await?,
+    async fn send(&self, tool: Tool, address: SocketAddr) -> Result<()> {
+        let name = match tool {
+            Tool::Ours => return self.send_as_operator(address).await,
+            Tool::Sftp => "sftp",
+            Tool::Scp => "scp",
+        };
+        let (port, host) = (address.port().to_string(), "root@127.0.0.1");
+        let mut command = Command::new(name);
+        command.args(["-q", "-F", "/dev/null", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]);
+        command.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-P", &port, "-i"]);
+        command.arg(self.server.key_file());
+        if matches!(tool, Tool::Scp) {
+            command.arg(&self.source).arg(format!("{host}:/C:/sent"));
+        } else {
+            let batch = self.server.dir().join("batch");
+            fs::write(&batch, format!("put {} /C:/sent\n", self.source.display()))?;
+            command.arg("-b").arg(batch).arg(host);
         }
-        let seconds = begun.elapsed().as_secs_f64();
-        self.server.take(&self.source)?;
-        Ok(seconds)
+        let output = spawn_blocking(move || command.stdin(Stdio::null()).output()).await?;
+        let output = output.with_context(|| format!("start {name}"))?;
+        ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    async fn send_as_operator(&self, address: SocketAddr) -> Result<()> {
+        let target = Target {
+            address: address.ip().to_string(),
+            port: address.port(),
+            username: "root".into(),
+            keys: vec![Arc::new(Identity::from_pem("the key", &fs::read(self.server.key_file())?)?)],
+            host_key: HostKeyCheck::TrustOnFirstUse,
+            jump_host: None,
+            connect_timeout: Duration::from_secs(15),
+            command_timeout: Duration::from_mins(1),
+        };
+        let connection = Connection::connect(&target).await?;
+        let mut file = tokio::fs::File::open(&self.source).await?;
+        let size = file.metadata().await?.len();
+        connection.upload(r"C:\sent", size, &mut file).await?;
+        Ok(())
     }
 }
 
-/// Returns the median, or NaN without values.
+/// Returns the median of at least one value.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    match (values.get(middle), values.len() % 2) {
-        (Some(one), 1) => *one,
-        (Some(upper), _) => f64::midpoint(values[middle - 1], *upper),
-        (None, _) => f64::NAN,
-    }
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
 }
 
 /// Writes random bytes, which do not compress, and leaves them in the page cache.
@@ -136,83 +178,16 @@ fn fill(path: &Path, mib: u32) -> Result<()> {
     Ok(())
 }
 
-/// OpenSSH server whose root has a folder `C:`, with which the operator's paths begin.
-struct Server(OpenSsh);
-
-impl Server {
-    fn start() -> Result<Self> {
-        ensure!(fs::metadata("/proc/self")?.uid() == 0, "an OpenSSH server with a root of its own needs root");
-        let openssh = OpenSsh::start(|dir| {
-            let root = dir.join("root");
-            fs::create_dir_all(root.join("C:"))?;
-            // OpenSSH requires that only root can write to its root and to every parent folder.
-            for entry in [dir, &root] {
-                fs::set_permissions(entry, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-            }
-            let root = root.display();
-            Ok(format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {root}\n"))
-        })?;
-        Ok(Self(openssh))
-    }
-
-    async fn ours(&self, address: SocketAddr, source: &Path) -> Result<()> {
-        let target = Target {
-            address: address.ip().to_string(),
-            port: address.port(),
-            username: "root".into(),
-            keys: vec![Arc::new(Identity::from_pem("the key", &fs::read(self.0.key_file())?)?)],
-            host_key: HostKeyCheck::TrustOnFirstUse,
-            jump_host: None,
-            connect_timeout: Duration::from_secs(15),
-            command_timeout: Duration::from_mins(1),
-        };
-        let connection = Connection::connect(&target).await?;
-        let mut file = tokio::fs::File::open(source).await?;
-        let size = file.metadata().await?.len();
-        connection.upload(r"C:\sent", size, &mut file).await?;
-        Ok(())
-    }
-
-    async fn openssh(&self, tool: Tool, address: SocketAddr, source: &Path) -> Result<()> {
-        let (port, host) = (address.port().to_string(), "root@127.0.0.1");
-        let name = if matches!(tool, Tool::Scp) { "scp" } else { "sftp" };
-        let mut command = Command::new(name);
-        command.args(["-q", "-F", "/dev/null", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]);
-        command
-            .args(["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-P", &port, "-i"])
-            .arg(self.0.key_file());
-        if matches!(tool, Tool::Scp) {
-            command.arg(source).arg(format!("{host}:/C:/sent"));
-        } else {
-            let batch = self.0.dir().join("batch");
-            fs::write(&batch, format!("put {} /C:/sent\n", source.display()))?;
-            command.arg("-b").arg(batch).arg(host);
-        }
-        let output = spawn_blocking(move || command.stdin(Stdio::null()).output()).await?;
-        let output = output.with_context(|| format!("start {name}"))?;
-        ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
-    }
-
-    /// Checks that the sent bytes have arrived, and removes them.
-    fn take(&self, source: &Path) -> Result<()> {
-        let sent = self.0.dir().join("root/C:/sent");
-        ensure!(fs::read(source)? == fs::read(&sent)?, "other bytes arrived than were sent");
-        Ok(fs::remove_file(sent)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn one_slow_time_does_not_move_the_median() {
+    fn the_median_ignores_outliers() {
         for (values, expected) in
             [(vec![3.0], 3.0), (vec![9.0, 1.0, 2.0], 2.0), (vec![4.0, 1.0, 2.0, 99.0], 3.0), (vec![1.0, 2.0], 1.5)]
         {
             assert_eq!(median(values.clone()).total_cmp(&expected), std::cmp::Ordering::Equal, "{values:?}");
         }
-        assert!(median(Vec::new()).is_nan());
     }
 }

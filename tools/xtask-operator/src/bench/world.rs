@@ -58,13 +58,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Starts everything but the pool.
-    pub(super) async fn start(hosts: u32, payload_mib: u64, sim: SimOptions) -> Result<Self> {
-        Self::start_with(hosts, payload_mib, sim, &[]).await
-    }
-
     /// Starts everything but the pool, with further arguments of the operator.
-    pub(super) async fn start_with(hosts: u32, payload_mib: u64, sim: SimOptions, args: &[&str]) -> Result<Self> {
+    pub(super) async fn start(hosts: u32, payload_mib: u64, sim: SimOptions, args: &[&str]) -> Result<Self> {
         let program = match std::env::var_os(GIVEN_OPERATOR) {
             Some(given) => given.into(),
             None => {
@@ -116,12 +111,11 @@ impl World {
     }
 
     /// Applies the pools with `spec` and their hosts, which join as quickly as a pool allows.
-    pub(super) async fn apply(&self, spec: &WindowsNodePoolSpec) -> Result<Vec<WindowsNodePool>> {
-        let mut applied = Vec::new();
+    pub(super) async fn apply(&self, spec: &WindowsNodePoolSpec) -> Result<()> {
         for (number, hosts) in self.hosts.chunks(POOL_HOSTS).enumerate() {
-            applied.push(self.apply_pool(number, spec, hosts.iter()).await?);
+            self.apply_pool(number, spec, hosts.iter()).await?;
         }
-        Ok(applied)
+        Ok(())
     }
 
     /// Applies a pool with `spec` and these hosts.
@@ -130,7 +124,7 @@ impl World {
         number: usize,
         spec: &WindowsNodePoolSpec,
         hosts: impl Iterator<Item = &SimHost>,
-    ) -> Result<WindowsNodePool> {
+    ) -> Result<()> {
         let hosts = hosts.map(|h| Host {
             name: h.name().into(),
             address: h.address().to_string(),
@@ -144,7 +138,8 @@ impl World {
         };
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let (name, params) = (format!("bench-{number}"), PatchParams::apply("bench").force());
-        Ok(pools.patch(&name, &params, &Patch::Apply(&WindowsNodePool::new(&name, spec))).await?)
+        pools.patch(&name, &params, &Patch::Apply(&WindowsNodePool::new(&name, spec))).await?;
+        Ok(())
     }
 
     /// Applies a pool of hosts whose programs never end, and waits until they hold nearly all connections.
@@ -173,15 +168,17 @@ impl World {
     pub(super) async fn join(&mut self, spec: &WindowsNodePoolSpec, limit: Duration) -> Result<Duration> {
         let begun = Instant::now();
         self.apply(spec).await?;
-        self.until_ready(limit, |_| true).await?;
+        let hosts = self.hosts.len();
+        self.until(limit, kind::READY, |pools| usize::try_from(ready(pools)) == Ok(hosts)).await?;
         Ok(begun.elapsed())
     }
 
-    /// Waits until all nodes are Ready, and `are_so` holds for the pools.
-    pub(super) async fn until_ready(
+    /// Waits until the pools are as expected. The error after the time limit has the messages of instances whose condition is not true.
+    pub(super) async fn until(
         &mut self,
         limit: Duration,
-        are_so: impl Fn(&[WindowsNodePool]) -> bool,
+        condition: &str,
+        is_done: impl Fn(&[WindowsNodePool]) -> bool,
     ) -> Result<()> {
         let begun = Instant::now();
         let mut told = begun;
@@ -189,17 +186,17 @@ impl World {
         loop {
             self.operator.check()?;
             let pools = pools.list(&ListParams::default()).await?.items;
-            let ready: i32 = pools.iter().filter_map(|p| p.status.as_ref()).map(|s| s.ready_nodes).sum();
-            if usize::try_from(ready)? == self.hosts.len() && are_so(&pools) {
+            if is_done(&pools) {
                 return Ok(());
             }
+            let so_far = format!("{} Ready, {} up to date", ready(&pools), up_to_date(&pools));
             if told.elapsed() > Duration::from_secs(15) {
                 told = Instant::now();
-                eprintln!("{:>4} s: {ready} Ready", begun.elapsed().as_secs());
+                eprintln!("{:>4} s: {so_far}", begun.elapsed().as_secs());
             }
             if begun.elapsed() > limit {
-                let complaints = self.complaints(kind::READY).await?;
-                bail!("{ready} of {} nodes are Ready after {limit:?}\n{complaints}", self.hosts.len());
+                let complaints = self.complaints(condition).await?;
+                bail!("of {} nodes, {so_far} after {limit:?}\n{complaints}", self.hosts.len());
             }
             sleep(Duration::from_millis(50)).await;
         }
@@ -211,7 +208,7 @@ impl World {
     }
 
     /// Returns the messages of at most ten instances whose condition is not true.
-    pub(super) async fn complaints(&self, condition: &str) -> Result<String> {
+    async fn complaints(&self, condition: &str) -> Result<String> {
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
         let instances = instances.list(&ListParams::default()).await.context("list the instances")?;
         let say = |i: WindowsInstance| {
@@ -221,4 +218,14 @@ impl World {
         };
         Ok(instances.items.into_iter().filter_map(say).take(10).collect::<Vec<_>>().join("\n"))
     }
+}
+
+/// Returns the number of nodes that pools report as Ready.
+pub(super) fn ready(pools: &[WindowsNodePool]) -> i64 {
+    pools.iter().filter_map(|p| p.status.as_ref()).map(|s| i64::from(s.ready_nodes)).sum()
+}
+
+/// Returns the number of nodes that pools report as up to date.
+pub(super) fn up_to_date(pools: &[WindowsNodePool]) -> i64 {
+    pools.iter().filter_map(|p| p.status.as_ref()).map(|s| i64::from(s.up_to_date_nodes)).sum()
 }

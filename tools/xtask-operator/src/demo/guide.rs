@@ -1,31 +1,16 @@
 //! Guide to the next steps: commands to copy.
 
-use std::{net::SocketAddr, path::PathBuf};
+use anyhow::{Context as _, Result};
+use testbed::binaries;
 
-/// Names and addresses that the commands need.
-pub(super) struct Places {
-    /// Folder of the control plane, with `admin.kubeconfig`, the folder `off` of the switches, and the operator's log.
-    pub(super) dir: PathBuf,
-    /// Folder of kubectl.
-    pub(super) bin: PathBuf,
-    /// File name of the operator's log.
-    pub(super) log: String,
-    /// Address of `/metrics`.
-    pub(super) http: SocketAddr,
-    /// Address at which the log level is changed.
-    pub(super) admin: SocketAddr,
-    /// Name of the pool.
-    pub(super) pool: &'static str,
-    /// Hosts of the pool, in their order.
-    pub(super) hosts: Vec<String>,
-}
+use super::world::{POOL, World};
 
 /// Returns the text of the guide.
-pub(super) fn text(places: &Places) -> String {
-    let Places { dir, bin, log, http, admin, pool, hosts } = places;
-    let (first, last) = (hosts.first().map_or("", String::as_str), hosts.last().map_or("", String::as_str));
-    let index = hosts.len().saturating_sub(1);
-    format!(
+pub(super) fn text(world: &World) -> Result<String> {
+    let kubectl = binaries::control_plane()?.kubectl;
+    let hosts: Vec<&str> = world.names().collect();
+    let (first, last) = (hosts.first().unwrap_or(&""), hosts.last().unwrap_or(&""));
+    Ok(format!(
         "\
 In another terminal:
   DEMO={dir}
@@ -61,35 +46,13 @@ The operator:
   curl http://{http}/metrics
 
 Ctrl-C ends everything and leaves nothing behind.",
-        dir = dir.display(),
-        bin = bin.display(),
+        dir = world.control_plane.dir().display(),
+        bin = kubectl.parent().context("kubectl is in no folder")?.display(),
+        index = hosts.len().saturating_sub(1),
+        pool = POOL,
         abandon = api::names::key::ABANDON,
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_commands_name_what_there_is() {
-        let text = text(&Places {
-            dir: "/run/demo".into(),
-            bin: "/cache/bin".into(),
-            log: "operator-0.log".into(),
-            http: ([127, 0, 0, 1], 1).into(),
-            admin: ([127, 0, 0, 1], 2).into(),
-            pool: "demo",
-            hosts: vec!["wine-1".into(), "sim-1".into()],
-        });
-        for expected in [
-            "DEMO=/run/demo\n",
-            "kubectl describe wi wine-1\n",
-            "touch $DEMO/off/sim-1\n",
-            r#"-p '[{"op": "remove", "path": "/spec/inventory/hosts/1"}]'"#,
-            "http://127.0.0.1:2/log-level\n",
-        ] {
-            assert!(text.contains(expected), "{expected} in\n{text}");
-        }
-    }
+        log = world.operator.log_path().file_name().unwrap_or_default().display(),
+        http = world.operator.address(),
+        admin = world.operator.admin_address(),
+    ))
 }

@@ -1,7 +1,6 @@
 //! Power switches of the hosts, for users: a host is cut off while a file with its name exists.
 
 use std::{
-    cell::RefCell,
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
@@ -14,7 +13,7 @@ use super::world::World;
 /// Folder of the switches.
 pub(super) struct Switches {
     dir: PathBuf,
-    off: RefCell<BTreeSet<String>>,
+    off: BTreeSet<String>,
 }
 
 impl Switches {
@@ -22,14 +21,14 @@ impl Switches {
     pub(super) fn new(parent: &Path) -> Result<Self> {
         let dir = parent.join("off");
         fs::create_dir_all(&dir)?;
-        Ok(Self { dir, off: RefCell::default() })
+        Ok(Self { dir, off: BTreeSet::new() })
     }
 
     /// Switches hosts according to the files.
-    pub(super) fn follow(&self, world: &World) -> Result<()> {
+    pub(super) fn follow(&mut self, world: &World) -> Result<()> {
         let wanted: BTreeSet<String> =
             fs::read_dir(&self.dir)?.flatten().filter_map(|f| f.file_name().into_string().ok()).collect();
-        let before = self.off.replace(wanted.clone());
+        let before = std::mem::replace(&mut self.off, wanted.clone());
         for name in wanted.difference(&before) {
             let known = world.switch(name, false)?;
             println!("{name}: {}", if known { "cut off" } else { "there is no such host" });

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use api::{Host, Inventory, Provisioning, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
 use kube::{
     Api, Client,
@@ -16,7 +16,7 @@ use testbed::{
 };
 use tokio::task::spawn_blocking;
 
-use super::{guide::Places, table::View};
+use super::table::View;
 
 /// Name of the pool.
 pub(super) const POOL: &str = "demo";
@@ -157,7 +157,7 @@ impl World {
     }
 
     /// Returns the names of the hosts, in the order of the pool.
-    fn names(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.wine.iter().map(WineHost::name).chain(self.simulated.iter().map(SimHost::name))
     }
 
@@ -171,20 +171,6 @@ impl World {
             return Ok(false);
         }
         Ok(true)
-    }
-
-    /// Returns names and addresses for the guide.
-    pub(super) fn places(&self) -> Result<Places> {
-        let kubectl = binaries::control_plane()?.kubectl;
-        Ok(Places {
-            dir: self.control_plane.dir().to_owned(),
-            bin: kubectl.parent().context("kubectl lies in a folder")?.to_owned(),
-            log: self.operator.log_path().file_name().unwrap_or_default().display().to_string(),
-            http: self.operator.address(),
-            admin: self.operator.admin_address(),
-            pool: POOL,
-            hosts: self.names().map(String::from).collect(),
-        })
     }
 }
 

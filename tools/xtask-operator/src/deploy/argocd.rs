@@ -1,9 +1,9 @@
 //! Health and actions of this project's kinds for Argo CD, in Lua: in the folders of Argo CD, and as merge patches of its ConfigMap and of the
 //! `ArgoCD` object of OpenShift GitOps. The folders are written by hand. A patch has no kind: `kubectl apply` would remove other keys.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use api::names::GROUP;
 use serde_json::{Map, Value, json};
 
@@ -12,47 +12,18 @@ use super::HEADER;
 /// Folder of the files for Argo CD, from the root of the repository.
 pub(crate) const FOLDER: &str = "deploy/argocd";
 
-macro_rules! file {
-    ($path:literal) => {
-        include_str!(concat!(
-            "../../../../deploy/argocd/resource_customizations/windowsmachineconfig.openshift.io/",
-            $path
-        ))
-    };
-}
-
 /// Customization of Argo CD for a kind.
 pub(crate) struct Customization {
     /// Name of the kind.
     pub kind: &'static str,
-    /// Script for the health of the kind.
-    pub health: &'static str,
-    /// Script that lists the actions, and which of them are possible.
-    pub discovery: &'static str,
-    /// Name and script of each action.
-    pub actions: &'static [(&'static str, &'static str)],
+    /// Names of the actions.
+    pub actions: &'static [&'static str],
 }
 
 /// Customizations of all kinds.
-pub(crate) const ALL: &[Customization] = &[
-    Customization {
-        kind: "WindowsNodePool",
-        health: file!("WindowsNodePool/health.lua"),
-        discovery: file!("WindowsNodePool/actions/discovery.lua"),
-        actions: &[
-            ("approve", file!("WindowsNodePool/actions/approve/action.lua")),
-            ("confirm-removal", file!("WindowsNodePool/actions/confirm-removal/action.lua")),
-            ("fetch", file!("WindowsNodePool/actions/fetch/action.lua")),
-            ("pause", file!("WindowsNodePool/actions/pause/action.lua")),
-            ("resume", file!("WindowsNodePool/actions/resume/action.lua")),
-        ],
-    },
-    Customization {
-        kind: "WindowsInstance",
-        health: file!("WindowsInstance/health.lua"),
-        discovery: file!("WindowsInstance/actions/discovery.lua"),
-        actions: &[("retry", file!("WindowsInstance/actions/retry/action.lua"))],
-    },
+pub(crate) const ALL: [Customization; 2] = [
+    Customization { kind: "WindowsNodePool", actions: &["approve", "confirm-removal", "fetch", "pause", "resume"] },
+    Customization { kind: "WindowsInstance", actions: &["retry"] },
 ];
 
 const CONFIG_MAP: &str = "# Health and actions of our kinds for Argo CD: a patch that adds keys to its ConfigMap, and leaves all else as it is.
@@ -64,16 +35,24 @@ const OPENSHIFT: &str = "# Health and actions of our kinds for OpenShift GitOps,
 
 impl Customization {
     /// Returns the folder of the kind, in the layout of Argo CD.
-    #[cfg(test)]
     pub(super) fn folder(&self) -> String {
         format!("{FOLDER}/resource_customizations/{GROUP}/{}", self.kind)
     }
 
+    /// Returns a script in the folder of the kind.
+    pub(super) fn script(&self, path: &str) -> Result<String> {
+        let path = devenv::workspace_root().join(self.folder()).join(path);
+        let script = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok(script.trim_end().to_owned())
+    }
+
     /// Returns the actions in the text form of Argo CD's settings.
     fn actions(&self) -> Result<String> {
-        let definition = |(name, script): &(&str, &str)| json!({"name": name, "action.lua": script.trim_end()});
-        let definitions: Vec<Value> = self.actions.iter().map(definition).collect();
-        let actions = json!({"discovery.lua": self.discovery.trim_end(), "definitions": definitions});
+        let definition = |name: &&str| -> Result<Value> {
+            Ok(json!({"name": name, "action.lua": self.script(&format!("actions/{name}/action.lua"))?}))
+        };
+        let definitions = self.actions.iter().map(definition).collect::<Result<Vec<_>>>()?;
+        let actions = json!({"discovery.lua": self.script("actions/discovery.lua")?, "definitions": definitions});
         Ok(serde_yaml::to_string(&actions)?.trim_end().to_owned())
     }
 }
@@ -103,7 +82,7 @@ fn settings() -> Result<Map<String, Value>> {
     let key = |what: &str, kind: &str| format!("resource.customizations.{what}.{GROUP}_{kind}");
     let mut settings = Map::new();
     for one in ALL {
-        settings.insert(key("health", one.kind), one.health.trim_end().into());
+        settings.insert(key("health", one.kind), one.script("health.lua")?.into());
         settings.insert(key("actions", one.kind), one.actions()?.into());
     }
     Ok(settings)

@@ -29,12 +29,16 @@ pub(super) fn values(platform: &str) -> Value {
     }
 }
 
-/// Renders the chart with values, or fails with the message of Helm.
-pub(super) fn helm(values: &Value) -> Result<String> {
+/// Renders the chart with values and further arguments, or fails with the message of Helm.
+pub(super) fn helm(values: &Value, args: &[&str]) -> Result<String> {
     let mut helm = Command::new(binaries::helm()?);
     let version = binaries::KUBERNETES_VERSION;
     helm.args(["template", "a-release", "--namespace", DEFAULT_NAMESPACE, "--kube-version", version, "--values", "-"]);
-    helm.arg(devenv::workspace_root().join(FOLDER)).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    helm.arg(devenv::workspace_root().join(FOLDER))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut running = helm.spawn().context("start helm")?;
     running.stdin.take().context("helm has no input")?.write_all(values.to_string().as_bytes())?;
     let output = running.wait_with_output()?;
@@ -45,9 +49,9 @@ pub(super) fn helm(values: &Value) -> Result<String> {
 /// Returns the objects of the chart without the CRDs and the test, as managed by another tool than Helm.
 pub(super) fn render(managed_by: &str, mut values: Value) -> Result<Vec<Object>> {
     values["crds"] = json!({"enabled": false});
-    let rendered = helm(&values)?;
-    let of_helm = [format!("- name: WINDOWS_NODE_POOLS_API_SERVER\n              value: {NO_API_SERVER:?}\n")];
-    let rendered = of_helm.iter().fold(rendered, |text, part| text.replace(&format!("            {part}"), ""));
+    let indent = " ".repeat(12);
+    let placeholder = format!("{indent}- name: WINDOWS_NODE_POOLS_API_SERVER\n{indent}  value: {NO_API_SERVER:?}\n");
+    let rendered = helm(&values, &[])?.replace(&placeholder, "");
     let documents = rendered.split("---\n# Source: windows-node-pools/templates/").skip(1);
     let object = |document: &str| {
         let (file, text) = document.split_once('\n')?;

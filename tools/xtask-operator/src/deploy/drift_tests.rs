@@ -113,20 +113,13 @@ pub(super) fn assert_same(form: &str, rendered: &Objects, expected: &Objects) {
     }
 }
 
-/// Returns the output of Helm, or its error.
-fn helm(values: &[&str]) -> Result<String, String> {
+/// Renders the chart with values as arguments.
+fn helm(values: &[&str]) -> anyhow::Result<String> {
     helm_with(&values.iter().flat_map(|value| ["--set", value]).collect::<Vec<_>>())
 }
 
-fn helm_with(args: &[&str]) -> Result<String, String> {
-    let mut helm = std::process::Command::new(binaries::helm().unwrap());
-    let version = binaries::KUBERNETES_VERSION;
-    helm.args(["template", "a-release", "--namespace", DEFAULT_NAMESPACE, "--kube-version", version]);
-    helm.arg(devenv::workspace_root().join(chart::FOLDER));
-    helm.args(args);
-    let output = helm.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+fn helm_with(args: &[&str]) -> anyhow::Result<String> {
+    chart::helm(&json!({}), args)
 }
 
 /// Installs the chart from a registry, as a user does.
@@ -135,10 +128,8 @@ fn a_chart_in_a_registry_is_the_same() {
     let (registry, folder) = (Registry::start().unwrap(), tempfile::tempdir().unwrap());
     let run = |args: &[&str]| {
         let mut helm = std::process::Command::new(binaries::helm().unwrap());
-        let output =
-            helm.current_dir(folder.path()).env("HELM_CONFIG_HOME", folder.path()).args(args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        helm.current_dir(folder.path()).env("HELM_CONFIG_HOME", folder.path());
+        devenv::read(helm.args(args)).unwrap()
     };
     let chart = devenv::workspace_root().join(chart::FOLDER);
     let (archive, charts) =
@@ -171,7 +162,7 @@ fn overlays_chart_and_manifests_of_a_release_are_the_same_objects() {
 }
 
 #[test]
-fn all_that_is_optional_is_the_same_by_kustomize_and_by_helm() {
+fn optional_objects_are_the_same_by_kustomize_and_by_helm() {
     let folder = folder(&[]);
     let kustomization = "\
 resources: [../../deploy/openshift, ../../deploy/cluster-api, ../../deploy/azure]
@@ -504,7 +495,7 @@ fn a_wrong_value_is_refused_with_its_name() {
         ("monitoring.runbookUrl=docs/alerts.md", "/monitoring/runbookUrl"),
         ("monitoring.runbookUrl=https://wiki.example.com/", "/monitoring/runbookUrl"),
     ] {
-        let error = helm(&[value]).unwrap_err();
+        let error = helm(&[value]).unwrap_err().to_string();
         assert!(error.contains(part), "{value}: {error}");
     }
 }

@@ -29,8 +29,8 @@ const FILES: [(&str, &str); 18] = [
     ("dashboard-openshift.yaml", "components/dashboard-openshift/dashboard.yaml"),
 ];
 
-/// Returns all objects of kustomize, each with its file below `deploy/`.
-pub(super) fn objects() -> Result<Vec<Object>> {
+/// Returns all objects of kustomize except the CRDs, including those of components, each with its file below `deploy/`.
+pub(crate) fn objects() -> Result<Vec<Object>> {
     static RENDERED: OnceLock<Vec<Object>> = OnceLock::new();
     if let Some(rendered) = RENDERED.get() {
         return Ok(rendered.clone());

@@ -8,12 +8,9 @@ use testbed::binaries;
 
 use crate::yaml::documents;
 
-/// Returns the output of `kubectl kustomize` for a folder, or its error.
-pub(super) fn build(folder: &Path) -> Result<String, String> {
-    let output =
-        Command::new(binaries::control_plane().unwrap().kubectl).arg("kustomize").arg(folder).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+/// Returns the output of `kubectl kustomize` for a folder.
+pub(super) fn build(folder: &Path) -> anyhow::Result<String> {
+    devenv::read(Command::new(binaries::control_plane()?.kubectl).arg("kustomize").arg(folder))
 }
 
 /// Creates a folder below `target/` with these files.
@@ -37,8 +34,7 @@ fn a_base_in_a_repository_is_the_same() {
     let root = devenv::workspace_root();
     let repository = tempfile::tempdir().unwrap();
     let run = |program: &str, args: &[&str]| {
-        let output = Command::new(program).current_dir(repository.path()).args(args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        devenv::read(Command::new(program).current_dir(repository.path()).args(args)).unwrap();
     };
     let sources = ["deploy", "crds"].map(|name| root.join(name));
     let [deploy, crds] = sources.each_ref().map(|path| path.to_str().unwrap());
@@ -145,12 +141,12 @@ fn another_namespace_and_other_names_are_refused() {
     for overlay in ["openshift", "kubernetes"] {
         let kustomization = format!("resources: [../../deploy/{overlay}]\nnamespace: elsewhere\n");
         let folder = folder(&[("kustomization.yaml", &kustomization)]);
-        let error = build(folder.path()).unwrap_err();
+        let error = build(folder.path()).unwrap_err().to_string();
         assert!(error.contains("conflict"), "{error}");
         for renamed in ["namePrefix: a-", "nameSuffix: -a"] {
             let kustomization = format!("resources: [../../deploy/{overlay}]\n{renamed}\n");
             let folder = self::folder(&[("kustomization.yaml", &kustomization)]);
-            let error = build(folder.path()).unwrap_err();
+            let error = build(folder.path()).unwrap_err().to_string();
             assert!(error.contains("namePrefix and nameSuffix are not possible"), "{error}");
         }
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path, process::Command};
 
-use devenv::{skip, workspace_root};
+use devenv::{read, skip, workspace_root};
 
 const MODULE: &str = "github.com/prometheus-community/windows_exporter";
 const RECORD: &str = include_str!("windows_exporter_series.txt");
@@ -53,8 +53,7 @@ fn in_source(module: &Path) -> BTreeSet<String> {
 fn module() -> Option<(String, String)> {
     let go = |args: &[&str]| {
         let folder = workspace_root().join("tools/xtask/payload/windows_exporter");
-        let output = Command::new("go").args(args).current_dir(folder).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        read(Command::new("go").args(args).current_dir(folder)).ok()
     };
     go(&["mod", "download", MODULE])?;
     let found = go(&["list", "-m", "-f", "{{.Version}} {{.Dir}}", MODULE])?;
@@ -73,7 +72,7 @@ fn the_record_is_of_the_version_in_the_payload() {
 }
 
 #[test]
-fn the_record_is_what_the_source_names() {
+fn the_record_has_the_series_of_the_source() {
     let Some((version, folder)) = module() else {
         return skip("the source of windows_exporter cannot be fetched").unwrap();
     };

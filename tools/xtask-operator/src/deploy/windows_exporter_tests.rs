@@ -1,11 +1,13 @@
 //! Tests of the recording rules with promtool, for the windows_exporter of this operator's payload and for the one that WMCO installs.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use testbed::binaries;
 
-use super::windows_exporter_series_tests;
+use super::{
+    alerts_tests::{promtool, series_in},
+    windows_exporter_series_tests,
+};
 
 /// Series of the payload's windows_exporter that the rules need.
 const OURS: &[&str] = &[
@@ -52,15 +54,10 @@ fn recordings() -> Vec<(String, String)> {
     rules.iter().map(|rule| (text(&rule["record"]), text(&rule["expr"]))).collect()
 }
 
-/// Returns the series of windows_exporter in an expression.
-fn series_in(expr: &str) -> BTreeSet<String> {
-    let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("windows_")).map(str::to_owned).collect()
-}
-
 #[test]
 fn the_rules_need_only_series_that_the_payload_has() {
-    let needed: BTreeSet<String> = recordings().iter().flat_map(|(_, expr)| series_in(expr)).collect();
+    let of_rules = recordings().into_iter().flat_map(|(_, expr)| series_in(&expr));
+    let needed: BTreeSet<String> = of_rules.filter(|series| series.starts_with("windows_")).collect();
     let known: BTreeSet<String> = OURS.iter().chain([&MEMORY_OF_WMCO]).map(ToString::to_string).collect();
     assert_eq!(needed, known);
     let recorded = windows_exporter_series_tests::recorded();
@@ -123,19 +120,7 @@ fn every_series_is_recorded_of_hosts_of_both_operators() {
             json!({"expr": record, "eval_time": "5m", "exp_samples": samples})
         })
         .collect();
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, value: &Value| fs::write(folder.path().join(name), value.to_string()).unwrap();
-    write("rules.yaml", &rule_file());
-    write(
-        "tests.yaml",
-        &json!({"rule_files": ["rules.yaml"], "evaluation_interval": "30s",
-            "tests": [{"interval": "1m", "input_series": input, "promql_expr_test": tests}]}),
-    );
-    let output = Command::new(binaries::promtool().unwrap())
-        .args(["test", "rules", "tests.yaml"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let tests = json!({"rule_files": ["rules.yaml"], "evaluation_interval": "30s",
+        "tests": [{"interval": "1m", "input_series": input, "promql_expr_test": tests}]});
+    promtool(&["test", "rules", "tests.yaml"], &[("rules.yaml", &rule_file()), ("tests.yaml", &tests)]).unwrap();
 }

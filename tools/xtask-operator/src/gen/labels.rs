@@ -88,24 +88,4 @@ mod tests {
             assert_eq!(text.matches(&format!("| `{}` |", key.name)).count(), 1, "{}", key.name);
         }
     }
-
-    #[test]
-    fn doc_comments_are_read() {
-        for (text, expected) in [
-            (
-                "Node annotation `true`, written by a user: leave it.",
-                ["Node annotation", "a user", "`true`: leave it."],
-            ),
-            ("Pool annotation, written by a user before it: a number.", ["Pool annotation", "a user", "A number."]),
-            (
-                "Instance and node label: the name. Written by the operator.",
-                ["Instance and node label", "the operator", "The name."],
-            ),
-            ("Node label. Written by the operator on one. Legacy.", ["Node label", "the operator", "Legacy."]),
-        ] {
-            let Key { place, writer, meaning, .. } = Key::of(&("a", text)).unwrap();
-            assert_eq!([place, writer, meaning], expected, "{text}");
-        }
-        assert!(Key::of(&("a", "Node label: a name.")).is_none());
-    }
 }

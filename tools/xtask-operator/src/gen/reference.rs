@@ -190,21 +190,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn limits_are_in_words() {
-        for (field, words) in [
-            (serde_json::json!({"minimum": 1.0, "maximum": 65535.0}), Some("1 to 65535.")),
-            (serde_json::json!({"maxLength": 63}), Some("At most 63 characters.")),
-            (serde_json::json!({"minItems": 1}), Some("At least 1 entries.")),
-            (serde_json::json!({}), None),
-        ] {
-            assert_eq!(limits(&field).as_deref(), words);
-        }
-    }
-
-    #[test]
-    fn cells_stay_in_their_table() {
-        assert_eq!(cell("a | b\nc"), r"a \| b c");
-    }
 }

@@ -79,12 +79,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn rules_are_in_words() {
-        let rule =
-            serde_json::json!({"apiGroups": ["", "apps"], "resources": ["nodes", "pods/eviction"], "verbs": ["get"]});
-        assert_eq!(objects(&rule), "`nodes`, `pods/eviction`, `nodes.apps`, `pods.apps/eviction`");
-        assert_eq!(objects(&serde_json::json!({"nonResourceURLs": ["/metrics"]})), "`/metrics`");
-    }
 }

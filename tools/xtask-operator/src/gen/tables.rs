@@ -215,21 +215,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn settings_have_their_variables_and_defaults() {
-        let page = settings();
-        for row in [
-            "| `--namespace NAMESPACE` | `WATCH_NAMESPACE` | `openshift-windows-machine-config-operator` |",
-            "| `--max-connections MAX_CONNECTIONS` | `WINDOWS_NODE_POOLS_MAX_CONNECTIONS` | `100` |",
-            "| `--identity FILE` |  | required | File with the private key",
-        ] {
-            assert!(page.contains(row), "{row} is not in {page}");
-        }
-        for command in ["run", "status", "check", "check files", "check host", "check takeover"] {
-            assert!(page.contains(&format!("\n## {command}\n")), "{command} is not in {page}");
-        }
-        assert!(!page.contains("Exit status: ."), "{page}");
-        assert!(!page.contains("loopback-hosts"), "what is for tests is hidden");
-    }
 }

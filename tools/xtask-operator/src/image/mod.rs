@@ -130,10 +130,7 @@ fn digests(images: &Images) -> Vec<&str> {
 
 /// Returns the current commit, if there are no uncommitted changes.
 fn revision() -> Option<String> {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").current_dir(workspace_root()).args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
+    let git = |args: &[&str]| devenv::read(Command::new("git").current_dir(workspace_root()).args(args)).ok();
     let changes = git(&["status", "--porcelain"])?;
     git(&["rev-parse", "HEAD"]).filter(|_| changes.is_empty())
 }

@@ -12,8 +12,8 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, ensure};
-use devenv::{WINDOWS_TARGET, forget_caller, workspace_root};
+use anyhow::{Context as _, Result};
+use devenv::{WINDOWS_TARGET, cargo, read};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use testbed::image::{self, BUNDLE, Files, authorities, manifests, must_gather};
@@ -27,7 +27,7 @@ struct Program {
 }
 
 /// Crate, Go module or Debian package.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
     /// Type in the URL of a package: `cargo`, `golang` or `deb/debian`.
     kind: &'static str,
@@ -47,23 +47,14 @@ impl Part {
 
 /// Returns the SBOM of the images, for their files.
 pub(super) fn of(files: &Files) -> Result<String> {
-    let of_controller = |name: &str, file: &Path| -> Result<Program> {
-        Ok(Program {
-            name: name.into(),
-            version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: sha256(file)?,
-            parts: crates("controller", files.arch.target())?,
-        })
+    let built = |name: &str, file: &Path, package: &str, target: &str| -> Result<Program> {
+        let version = Some(env!("CARGO_PKG_VERSION").into());
+        Ok(Program { name: name.into(), version, sha256: sha256(file)?, parts: crates(package, target)? })
     };
     let mut programs = vec![
-        of_controller(image::OPERATOR, &files.operator)?,
-        of_controller(image::CLIENT, &files.client)?,
-        Program {
-            name: "wicd.exe".into(),
-            version: Some(env!("CARGO_PKG_VERSION").into()),
-            sha256: sha256(&files.wicd)?,
-            parts: crates("wicd", WINDOWS_TARGET)?,
-        },
+        built(image::OPERATOR, &files.operator, "controller", files.arch.target())?,
+        built(image::CLIENT, &files.client, "controller", files.arch.target())?,
+        built("wicd.exe", &files.wicd, "wicd", WINDOWS_TARGET)?,
     ];
     let mut of_debian = vec![(BUNDLE, "ca-certificates", authorities()?)];
     if must_gather::is_built(files.arch) {
@@ -74,12 +65,8 @@ pub(super) fn of(files: &Files) -> Result<String> {
         }
     }
     for (name, package, content) in of_debian {
-        programs.push(Program {
-            name: name.into(),
-            version: None,
-            sha256: hex_of(&content),
-            parts: BTreeSet::from([debian(package)?]),
-        });
+        let (sha256, parts) = (format!("{:x}", Sha256::digest(&content)), BTreeSet::from([debian(package)?]));
+        programs.push(Program { name: name.into(), version: None, sha256, parts });
     }
     for (folder, manifest) in manifests(&files.payload)? {
         for file in manifest.files {
@@ -140,22 +127,16 @@ fn document(programs: &[Program]) -> Value {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    Ok(hex_of(&fs::read(path).with_context(|| format!("read {}", path.display()))?))
-}
-
-fn hex_of(content: &[u8]) -> String {
-    Sha256::digest(content).iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+    let content = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    Ok(format!("{:x}", Sha256::digest(content)))
 }
 
 /// Returns the crates that are compiled into a package, without those that only run at build time.
 pub(super) fn crates(package: &str, target: &str) -> Result<BTreeSet<Part>> {
-    let mut cargo = Command::new("cargo");
-    forget_caller(&mut cargo);
-    cargo.current_dir(workspace_root()).args(["tree", "--locked", "--package", package, "--target", target]);
+    let mut cargo = cargo();
+    cargo.args(["tree", "--locked", "--package", package, "--target", target]);
     cargo.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}|{l}"]);
-    let output = cargo.output().context("start cargo")?;
-    ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(String::from_utf8(output.stdout)?.lines().filter_map(of_cargo).collect())
+    Ok(read(&mut cargo)?.lines().filter_map(of_cargo).collect())
 }
 
 /// Parses a line of `cargo tree`, such as `serde v1.0.228|MIT OR Apache-2.0 (*)`.
@@ -173,10 +154,8 @@ fn of_cargo(line: &str) -> Option<Part> {
 /// Returns an installed Debian package.
 fn debian(package: &str) -> Result<Part> {
     let mut query = Command::new("dpkg-query");
-    let output = query.args(["--show", "--showformat", "${Version}", package]).output().context("start dpkg-query")?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    let (kind, version) = ("deb/debian", String::from_utf8(output.stdout)?);
-    Ok(Part { kind, name: package.into(), version, licence: None, is_ours: false })
+    let version = read(query.args(["--show", "--showformat", "${Version}", package]))?;
+    Ok(Part { kind: "deb/debian", name: package.into(), version, ..Part::default() })
 }
 
 fn is_program(path: &str) -> bool {
@@ -201,8 +180,7 @@ fn of_go(record: &str) -> BTreeSet<Part> {
         kind: "golang",
         name: name.into(),
         version: version.into(),
-        licence: None,
-        is_ours: false,
+        ..Part::default()
     };
     for (number, line) in record.lines().enumerate() {
         let words: Vec<&str> = line.split('\t').map(str::trim).collect();
@@ -231,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crates_of_cargo_s_lines() {
+    fn lines_of_cargo_tree_are_parsed() {
         for (line, expected) in [
             ("serde v1.0.228|MIT OR Apache-2.0", Some(("serde", "1.0.228", Some("MIT OR Apache-2.0")))),
             ("bytes v1.11.0|MIT (*)", Some(("bytes", "1.11.0", Some("MIT")))),
@@ -247,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_go_s_record() {
+    fn modules_are_parsed_from_the_output_of_go_version() {
         let record = "kubelet.exe: go1.26.8\n\tpath\tk8s.io/kubernetes/cmd/kubelet\n\tmod\tpayload\t(devel)\t\n\
                       \tdep\tgithub.com/a/b\tv1.2.3\th1:x=\n\tdep\tk8s.io/api\tv0.0.0\n\t=>\tk8s.io/api\tv0.36.3\th1:y=\n\
                       \tbuild\t-ldflags=\"-s -w\"\n";
@@ -259,14 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn what_two_programs_share_is_there_once() {
-        let part = |name: &str| Part {
-            kind: "cargo",
-            name: name.into(),
-            version: "1.0.0+x".into(),
-            licence: None,
-            is_ours: false,
-        };
+    fn a_part_of_two_programs_is_listed_once() {
+        let part = |name: &str| Part { kind: "cargo", name: name.into(), version: "1.0.0+x".into(), ..Part::default() };
         let program = |name: &str, parts: &[&str]| Program {
             name: name.into(),
             version: None,

@@ -33,11 +33,8 @@ impl Program {
     /// Returns the version that go.mod pins, such as `v1.36.3`.
     fn pinned(&self, kubernetes: &str) -> Result<String> {
         let mut go = self.go(kubernetes);
-        go.args(["list", "-m", "-f", "{{.Version}}", self.module]);
-        let output = go.output().context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
-        let error = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cannot read the version of {}: {}", self.module, error.trim());
-        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+        let version = devenv::read(go.args(["list", "-m", "-f", "{{.Version}}", self.module]));
+        version.with_context(|| format!("cannot read the version of {}; Go 1.26 or newer is needed", self.module))
     }
 
     /// Returns a `go` command whose result does not depend on the user's settings.

@@ -33,6 +33,21 @@ pub(super) enum Source {
 }
 
 impl Part {
+    /// Returns a part that no service reads, for all platforms.
+    const fn new(name: &'static str, destination: &'static str, source: Source) -> Self {
+        Self { name, destination, source, services: &[], platforms: &[] }
+    }
+
+    const fn services(mut self, services: &'static [&'static str]) -> Self {
+        self.services = services;
+        self
+    }
+
+    const fn platforms(mut self, platforms: &'static [&'static str]) -> Self {
+        self.platforms = platforms;
+        self
+    }
+
     /// Returns the name of the file, such as `kubelet.exe`.
     pub(super) fn file_name(&self) -> &'static str {
         self.destination.rsplit('\\').next().unwrap_or(self.destination)
@@ -45,6 +60,8 @@ pub(super) const MINORS: [&str; 5] = ["1.37", "1.36", "1.35", "1.34", "1.33"];
 /// Set of the newest minor version.
 const NEWEST: &str = "kubernetes-1.37";
 
+const CONTAINERD_CONFIG: &str = include_str!("../../../xtask/payload/static/containerd_conf.toml");
+const EXPORTER_CONFIG: &str = include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml");
 const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
 
 const fn kubernetes(package: &'static str) -> Source {
@@ -60,173 +77,121 @@ const fn cni(package: &'static str) -> Source {
     Source::Go(Program { set: "cni", module: "github.com/containernetworking/plugins", package, version: CNI_VERSION })
 }
 
+const fn folder(without: &'static str) -> Source {
+    Source::Folder { without }
+}
+
 /// All parts, those that build quickly first.
 pub(super) const PARTS: &[Part] = &[
-    Part {
-        name: "containerd_conf",
-        destination: program::CONTAINERD_CONFIG,
-        source: Source::Static(include_str!("../../../xtask/payload/static/containerd_conf.toml")),
-        services: &["containerd"],
-        platforms: &[],
-    },
-    Part {
-        name: "windows-exporter-webconfig",
-        destination: program::WINDOWS_EXPORTER_CONFIG,
-        source: Source::Static(include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml")),
-        services: &["windows_exporter"],
-        platforms: &[],
-    },
-    Part {
-        name: "csi-proxy",
-        destination: program::CSI_PROXY,
-        source: Source::Folder { without: "CSI drivers that need it cannot attach volumes on the nodes" },
-        services: &["csi-proxy"],
-        platforms: &[],
-    },
-    Part {
-        name: "hybrid-overlay-node",
-        destination: program::HYBRID_OVERLAY,
-        source: Source::Folder {
-            without: "no pod network on clusters with OVN-Kubernetes; others bring their own and do not need it",
-        },
-        services: &["hybrid-overlay-node"],
-        platforms: &[],
-    },
-    Part {
-        name: "azure-cloud-node-manager",
-        destination: program::AZURE_NODE_MANAGER,
-        source: Source::Folder { without: "nodes on Azure stay uninitialised; other platforms do not need it" },
-        services: &["cloud-node-manager"],
-        platforms: &["azure"],
-    },
-    Part {
-        name: "host-local",
-        destination: program::HOST_LOCAL,
-        source: cni("github.com/containernetworking/plugins/plugins/ipam/host-local"),
-        services: &[],
-        platforms: &[],
-    },
-    Part {
-        name: "win-overlay",
-        destination: program::WIN_OVERLAY,
-        source: cni("github.com/containernetworking/plugins/plugins/main/windows/win-overlay"),
-        services: &[],
-        platforms: &[],
-    },
-    Part {
-        name: "kube-log-runner",
-        destination: program::LOG_RUNNER,
-        // The newest version for every cluster: it does not depend on one, and older versions refuse the flags of rotation.
-        source: Source::Go(Program {
+    Part::new("containerd_conf", program::CONTAINERD_CONFIG, Source::Static(CONTAINERD_CONFIG))
+        .services(&["containerd"]),
+    Part::new("windows-exporter-webconfig", program::WINDOWS_EXPORTER_CONFIG, Source::Static(EXPORTER_CONFIG))
+        .services(&["windows_exporter"]),
+    Part::new("csi-proxy", program::CSI_PROXY, folder("CSI drivers that need it cannot attach volumes on the nodes"))
+        .services(&["csi-proxy"]),
+    Part::new(
+        "hybrid-overlay-node",
+        program::HYBRID_OVERLAY,
+        folder("no pod network on clusters with OVN-Kubernetes; others bring their own and do not need it"),
+    )
+    .services(&["hybrid-overlay-node"]),
+    Part::new(
+        "azure-cloud-node-manager",
+        program::AZURE_NODE_MANAGER,
+        folder("nodes on Azure stay uninitialised; other platforms do not need it"),
+    )
+    .services(&["cloud-node-manager"])
+    .platforms(&["azure"]),
+    Part::new("host-local", program::HOST_LOCAL, cni("github.com/containernetworking/plugins/plugins/ipam/host-local")),
+    Part::new(
+        "win-overlay",
+        program::WIN_OVERLAY,
+        cni("github.com/containernetworking/plugins/plugins/main/windows/win-overlay"),
+    ),
+    // The newest version for every cluster: it does not depend on one, and older versions refuse the flags of rotation.
+    Part::new(
+        "kube-log-runner",
+        program::LOG_RUNNER,
+        Source::Go(Program {
             set: NEWEST,
             module: "k8s.io/component-base",
             package: "k8s.io/component-base/logs/kube-log-runner",
             version: "",
         }),
-        services: &["kubelet", "kube-proxy"],
-        platforms: &[],
-    },
-    Part {
-        name: "windows_exporter",
-        destination: program::WINDOWS_EXPORTER,
-        source: Source::Go(Program {
+    )
+    .services(&["kubelet", "kube-proxy"]),
+    Part::new(
+        "windows_exporter",
+        program::WINDOWS_EXPORTER,
+        Source::Go(Program {
             set: "windows_exporter",
             module: "github.com/prometheus-community/windows_exporter",
             package: "github.com/prometheus-community/windows_exporter",
             version: "-X github.com/prometheus/common/version.Version={bare}",
         }),
-        services: &["windows_exporter"],
-        platforms: &[],
-    },
-    Part {
-        name: "ecr-credential-provider",
-        destination: program::ECR_CREDENTIAL_PROVIDER,
-        source: Source::Go(Program {
+    )
+    .services(&["windows_exporter"]),
+    Part::new(
+        "ecr-credential-provider",
+        program::ECR_CREDENTIAL_PROVIDER,
+        Source::Go(Program {
             set: "ecr",
             module: "k8s.io/cloud-provider-aws",
             package: "k8s.io/cloud-provider-aws/cmd/ecr-credential-provider",
             version: "-X main.gitVersion={version}",
         }),
-        services: &[],
-        platforms: &["aws"],
-    },
-    Part {
-        name: "acr-credential-provider",
-        destination: program::ACR_CREDENTIAL_PROVIDER,
-        source: Source::Folder { without: "images of Azure's registries need a login; other platforms do not need it" },
-        services: &[],
-        platforms: &["azure"],
-    },
-    Part {
-        name: "acr-credential-provider.json",
-        destination: program::ACR_CREDENTIAL_PROVIDER_CONFIG,
-        source: Source::Folder { without: "acr-credential-provider.exe is not used" },
-        services: &[],
-        platforms: &["azure"],
-    },
-    Part {
-        name: "gcr-credential-provider",
-        destination: program::GCR_CREDENTIAL_PROVIDER,
-        source: Source::Folder {
-            without: "images of Google's registries need a login; other platforms do not need it",
-        },
-        services: &[],
-        platforms: &["gcp"],
-    },
-    Part {
-        name: "containerd-shim-runhcs-v1",
-        destination: program::SHIM,
-        source: Source::Go(Program {
+    )
+    .platforms(&["aws"]),
+    Part::new(
+        "acr-credential-provider",
+        program::ACR_CREDENTIAL_PROVIDER,
+        folder("images of Azure's registries need a login; other platforms do not need it"),
+    )
+    .platforms(&["azure"]),
+    Part::new(
+        "acr-credential-provider.json",
+        program::ACR_CREDENTIAL_PROVIDER_CONFIG,
+        folder("acr-credential-provider.exe is not used"),
+    )
+    .platforms(&["azure"]),
+    Part::new(
+        "gcr-credential-provider",
+        program::GCR_CREDENTIAL_PROVIDER,
+        folder("images of Google's registries need a login; other platforms do not need it"),
+    )
+    .platforms(&["gcp"]),
+    Part::new(
+        "containerd-shim-runhcs-v1",
+        program::SHIM,
+        Source::Go(Program {
             set: "hcsshim",
             module: "github.com/Microsoft/hcsshim",
             package: "github.com/Microsoft/hcsshim/cmd/containerd-shim-runhcs-v1",
             version: "-X main.version={version}",
         }),
-        services: &["containerd"],
-        platforms: &[],
-    },
-    Part {
-        name: "containerd",
-        destination: program::CONTAINERD,
-        source: Source::Go(Program {
+    )
+    .services(&["containerd"]),
+    Part::new(
+        "containerd",
+        program::CONTAINERD,
+        Source::Go(Program {
             set: "containerd",
             module: "github.com/containerd/containerd/v2",
             package: "github.com/containerd/containerd/v2/cmd/containerd",
             version: "-X github.com/containerd/containerd/v2/version.Version={version}",
         }),
-        services: &["containerd"],
-        platforms: &[],
-    },
-    Part {
-        name: "kube-proxy",
-        destination: program::KUBE_PROXY,
-        source: kubernetes("k8s.io/kubernetes/cmd/kube-proxy"),
-        services: &["kube-proxy"],
-        platforms: &[],
-    },
-    Part {
-        name: "kubelet",
-        destination: program::KUBELET,
-        source: kubernetes("k8s.io/kubernetes/cmd/kubelet"),
-        services: &["kubelet"],
-        platforms: &[],
-    },
+    )
+    .services(&["containerd"]),
+    Part::new("kube-proxy", program::KUBE_PROXY, kubernetes("k8s.io/kubernetes/cmd/kube-proxy"))
+        .services(&["kube-proxy"]),
+    Part::new("kubelet", program::KUBELET, kubernetes("k8s.io/kubernetes/cmd/kubelet")).services(&["kubelet"]),
 ];
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use devenv::workspace_root;
 
     use super::*;
-
-    #[test]
-    fn names_and_destinations_are_there_once() {
-        let names: BTreeSet<&str> = PARTS.iter().map(|p| p.name).collect();
-        let destinations: BTreeSet<&str> = PARTS.iter().map(|p| p.destination).collect();
-        assert_eq!((names.len(), destinations.len()), (PARTS.len(), PARTS.len()));
-    }
 
     #[test]
     fn every_program_is_a_tool_of_its_module() {
@@ -298,8 +263,7 @@ mod tests {
 
     #[test]
     fn the_exporter_serves_with_the_certificate_that_hosts_get() {
-        let text = include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml");
-        let config: serde_json::Value = serde_yaml::from_str(text).unwrap();
+        let config: serde_json::Value = serde_yaml::from_str(EXPORTER_CONFIG).unwrap();
         assert_eq!(config["tls_server_config"]["cert_file"], r"C:\k\tls\certs\tls.crt");
         assert_eq!(config["tls_server_config"]["key_file"], r"C:\k\tls\certs\tls.key");
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufReader, Read, Seek as _, Write as _},
+    io::{BufRead as _, BufReader, Read, Seek as _, Write as _},
     path::{Component, Path, PathBuf},
 };
 
@@ -209,9 +209,13 @@ fn inside(path: &Path) -> Option<PathBuf> {
 
 /// Reports whether a path belongs to a program, packed or not.
 fn is_wanted(path: &Path) -> bool {
+    path.starts_with(FOLDER) && PROGRAMS.iter().any(|(program, _)| is_named(path, program))
+}
+
+/// Reports whether a path ends in the name of a program, packed or not.
+fn is_named(path: &Path, program: &str) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    path.starts_with(FOLDER)
-        && PROGRAMS.iter().any(|(program, _)| name.strip_suffix(".tar.gz").unwrap_or(name) == *program)
+    name.strip_suffix(".tar.gz").unwrap_or(name) == program
 }
 
 /// Returns the other path of a program: the packed one for an unpacked program, and the unpacked one for a packed program.
@@ -222,12 +226,7 @@ fn other_form(path: &Path) -> PathBuf {
 
 /// Returns a program, unpacked if necessary. `None` if the image does not have it.
 fn program(files: &Files, name: &str) -> Result<Option<Vec<u8>>> {
-    let has_name = |(path, _): &(&PathBuf, &Vec<u8>)| {
-        path.file_name()
-            .and_then(|file| file.to_str())
-            .is_some_and(|file| file.strip_suffix(".tar.gz").unwrap_or(file) == name)
-    };
-    let Some((path, content)) = files.iter().find(has_name) else { return Ok(None) };
+    let Some((path, content)) = files.iter().find(|(path, _)| is_named(path, name)) else { return Ok(None) };
     let content = if path.extension().is_some_and(|extension| extension == "gz") {
         unpack(content, name)?.with_context(|| format!("{} does not contain it", path.display()))?
     } else {
@@ -260,19 +259,10 @@ fn bounded(file: &mut impl Read) -> Result<Vec<u8>> {
 /// Returns a reader of the content, which may be compressed with gzip or zstd.
 fn unpacked<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let mut from = BufReader::new(from);
-    let mut begin = [0; 4];
-    let mut length = 0;
-    while length < begin.len() {
-        match from.read(&mut begin[length..])? {
-            0 => break,
-            read => length += read,
-        }
-    }
-    let whole = std::io::Cursor::new(begin[..length].to_vec()).chain(from);
-    Ok(match begin {
-        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::Decoder::new(whole)?),
-        _ => Box::new(whole),
+    Ok(match from.fill_buf()? {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(from)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::with_buffer(from)?),
+        _ => Box::new(from),
     })
 }
 

@@ -111,7 +111,7 @@ fn layers_are_read_as_runtimes_read_them() {
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
+fn only_programs_for_windows_on_amd64_are_accepted() {
     for (about, content, expected) in [
         ("amd64", exe(AMD64, ""), true),
         ("arm64", exe([0x64, 0xaa], ""), false),
@@ -183,9 +183,7 @@ fn logins_are_those_of_podman_and_docker() {
 }
 
 fn crane(args: &[&str]) -> String {
-    let output = Command::new(binaries::crane().unwrap()).args(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    devenv::read(Command::new(binaries::crane().unwrap()).args(args)).unwrap()
 }
 
 #[test]

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_there_after_the_join_is_left_behind() {
+    fn new_objects_and_unexplained_numbers_are_left_behind() {
         let joined = objects(&["a/one", "a/two"]);
         // 3 requests and 4 events.
         let causes = Causes { joins: 1, ..Causes::default() };

@@ -8,6 +8,7 @@ use super::{
     CHANNEL, PACKAGE, Release, VERSION,
     csv::{self, MAX_OPENSHIFT},
     csv_name,
+    openshift_version::newest_openshift,
 };
 
 /// Fields of a ClusterServiceVersion that the catalog repeats, for consoles.
@@ -52,7 +53,7 @@ fn properties(release: &Release<'_>, csv: &Value) -> Vec<Value> {
     value.insert("crdDescriptions".into(), csv["spec"]["customresourcedefinitions"].clone());
     let mut properties: Vec<_> = owned.map(gvk).collect();
     properties.push(json!({"type": "olm.package", "value": {"packageName": PACKAGE, "version": VERSION}}));
-    properties.extend(csv::newest_openshift(release).map(|value| json!({"type": MAX_OPENSHIFT, "value": value})));
+    properties.extend(newest_openshift(release.kubernetes).map(|value| json!({"type": MAX_OPENSHIFT, "value": value})));
     properties.push(json!({"type": "olm.csv.metadata", "value": value}));
     properties
 }

@@ -52,11 +52,6 @@ const FEATURES: [(&str, bool); 10] = [
     ("csi", false),
 ];
 
-/// Returns the newest OpenShift version that the payload works with.
-pub(super) fn newest_openshift(release: &Release<'_>) -> Option<String> {
-    openshift_version::newest_openshift(release.kubernetes)
-}
-
 /// Returns the range of versions that this version replaces directly.
 pub(super) fn skip_range() -> String {
     format!("<{VERSION}")
@@ -125,7 +120,7 @@ fn annotations(release: &Release<'_>) -> Result<Value> {
         // Only the operator writes instances: consoles do not offer to create one.
         "operators.operatorframework.io/internal-objects": json!([instance_crd()?]).to_string(),
     });
-    if let Some(newest) = newest_openshift(release) {
+    if let Some(newest) = openshift_version::newest_openshift(release.kubernetes) {
         annotations["olm.properties"] = json!([{"type": MAX_OPENSHIFT, "value": newest}]).to_string().into();
     }
     if let Some(image) = release.must_gather {

@@ -163,6 +163,4 @@ fn file_name(object: &Value) -> String {
 }
 
 #[cfg(test)]
-mod expansion;
-#[cfg(test)]
 mod tests;
