@@ -198,15 +198,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_no_token_is_due(text in ".{0,200}", now: i64) {
+        fn any_text_without_claims_is_due(text in ".{0,200}", now: i64) {
             prop_assert!(is_due(&text, "win-1", None, now));
         }
     }
 
     #[tokio::test]
-    async fn it_is_asked_for_once_and_kept_from_users() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+    async fn a_token_is_requested_once_until_it_is_due() {
+        let host = FakeHost::temporary();
         let cluster = FakeCluster::new();
         assert!(!renew(&host, &cluster, None, 0).await.unwrap());
         let prepare = Prepare::ServiceAccountToken(ServiceAccountToken {
