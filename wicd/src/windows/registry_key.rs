@@ -28,7 +28,7 @@ type IsValid = unsafe extern "system" fn(PSECURITY_DESCRIPTOR, u32, u32) -> u8;
 
 /// Text and binary values of a key; `None` if it does not exist.
 pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
-    let read = || {
+    let read = || -> io::Result<Values> {
         let opened = LOCAL_MACHINE.open(key).map_err(plain)?;
         let mut values = Values::new();
         for (name, value) in opened.values().map_err(plain)? {
