@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn a_maintenance_needs_a_reason_and_a_number_of_seconds() {
         let begins = |line: &str| {
-            let action = Arguments::try_parse_from(line.split(' ')).ok()?.command;
-            matches!(action, Command::Maintenance(maintenance::Action::Begin { .. })).then_some(())
+            let command = Arguments::try_parse_from(line.split(' ')).map(|arguments| arguments.command);
+            matches!(command, Ok(Command::Maintenance(maintenance::Action::Begin { .. })))
         };
         for (line, is_good) in [
             ("wicd maintenance begin --reason patches", true),
@@ -161,7 +161,7 @@ mod tests {
             ("wicd maintenance begin --reason ", false),
             ("wicd maintenance begin --reason x --timeout soon", false),
         ] {
-            assert_eq!(begins(line).is_some(), is_good, "{line}");
+            assert_eq!(begins(line), is_good, "{line}");
         }
     }
 

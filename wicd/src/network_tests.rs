@@ -233,22 +233,6 @@ fn files_are_claimed_and_written_once() {
     assert!(host.state().hns_posts.is_empty());
 }
 
-#[test]
-fn a_running_kube_proxy_keeps_its_configuration() {
-    let host = FakeHost::temporary();
-    let config = config();
-    let mut seen = complete();
-    hns(&host, &seen);
-    prepare(&host, wish(&config), false).unwrap();
-    let before = files::read(&host, KUBE_PROXY_CONF).unwrap();
-    seen.adapters[2].ipv4 = vec![Ipv4Addr::new(10, 132, 1, 77)];
-    hns(&host, &seen);
-    assert_eq!(prepare(&host, wish(&config), true).unwrap(), Progress::Stale);
-    assert_eq!(files::read(&host, KUBE_PROXY_CONF).unwrap(), before);
-    assert_eq!(prepare(&host, wish(&config), false).unwrap(), Progress::Ready);
-    assert!(String::from_utf8(files::read(&host, KUBE_PROXY_CONF).unwrap().unwrap()).unwrap().contains("10.132.1.77"));
-}
-
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -189,14 +189,34 @@ fn files_behind_a_link_stay() {
     }
 }
 
+/// Services of others that stop with the operator's are not started again, so the answer has a warning.
 #[test]
-fn other_files_in_directories_of_the_operator_stay() {
-    let bed = joined();
-    bed.write(r"C:\k\cni\theirs.exe", b"");
-    let answer = bed.clean_up();
-    assert_eq!(answer.outcome, Outcome::Done);
-    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that the operator did not write"]);
-    assert!(bed.exists(r"C:\k\cni\theirs.exe"));
+fn a_cleanup_warns_of_other_files_and_services() {
+    type Case = (fn(&Bed), fn(&Bed) -> bool, &'static str);
+    let cases: [Case; 3] = [
+        (
+            |bed| bed.write(r"C:\k\cni\theirs.exe", b""),
+            |bed| bed.exists(r"C:\k\cni\theirs.exe"),
+            r"directory C:\k\cni stays: it holds files that the operator did not write",
+        ),
+        (
+            |bed| bed.add_service("theirs", "x", &["kubelet"]),
+            |bed| bed.state().services.contains_key("theirs"),
+            "service theirs, which the operator did not install, was stopped because it depends on kubelet",
+        ),
+        (
+            |bed| bed.add_service("kubelet", "a user's", &[]),
+            |bed| bed.state().services["kubelet"].state == ServiceState::Running,
+            "service kubelet stays: its description shows that the operator did not install it",
+        ),
+    ];
+    for (arrange, stays, warning) in cases {
+        let bed = joined();
+        arrange(&bed);
+        let answer = bed.clean_up();
+        assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, vec![warning.to_owned()]));
+        assert!(stays(&bed), "{warning}");
+    }
 }
 
 #[test]
@@ -259,29 +279,6 @@ fn services_are_removed_before_their_dependencies() {
     assert_eq!(removal_order(all.into_iter().rev().collect()), expected);
     let circle = [service("a", "", &["b"]), service("b", "", &["a"])];
     assert_eq!(removal_order(circle.to_vec()), ["a", "b"]);
-}
-
-/// Services of others that stop with the operator's are not started again, so the answer has a warning.
-#[test]
-fn other_services_that_a_cleanup_stops_are_reported() {
-    let bed = joined();
-    bed.add_service("theirs", "x", &["kubelet"]);
-    let answer = bed.clean_up();
-    assert_eq!(
-        answer.warnings,
-        ["service theirs, which the operator did not install, was stopped because it depends on kubelet"]
-    );
-    assert!(bed.state().services.contains_key("theirs"));
-}
-
-#[test]
-fn a_service_that_another_installer_created_since_stays() {
-    let bed = Bed::new();
-    bed.join("1");
-    bed.add_service("kubelet", "a user's", &[]);
-    let answer = bed.clean_up();
-    assert_eq!(answer.warnings, ["service kubelet stays: its description shows that the operator did not install it"]);
-    assert_eq!(bed.state().services["kubelet"].state, ServiceState::Running);
 }
 
 #[test]
