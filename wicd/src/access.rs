@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_written_as_windows_reads_them() {
+    fn access_lists_are_written_as_windows_reads_them() {
         for (guard, expected) in [
             (Guard::Private, "O:BAD:P(A;OICI;0x1f01ff;;;S-1-5-18)(A;OICI;0x1f01ff;;;S-1-5-32-544)"),
             (
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_list_is_ours() {
+    fn only_the_exact_access_list_has_a_guard() {
         let guards = [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes];
         for guard in guards {
             let list = AccessList::of(guard);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lets_others_change_a_directory_itself() {
+    fn rights_of_users_to_change_a_directory_itself_are_removed() {
         let users = |rights, flags| Entry::grant(USERS, rights, flags);
         for (about, entry, expected) in [
             ("nothing but reading", users(READ, TO_ALL), None),
@@ -270,7 +270,7 @@ mod tests {
 
     /// Windows' own directories, such as `C:\ProgramData`, let users create files and directories.
     #[test]
-    fn what_lets_others_put_another_directory_in_the_place_of_one() {
+    fn rights_of_users_to_replace_a_directory_are_removed() {
         assert_eq!(AccessList::usual().narrowed(is_trusted, REPLACE), None);
         let modify = Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL);
         let narrowed = with(&[modify]).narrowed(is_trusted, REPLACE).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_make_needs_no_narrowing_and_what_is_usual_does() {
+    fn only_default_access_lists_must_be_narrowed() {
         for guard in [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes] {
             assert_eq!(AccessList::of(guard).narrowed(is_trusted, CHANGE), None, "{guard:?}");
         }

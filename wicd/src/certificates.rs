@@ -82,7 +82,7 @@ impl CertificateError {
 }
 
 /// Common name and organisation of a certificate.
-pub fn subject(kind: CertificateKind, node: &str) -> (String, &'static str) {
+fn subject(kind: CertificateKind, node: &str) -> (String, &'static str) {
     match kind {
         CertificateKind::Kubelet => (format!("{}{node}", user::NODE_PREFIX), user::NODES_GROUP),
         CertificateKind::Wicd => (format!("{}{node}", user::WICD_PREFIX), user::WICD_GROUP),
@@ -117,12 +117,20 @@ pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<Str
         files::write(host, key_path(kind), key.serialize_pem().as_bytes(), Access::Protected)?;
         key
     };
+    request_for(&key, kind, node).map_err(CertificateError::Crypto)
+}
+
+/// Returns a certificate request (PEM) for a key.
+///
+/// # Errors
+/// Fails when the request cannot be created.
+pub fn request_for(key: &KeyPair, kind: CertificateKind, node: &str) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::default();
     let (name, organisation) = subject(kind, node);
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, organisation);
     params.distinguished_name.push(DnType::CommonName, name);
-    params.serialize_request(&key).and_then(|r| r.pem()).map_err(CertificateError::Crypto)
+    params.serialize_request(key)?.pem()
 }
 
 /// Pending key. `None` if it is missing or damaged: no certificate depends on it yet.
@@ -151,11 +159,19 @@ pub fn with_key(
         return Ok(None);
     }
     let key = waiting_key(host, kind)?.ok_or(CertificateError::NoKey)?;
-    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Pem(1))?;
-    if parsed.public_key().raw != key.subject_public_key_info() {
-        return Err(CertificateError::Key);
-    }
-    Ok(Some(format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
+    joined(chain, &key)?.ok_or(CertificateError::Key).map(Some)
+}
+
+/// Returns a certificate chain (PEM, leaf first) and its key in one PEM text; `None` if the certificate is for another key.
+///
+/// # Errors
+/// Fails when `chain` is empty or damaged.
+pub fn joined(chain: &str, key: &KeyPair) -> Result<Option<String>, CertificateError> {
+    let ders = bundle(chain.as_bytes())?;
+    let leaf = ders.first().ok_or(CertificateError::Empty)?;
+    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Pem(1))?;
+    let is_of_key = leaf.public_key().raw == key.subject_public_key_info();
+    Ok(is_of_key.then(|| format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
 }
 
 /// Installs the result of [`with_key`], and removes the pending key. Repeated calls change nothing. kubelet must not run meanwhile: it reads its

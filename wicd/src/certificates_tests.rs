@@ -9,7 +9,7 @@ use crate::files::Access;
 use crate::operation::tests::{NODE_KUBECONFIG, ca_pem};
 
 #[test]
-fn bundles() {
+fn a_damaged_bundle_is_refused() {
     let ((a, _), (b, _)) = (ca_pem("a"), ca_pem("b"));
     let key = KeyPair::generate().unwrap().serialize_pem();
     for (name, text, expected) in [
@@ -37,8 +37,7 @@ fn certificate_and_key_are_distinguished() {
 /// Expired certificates do not pile up.
 #[test]
 fn only_the_newest_certificates_are_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
+    let host = FakeHost::temporary();
     for day in 0..5 {
         install_wicd(&host, format!("{day}").as_bytes(), 1_767_225_600 + day * 86_400).unwrap();
     }
@@ -53,9 +52,8 @@ fn only_the_newest_certificates_are_kept() {
 }
 
 #[test]
-fn the_newest_certificates_of_the_overlay_are_kept_and_what_is_none_of_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
+fn the_newest_certificates_of_the_overlay_and_other_files_are_kept() {
+    let host = FakeHost::temporary();
     prune_overlay(&host).unwrap();
     let others = ["cni.conf", "ovnkube-client-current.pem", "ovnkube-client-old.pem"].map(str::to_owned);
     let dated = (1..6).map(|day| format!("ovnkube-client-2026-01-0{day}-00-00-00.pem"));
@@ -71,7 +69,7 @@ fn the_newest_certificates_of_the_overlay_are_kept_and_what_is_none_of_them() {
 
 /// kubelet prefers its stored certificate to that of the kubeconfig.
 #[test]
-fn what_kubelet_has_stored_goes_before_it_gets_another_certificate() {
+fn stored_certificates_of_kubelet_are_removed_before_it_gets_another() {
     let bed = crate::operation::tests::Bed::new();
     bed.write(path::NODE_KUBECONFIG, NODE_KUBECONFIG.as_bytes());
     let sign = |node: &str| bed.sign(&request(&bed.host, CertificateKind::Kubelet, node).unwrap(), 86_400);
@@ -98,7 +96,7 @@ fn what_kubelet_has_stored_goes_before_it_gets_another_certificate() {
 }
 
 #[test]
-fn credentials_are_put_into_a_kubeconfig_of_one_user_only() {
+fn credentials_are_embedded_only_in_a_kubeconfig_of_one_user() {
     for (about, kubeconfig, expected) in [
         ("one user", json!({"users": [{"name": "a", "user": {"client-key": "x"}}]}), true),
         ("no user", json!({"users": []}), false),

@@ -1,10 +1,10 @@
 //! Tests of the registration of a credential plugin.
 
-use api::host::{Apply, Body, Cleanup, Facts, Outcome};
+use api::host::{Apply, Body, Facts, Outcome};
 
 use super::*;
 use crate::fake::OPENED;
-use crate::operation::tests::{Bed, archive, file, frame, message, payload_files, reason, wanted};
+use crate::operation::tests::{Bed, crash_anywhere, file, message, payload_files, reason, wanted};
 
 const AZURE: &str = "{CCC2A336-D7F3-4818-A213-272B7924213E}";
 const OTHER: &str = "{859E1386-BDB4-49E8-85C7-3070B13920E1}";
@@ -16,28 +16,22 @@ fn with_plugin(bed: &Bed, v: &str, clsid: &str) -> Apply {
     let content = format!("library {v}").into_bytes();
     let mut contents = payload_files(v);
     contents.push((file(LIBRARY, &content), content));
-    let entries: Vec<_> = contents.iter().map(|(file, content)| (file.sha256.clone(), frame(content))).collect();
-    let entries: Vec<_> = entries.iter().map(|(name, frame)| (name.as_str(), frame.as_slice())).collect();
-    apply.files = contents.iter().map(|(file, _)| file.clone()).collect();
-    assert_eq!(bed.stage(&apply.files, &archive(&entries)).outcome, Outcome::Done);
+    bed.stage_all(&contents);
+    apply.files = contents.into_iter().map(|(file, _)| file).collect();
     apply.desired.credential_plugin = Some(CredentialPlugin { clsid: clsid.into(), library: LIBRARY.into() });
     apply
 }
 
 fn registered(bed: &Bed) -> Vec<String> {
-    bed.host.state().registry.keys().cloned().collect()
+    bed.state().registry.keys().cloned().collect()
 }
 
 fn keys_of(clsid: &str) -> Vec<String> {
     BTreeSet::from(keys(clsid)).into_iter().collect()
 }
 
-fn apply(bed: &Bed, apply: Apply) -> api::host::Answer {
-    bed.run(Body::Apply(Box::new(apply)))
-}
-
 #[test]
-fn classes() {
+fn a_class_is_a_guid_in_braces_and_upper_case() {
     for (text, expected) in [
         (AZURE, true),
         ("{ccc2a336-d7f3-4818-a213-272b7924213e}", false),
@@ -53,10 +47,10 @@ fn classes() {
 }
 
 #[test]
-fn it_is_registered_as_microsofts_own() {
+fn a_plugin_is_registered_as_that_of_microsoft() {
     let bed = Bed::new();
-    assert_eq!(apply(&bed, with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
-    let registry = bed.host.state().registry.clone();
+    assert_eq!(bed.apply(with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
+    let registry = bed.state().registry.clone();
     let class = format!(r"SOFTWARE\Classes\CLSID\{AZURE}");
     let text = |key: &str, value: &str| match &registry[key][value] {
         Value::Text(text) => text.clone(),
@@ -70,12 +64,12 @@ fn it_is_registered_as_microsofts_own() {
     let rights = "01,00,04,80,44,00,00,00,54,00,00,00,00,00,00,00,14,00,00,00,02,00,30,00,02,00,00,00,00,00,14,00,0B,00,00,00,01,01,00,00,00,00,00,05,12,00,00,00,00,00,14,00,0B,00,00,00,01,01,00,00,00,00,00,05,06,00,00,00,01,02,00,00,00,00,00,05,20,00,00,00,20,02,00,00,01,02,00,00,00,00,00,05,20,00,00,00,20,02,00,00";
     assert_eq!(hex::encode_upper(USE_BY_SERVICES), rights.replace(',', ""));
     // All accounts may load it.
-    let library = bed.host.path(LIBRARY).unwrap();
-    assert!(bed.host.state().access[&library].is(crate::access::Guard::Readable));
+    let library = bed.path(LIBRARY).unwrap();
+    assert!(bed.state().access[&library].is(crate::access::Guard::Readable));
     // A second operation changes nothing.
-    bed.host.state().counts.clear();
-    assert_eq!(apply(&bed, with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
-    assert_eq!(bed.host.state().counts.get("put_registry_key"), None);
+    bed.state().counts.clear();
+    assert_eq!(bed.apply(with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
+    assert_eq!(bed.state().counts.get("put_registry_key"), None);
 }
 
 fn theirs() -> Values {
@@ -83,29 +77,29 @@ fn theirs() -> Values {
 }
 
 #[test]
-fn what_differs_is_corrected() {
+fn a_changed_registration_is_corrected() {
     let bed = Bed::new();
-    apply(&bed, with_plugin(&bed, "1", AZURE));
-    let before = bed.host.state().registry.clone();
+    bed.apply(with_plugin(&bed, "1", AZURE));
+    let before = bed.state().registry.clone();
     let app = format!(r"SOFTWARE\Classes\AppID\{AZURE}");
-    bed.host.state().registry.get_mut(&app).unwrap().insert("DllSurrogate".into(), Value::Text("x.exe".into()));
-    bed.host.state().registry.remove(&format!(r"{CLASSES_OF_CCG}\{AZURE}"));
-    assert_eq!(apply(&bed, with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
-    assert_eq!(bed.host.state().registry, before);
+    bed.state().registry.get_mut(&app).unwrap().insert("DllSurrogate".into(), Value::Text("x.exe".into()));
+    bed.state().registry.remove(&format!(r"{CLASSES_OF_CCG}\{AZURE}"));
+    assert_eq!(bed.apply(with_plugin(&bed, "1", AZURE)).outcome, Outcome::Done);
+    assert_eq!(bed.state().registry, before);
 }
 
 /// Any existing key marks a registration as another installer's.
 #[test]
-fn a_registration_of_another_installer_is_left_alone() {
+fn a_registration_of_another_installer_does_not_change() {
     for key in keys_of(AZURE) {
         let bed = Bed::new();
-        bed.host.state().registry.insert(key.clone(), theirs());
-        let before = bed.host.state().registry.clone();
-        let answer = apply(&bed, with_plugin(&bed, "1", AZURE));
+        bed.state().registry.insert(key.clone(), theirs());
+        let before = bed.state().registry.clone();
+        let answer = bed.apply(with_plugin(&bed, "1", AZURE));
         assert_eq!(reason(&answer), "ForeignServices");
         let what = if key == server(AZURE) { r"(C:\theirs.dll)".to_owned() } else { format!(r"(HKLM\{key} exists)") };
         assert!(message(&answer).contains(&what), "{}", message(&answer));
-        assert_eq!(bed.host.state().registry, before);
+        assert_eq!(bed.state().registry, before);
         assert!(!bed.exists(LIBRARY));
         // The operator sees it before it drains the node.
         let found = |asked: Option<&str>| {
@@ -117,44 +111,44 @@ fn a_registration_of_another_installer_is_left_alone() {
         assert_eq!(found(None).contains_key(AZURE), key.starts_with(CLASSES_OF_CCG), "{key}");
         assert!(!found(Some(OTHER)).contains_key(OTHER));
         // A cleanup leaves it alone, too.
-        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
-        assert_eq!(bed.host.state().registry, before);
+        assert_eq!(bed.clean_up().outcome, Outcome::Done);
+        assert_eq!(bed.state().registry, before);
     }
 }
 
 /// Keys on record may belong to another program by now.
 #[test]
-fn another_installer_takes_a_class_of_ours() {
+fn a_class_that_another_installer_has_taken_stays() {
     let bed = Bed::new();
-    apply(&bed, with_plugin(&bed, "1", AZURE));
-    bed.host.state().registry.get_mut(&server(AZURE)).unwrap().extend(theirs());
-    let before = bed.host.state().registry.clone();
-    assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "ForeignServices");
-    let report = bed.run(Body::Cleanup(Cleanup {}));
-    assert_eq!((report.outcome, bed.host.state().registry.clone()), (Outcome::Done, before));
+    bed.apply(with_plugin(&bed, "1", AZURE));
+    bed.state().registry.get_mut(&server(AZURE)).unwrap().extend(theirs());
+    let before = bed.state().registry.clone();
+    assert_eq!(reason(&bed.apply(with_plugin(&bed, "1", AZURE))), "ForeignServices");
+    let report = bed.clean_up();
+    assert_eq!((report.outcome, bed.state().registry.clone()), (Outcome::Done, before));
     assert!(report.warnings.iter().any(|w| w.contains(r"(C:\theirs.dll)")), "{:?}", report.warnings);
 }
 
 /// An earlier wicd without support for plugins removes the library, and drops the keys from the record.
 #[test]
-fn a_registration_that_is_not_on_record_is_known_by_its_library() {
+fn a_registration_that_is_not_on_record_is_recognized_by_its_library() {
     for is_removed in [false, true] {
         let bed = Bed::new();
-        apply(&bed, with_plugin(&bed, "1", AZURE));
+        bed.apply(with_plugin(&bed, "1", AZURE));
         let mut owned = Ownership::load(&bed.host).unwrap().unwrap();
         owned.keys.clear();
         owned.save(&bed.host).unwrap();
         if is_removed {
-            assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+            assert_eq!(bed.clean_up().outcome, Outcome::Done);
         } else {
-            assert_eq!(apply(&bed, with_plugin(&bed, "2", OTHER)).outcome, Outcome::Done);
+            assert_eq!(bed.apply(with_plugin(&bed, "2", OTHER)).outcome, Outcome::Done);
         }
         assert_eq!(registered(&bed), if is_removed { Vec::new() } else { keys_of(OTHER) });
     }
 }
 
 #[test]
-fn libraries_of_ours() {
+fn only_libraries_in_the_directory_of_plugins_are_wicds() {
     for (library, expected) in [
         (LIBRARY, true),
         (r"c:\WINDOWS\wicd-ccg\other.dll", true),
@@ -176,39 +170,39 @@ fn a_plugin_that_is_no_payload_file_is_refused() {
         let bed = Bed::new();
         let mut wanted = with_plugin(&bed, "1", AZURE);
         wanted.desired.credential_plugin = Some(CredentialPlugin { clsid: clsid.into(), library: library.into() });
-        assert_eq!(reason(&apply(&bed, wanted)), "PayloadInvalid", "{clsid} {library}");
+        assert_eq!(reason(&bed.apply(wanted)), "PayloadInvalid", "{clsid} {library}");
         assert!(registered(&bed).is_empty());
     }
 }
 
 #[test]
-fn another_plugin_replaces_it_and_none_removes_it() {
+fn another_plugin_replaces_the_registration_and_none_removes_it() {
     let bed = Bed::new();
-    apply(&bed, with_plugin(&bed, "1", AZURE));
+    bed.apply(with_plugin(&bed, "1", AZURE));
     assert_eq!(registered(&bed), keys_of(AZURE));
-    assert_eq!(apply(&bed, with_plugin(&bed, "2", OTHER)).outcome, Outcome::Done);
+    assert_eq!(bed.apply(with_plugin(&bed, "2", OTHER)).outcome, Outcome::Done);
     assert_eq!((registered(&bed), bed.read(LIBRARY).as_deref()), (keys_of(OTHER), Some("library 2")));
-    assert_eq!(bed.stage_version("3").outcome, Outcome::Done);
-    assert_eq!(apply(&bed, wanted("3")).outcome, Outcome::Done);
+    bed.stage_version("3");
+    assert_eq!(bed.apply(wanted("3")).outcome, Outcome::Done);
     assert_eq!((registered(&bed), bed.exists(LIBRARY)), (Vec::new(), false));
     assert!(Ownership::load(&bed.host).unwrap().unwrap().keys.is_empty());
 }
 
 #[test]
-fn a_cleanup_removes_it_and_leaves_what_another_program_put_into_it() {
+fn a_cleanup_removes_the_registration_except_keys_of_another_program() {
     let bed = Bed::new();
-    apply(&bed, with_plugin(&bed, "1", AZURE));
-    bed.host.state().registry.insert(format!(r"{CLASSES_OF_CCG}\{OTHER}"), Values::new());
+    bed.apply(with_plugin(&bed, "1", AZURE));
+    bed.state().registry.insert(format!(r"{CLASSES_OF_CCG}\{OTHER}"), Values::new());
     let theirs = format!(r"SOFTWARE\Classes\CLSID\{AZURE}\ProgID");
-    bed.host.state().registry.insert(theirs.clone(), Values::new());
-    let report = bed.run(Body::Cleanup(Cleanup {}));
+    bed.state().registry.insert(theirs.clone(), Values::new());
+    let report = bed.clean_up();
     assert_eq!(report.outcome, Outcome::Done);
     let class = format!(r"SOFTWARE\Classes\CLSID\{AZURE}");
     assert!(report.warnings.iter().any(|w| w.contains(&format!(r"HKLM\{class} stays"))), "{:?}", report.warnings);
     assert!(!registered(&bed).contains(&format!(r"{CLASSES_OF_CCG}\{AZURE}")), "CCG still finds it");
     let mut left = vec![class, theirs, format!(r"{CLASSES_OF_CCG}\{OTHER}")];
     left.sort();
-    assert_eq!(bed.host.state().registry.keys().cloned().collect::<Vec<_>>(), left);
+    assert_eq!(bed.state().registry.keys().cloned().collect::<Vec<_>>(), left);
     assert!(!bed.exists(r"C:\windows\wicd-ccg"));
 }
 
@@ -216,38 +210,33 @@ fn a_cleanup_removes_it_and_leaves_what_another_program_put_into_it() {
 const TRUSTED_INSTALLER: &[u8] = b"O:TI";
 
 fn keep_from_administrators(bed: &Bed) {
-    bed.host.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
+    bed.state().registry_access.insert(CLASSES_OF_CCG.to_owned(), TRUSTED_INSTALLER.to_vec());
 }
 
 /// At any crash, all keys that wicd has created are on record; the next operation finishes, and closes CCG's list.
 #[test]
-fn a_crash_leaves_nothing_that_is_not_on_record() {
-    let straight = Bed::new();
-    keep_from_administrators(&straight);
-    let wanted = with_plugin(&straight, "1", AZURE);
-    straight.host.fail_after(None);
-    assert_eq!(apply(&straight, wanted).outcome, Outcome::Done);
-    let calls = straight.host.state().calls;
-    assert_eq!(straight.host.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER);
-    for n in (0..calls).step_by(11) {
+fn every_key_is_on_record_after_a_crash_anywhere() {
+    let arrange = || {
         let bed = Bed::new();
         keep_from_administrators(&bed);
         let wanted = with_plugin(&bed, "1", AZURE);
-        bed.host.fail_after(Some(n));
-        apply(&bed, wanted.clone());
-        bed.host.fail_after(None);
-        let owned = Ownership::load(&bed.host).unwrap().unwrap_or_default();
-        assert!(registered(&bed).iter().all(|key| owned.keys.contains(key)), "after {n} calls");
-        if n % 2 == 0 {
-            assert_eq!(apply(&bed, wanted).outcome, Outcome::Done, "after {n} calls");
-            assert_eq!(registered(&bed), keys_of(AZURE), "after {n} calls");
+        (bed, wanted)
+    };
+    let act = |bed: &Bed, wanted: &Apply| drop(bed.apply(wanted.clone()));
+    let mut applies_again = false;
+    crash_anywhere(arrange, act, 11, |bed, wanted, about| {
+        let owned = || Ownership::load(&bed.host).unwrap().unwrap_or_default();
+        assert!(registered(bed).iter().all(|key| owned().keys.contains(key)), "{about}");
+        applies_again = !applies_again;
+        if applies_again {
+            assert_eq!(bed.apply(wanted.clone()).outcome, Outcome::Done, "{about}");
+            assert_eq!(registered(bed), keys_of(AZURE), "{about}");
         }
-        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done, "after {n} calls");
-        assert_eq!(registered(&bed), Vec::<String>::new(), "after {n} calls");
-        assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER, "after {n} calls");
-        let owned = Ownership::load(&bed.host).unwrap().unwrap_or_default();
-        assert!(owned.opened_keys.is_empty(), "after {n} calls");
-    }
+        assert_eq!(bed.clean_up().outcome, Outcome::Done, "{about}");
+        assert_eq!(registered(bed), Vec::<String>::new(), "{about}");
+        assert_eq!(bed.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER, "{about}");
+        assert!(owned().opened_keys.is_empty(), "{about}");
+    });
 }
 
 /// The next operation applies a plugin, applies none, or is a cleanup.
@@ -257,17 +246,17 @@ fn a_list_that_was_left_open_is_closed() {
         let bed = Bed::new();
         keep_from_administrators(&bed);
         // Fails while the list is open, as if wicd crashed there.
-        bed.host.state().refused.insert(format!("restore_registry_key {CLASSES_OF_CCG}"));
-        assert_eq!(reason(&apply(&bed, with_plugin(&bed, "1", AZURE))), "HostCallFailed");
-        assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], OPENED);
-        bed.host.state().refused.clear();
+        bed.state().refused.insert(format!("restore_registry_key {CLASSES_OF_CCG}"));
+        assert_eq!(reason(&bed.apply(with_plugin(&bed, "1", AZURE))), "HostCallFailed");
+        assert_eq!(bed.state().registry_access[CLASSES_OF_CCG], OPENED);
+        bed.state().refused.clear();
         let answer = match next {
-            0 => apply(&bed, with_plugin(&bed, "1", AZURE)),
-            1 => apply(&bed, wanted("1")),
-            _ => bed.run(Body::Cleanup(Cleanup {})),
+            0 => bed.apply(with_plugin(&bed, "1", AZURE)),
+            1 => bed.apply(wanted("1")),
+            _ => bed.clean_up(),
         };
         assert_eq!(answer.outcome, Outcome::Done, "{next}");
-        assert_eq!(bed.host.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER, "{next}");
+        assert_eq!(bed.state().registry_access[CLASSES_OF_CCG], TRUSTED_INSTALLER, "{next}");
         assert_eq!(registered(&bed), if next == 0 { keys_of(AZURE) } else { Vec::new() }, "{next}");
     }
 }

@@ -13,8 +13,10 @@ use std::time::Duration;
 use api::host::{AccountState, Antivirus, Defender, Feature, Machine, RestartCause, ServiceState};
 use serde_json::Value;
 
-use crate::access::{AccessList, Guard};
+use crate::access::{ADMINISTRATORS, AccessList, Guard};
+use crate::daemon::order::dependents;
 use crate::fake_images::{FakeImages, Images};
+use crate::files::if_there;
 use crate::held::{self, Held};
 use crate::host::{
     Adapter, HnsRequest, Host, HostError, PathEntry, RegistryValues, Route, ServiceInfo, ServiceSpec, path_parts,
@@ -43,6 +45,9 @@ pub struct FakeHost {
     dir: PathBuf,
     state: Arc<Mutex<State>>,
     images: Arc<Mutex<Images>>,
+    #[cfg(test)]
+    #[expect(dead_code, reason = "removes the directory when dropped")]
+    owned: tests::Owned,
 }
 
 /// State of a simulated host: everything but the files. Public, so that tests can arrange and compare it.
@@ -154,7 +159,13 @@ impl FakeHost {
             metric: 25,
         };
         let state = State { machine, routes: vec![default_route], ..State::default() };
-        Self { dir: dir.into(), state: Arc::new(Mutex::new(state)), images: Arc::default() }
+        Self {
+            dir: dir.into(),
+            state: Arc::new(Mutex::new(state)),
+            images: Arc::default(),
+            #[cfg(test)]
+            owned: tests::Owned::default(),
+        }
     }
 
     /// State of the host (everything but the files), to read or to change.
@@ -173,28 +184,12 @@ impl FakeHost {
         self
     }
 
-    /// Sets the free bytes on `C:`.
-    pub fn set_disk_free(&self, bytes: u64) {
-        self.state().machine.disk_free = bytes;
-    }
-
-    /// Sets the state of the feature Containers.
-    pub fn set_containers_feature(&self, feature: Feature) {
-        self.state().machine.containers_feature = feature;
-    }
-
-    /// Sets the boot id, as an unrequested restart does.
-    pub fn set_boot_id(&self, boot_id: &str) {
-        self.state().machine.boot_id = boot_id.into();
-    }
-
     /// Simulates that another program holds a file (Windows path), even one that does not exist yet. `None` releases it.
     ///
     /// # Errors
     /// Fails when the path is refused.
     pub fn hold(&self, windows_path: &str, by: Option<Held>) -> Result<(), HostError> {
-        let path = self.path(windows_path)?;
-        held::put(path, by);
+        held::put(self.path(windows_path)?, by);
         Ok(())
     }
 
@@ -234,18 +229,15 @@ impl FakeHost {
         let mut state = self.state();
         state.calls += 1;
         *state.counts.entry(name).or_default() += 1;
-        let gone = match &mut state.calls_left {
-            Some(0) => true,
-            Some(left) => {
-                *left -= 1;
-                false
-            }
-            None => false,
+        let is_gone = state.calls_left == Some(0);
+        state.calls_left = state.calls_left.map(|left| left.saturating_sub(1));
+        let error = if is_gone || state.refused.contains(&key) {
+            "injected failure"
+        } else {
+            let Some(error) = state.errors.get(&key) else { return Ok(state) };
+            error.as_str()
         };
-        let injected = || "injected failure".to_owned();
-        let error =
-            if gone || state.refused.contains(&key) { Some(injected()) } else { state.errors.get(&key).cloned() };
-        error.map_or(Ok(state), |error| Err(HostError::system(name, object)(io::Error::other(error))))
+        Err(HostError::system(name, object)(io::Error::other(error)))
     }
 
     fn changed(&self, event: ServiceEvent, service: &ServiceInfo) {
@@ -333,15 +325,7 @@ impl Host for FakeHost {
         let mut state = self.call("put_service", &spec.name)?;
         is_not_deleted(&state, "change service", &spec.name)?;
         let old = state.services.get(&spec.name);
-        let new = ServiceInfo {
-            name: spec.name.clone(),
-            description: spec.description.clone(),
-            command: spec.command.clone(),
-            dependencies: spec.dependencies.clone(),
-            environment: spec.environment.clone(),
-            start: spec.start,
-            state: old.map_or(ServiceState::Stopped, |s| s.state),
-        };
+        let new = spec.service(old.map_or(ServiceState::Stopped, |s| s.state));
         let changed = old != Some(&new) || state.specs.get(&spec.name) != Some(spec);
         state.services.insert(spec.name.clone(), new);
         state.specs.insert(spec.name.clone(), spec.clone());
@@ -355,46 +339,34 @@ impl Host for FakeHost {
         let Some(service) = state.services.get_mut(name) else {
             return Err(HostError::system("start service", name)(io::Error::from(io::ErrorKind::NotFound)));
         };
-        if matches!(service.state, ServiceState::Running | ServiceState::Pending) {
+        if service.is_up() {
             return Ok(());
         }
         service.state = started;
-        let (service, dependencies) = (service.clone(), service.dependencies.clone());
+        let service = service.clone();
         *state.starts.entry(service.name.clone()).or_default() += 1;
         drop(state);
-        for dependency in dependencies {
-            self.start_service(&dependency)?;
-        }
+        service.dependencies.iter().try_for_each(|dependency| self.start_service(dependency))?;
         self.changed(ServiceEvent::Started, &service);
         Ok(())
     }
 
     fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError> {
-        let state = self.call("stop_service", name)?;
-        let running = |s: &ServiceInfo| matches!(s.state, ServiceState::Running | ServiceState::Pending);
-        if !state.services.get(name).is_some_and(running) {
+        let all: Vec<ServiceInfo> = self.call("stop_service", name)?.services.values().cloned().collect();
+        if !all.iter().any(|s| s.name == name && s.is_up()) {
             return Ok(Vec::new());
         }
-        let dependents: Vec<String> = state
-            .services
-            .values()
-            .filter(|s| s.dependencies.iter().any(|d| d == name) && running(s))
-            .map(|s| s.name.clone())
-            .collect();
-        drop(state);
-        let mut stopped = Vec::new();
-        for dependent in dependents {
-            stopped.extend(self.stop_service(&dependent)?);
-            stopped.push(dependent);
+        let dependents = dependents(&all, name);
+        for stopped in dependents.iter().map(String::as_str).chain([name]) {
+            let service = self.state().services.get_mut(stopped).map(|service| {
+                service.state = ServiceState::Stopped;
+                service.clone()
+            });
+            if let Some(service) = service {
+                self.changed(ServiceEvent::Stopped, &service);
+            }
         }
-        let service = self.state().services.get_mut(name).map(|service| {
-            service.state = ServiceState::Stopped;
-            service.clone()
-        });
-        if let Some(service) = service {
-            self.changed(ServiceEvent::Stopped, &service);
-        }
-        Ok(stopped)
+        Ok(dependents)
     }
 
     fn delete_service(&self, name: &str) -> Result<(), HostError> {
@@ -438,14 +410,11 @@ impl Host for FakeHost {
 
     fn place(&self, path: &Path) -> Result<Option<PathEntry>, HostError> {
         let state = self.call("place", "")?;
-        let meta = match path.symlink_metadata() {
-            Ok(meta) => meta,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
-            Err(e) => return Err(HostError::system("inspect", path.display().to_string())(e)),
-        };
-        Ok(Some(PathEntry {
+        let meta = if_there(path.symlink_metadata());
+        let meta = meta.map_err(HostError::system("inspect", path.display().to_string()))?;
+        Ok(meta.map(|meta| PathEntry {
             kind: meta.file_type().into(),
-            owner: state.owners.get(path).cloned().unwrap_or_else(|| "S-1-5-32-544".into()),
+            owner: state.owners.get(path).cloned().unwrap_or_else(|| ADMINISTRATORS.into()),
             is_own: false,
             access: state.access.get(path).cloned().unwrap_or_else(AccessList::usual),
         }))
@@ -651,3 +620,7 @@ impl Host for FakeHost {
         Ok(ended)
     }
 }
+
+#[cfg(test)]
+#[path = "fake_tests.rs"]
+mod tests;

@@ -25,10 +25,6 @@ pub struct Images {
     pub pull_time: Duration,
     /// True if containerd does not answer.
     pub down: bool,
-    /// Highest number of concurrent pulls so far.
-    pub most_at_once: usize,
-    /// Current number of pulls.
-    pub at_once: usize,
 }
 
 /// Returns the ID of an image that is pulled under this name.
@@ -61,14 +57,9 @@ impl ImageStore for FakeImages {
     fn pull(&self, image: &str, login: Option<&Login>, limit: Duration) -> Result<(), ImageError> {
         let refuse =
             |problem: &str| ImageError::Refused { what: format!("pull image {image}"), problem: problem.into() };
-        let takes = self.answer(|images| {
-            images.at_once += 1;
-            images.most_at_once = images.most_at_once.max(images.at_once);
-            images.pull_time
-        })?;
+        let takes = self.answer(|images| images.pull_time)?;
         std::thread::sleep(takes.min(limit));
         self.answer(|images| {
-            images.at_once -= 1;
             images.pulls.push((image.to_string(), login.map(|l| l.username.clone())));
             if takes > limit {
                 return Err(ImageError::Timeout { what: format!("pull image {image}"), seconds: limit.as_secs() });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::TemplateSpec;
-use api::host::{Apply, Body, CertificateKind, Cleanup, Desired, Outcome, ServiceState, Start};
+use api::host::{Apply, Body, CertificateKind, Desired, Outcome, ServiceState, Start};
 use k8s_openapi::ByteString;
 use serde_json::json;
 use wnp_core::render::{
@@ -19,9 +19,8 @@ use crate::access::{self, Guard};
 use crate::certificates;
 use crate::daemon::reconciler::Reconciler;
 use crate::fake::ServiceEvent;
-use crate::host::Adapter;
 use crate::network;
-use crate::operation::tests::{Bed, CLUSTER, archive, exe, frame, service, wanted};
+use crate::operation::tests::{Bed, CLUSTER, crash_anywhere, exe, wanted};
 
 /// Directories that programs create and write to.
 const OUTPUT: [&str; 3] = [path::LOGS, path::KUBELET_PKI, r"C:\k\cni\config"];
@@ -66,18 +65,6 @@ fn strings(value: &Value, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// Creates the network, as hybrid-overlay-node does, and the endpoint, as HNS does.
-fn make_network(host: &FakeHost) {
-    let id = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
-    let network = json!([{"ID": id, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
-        "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
-    let endpoint = json!([{"ID": "ab-1", "Name": network::ENDPOINT, "VirtualNetwork": id,
-        "MacAddress": "00-15-5D-00-00-09", "State": 2}]);
-    let mut state = host.state();
-    state.hns.extend([("/networks".to_owned(), network), ("/endpoints".to_owned(), endpoint)]);
-    state.adapters = vec![Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, 2].into()] }];
-}
-
 /// Configures a host of this cluster up to the start of wicd's service.
 fn join(bed: &Bed, cluster: &Cluster) -> Desired {
     let mut manifest = payload(&PROGRAMS);
@@ -90,9 +77,7 @@ fn join(bed: &Bed, cluster: &Cluster) -> Desired {
     }
     let rendered = render(cluster, &manifest, &Settings::default(), &TemplateSpec::default()).unwrap();
     let files = rendered.files().to_vec();
-    let frames: Vec<_> = files.iter().map(|f| (f.sha256.clone(), frame(f.destination.as_bytes()))).collect();
-    let entries: Vec<_> = frames.iter().map(|(sha256, frame)| (sha256.as_str(), frame.as_slice())).collect();
-    assert_eq!(bed.stage(&files, &archive(&entries)).outcome, Outcome::Done);
+    bed.stage_all(&files.iter().map(|f| (f.clone(), f.destination.clone().into_bytes())).collect::<Vec<_>>());
     let desired = Desired {
         cluster_id: CLUSTER.into(),
         node_name: host().node_name,
@@ -104,14 +89,12 @@ fn join(bed: &Bed, cluster: &Cluster) -> Desired {
     let configs = rendered.configs(cluster, &host()).unwrap();
     let certificates = vec![CertificateKind::Kubelet, CertificateKind::Wicd];
     let apply = Apply { desired: desired.clone(), files, configs, certificates, wicd_sha256: exe("1") };
-    let applied = bed.apply(apply);
-    assert_eq!(applied.outcome, Outcome::Done);
-    assert_eq!(bed.run(Body::Start(bed.start_body("1", &applied))).outcome, Outcome::Done);
+    assert_eq!(bed.apply_and_start("1", apply), Outcome::Done);
     desired
 }
 
 #[test]
-fn every_file_that_a_service_is_told_of_is_there_when_it_starts() {
+fn every_file_in_a_command_line_exists_when_its_service_starts() {
     let tls = TlsPair { certificate: "cert".into(), key: "key".into() };
     for network in
         [Network::External, Network::OvnHybrid { vxlan_port: None }, Network::OvnHybrid { vxlan_port: Some(9898) }]
@@ -121,12 +104,12 @@ fn every_file_that_a_service_is_told_of_is_there_when_it_starts() {
             let cluster = Cluster { network, platform, exporter_tls: Some(tls.clone()), ..cluster() };
             let bed = Bed::new();
             let desired = join(&bed, &cluster);
-            make_network(&bed.host);
+            network::tests::make_network(&bed);
             let (missing, host) = (Arc::new(Mutex::new(Vec::new())), bed.host.clone());
             let seen = missing.clone();
             // kubelet takes a moment to store its first certificate. Without wicd's wait, services that need it would start
             // meanwhile.
-            bed.host.on_service(move |event, service| {
+            bed.on_service(move |event, service| {
                 if event == ServiceEvent::Started {
                     seen.lock()
                         .unwrap()
@@ -140,7 +123,7 @@ fn every_file_that_a_service_is_told_of_is_there_when_it_starts() {
                 }
                 reconciler.reconcile_once(None, Duration::from_secs(second));
             }
-            let state = |name: &str| bed.host.state().services[name].state;
+            let state = |name: &str| bed.state().services[name].state;
             for service in &desired.services.services {
                 assert_eq!(state(&service.name), ServiceState::Running, "{about}: {}", service.name);
             }
@@ -150,7 +133,7 @@ fn every_file_that_a_service_is_told_of_is_there_when_it_starts() {
 }
 
 #[test]
-fn kubelet_stores_only_what_is_in_its_kubeconfig() {
+fn kubelet_stores_only_a_certificate_that_is_in_its_kubeconfig() {
     let bed = Bed::new();
     let valid = |seconds| {
         let request = certificates::request(&bed.host, CertificateKind::Kubelet, "win-1").unwrap();
@@ -199,7 +182,7 @@ fn kubelet_stores_only_what_is_in_its_kubeconfig() {
 }
 
 /// Creates a host that was a node of WMCO or of another cluster under the same name, and whose kubelet still runs.
-fn node_of_before() -> (Bed, Start) {
+fn former_node() -> (Bed, Start) {
     let bed = Bed::new();
     let other_ca = Bed::new();
     let request = certificates::request(&bed.host, CertificateKind::Kubelet, "win-1").unwrap();
@@ -210,8 +193,8 @@ fn node_of_before() -> (Bed, Start) {
     let kubeconfig = json!({"users": [{"name": "default-auth", "user": user}]});
     bed.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
     super::start(&bed.host).unwrap();
-    bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
-    assert_eq!(bed.stage_version("1").outcome, Outcome::Done);
+    bed.add_service("kubelet", "OpenShift managed kubelet", &[]);
+    bed.stage_version("1");
     let applied = bed.apply(wanted("1"));
     let body = bed.start_body("1", &applied);
     (bed, body)
@@ -223,51 +206,47 @@ fn data(text: &str) -> ByteString {
 
 /// wicd's service may start kubelet whenever no operation is in progress, and kubelet must still get the new certificate.
 #[test]
-fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
-    let (straight, body) = node_of_before();
-    straight.host.fail_after(None);
-    assert_eq!(straight.run(Body::Start(body)).outcome, Outcome::Done);
-    let calls = straight.host.state().calls;
-    assert!(calls > 30, "{calls}");
-
-    for n in 0..calls {
-        let (bed, body) = node_of_before();
-        bed.host.fail_after(Some(n));
-        let broken_off = bed.run(Body::Start(body.clone()));
-        bed.host.fail_after(None);
+fn a_former_node_gets_its_new_certificate_after_a_crash_anywhere() {
+    let arrange = || {
+        let (bed, body) = former_node();
+        let key = bed.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
+        (bed, (body, key))
+    };
+    let act = |bed: &Bed, (body, key): &(Start, String)| {
+        let answer = bed.run(Body::Start(body.clone()));
+        let told = serde_json::to_string(&answer).unwrap();
+        let secrets = [json!(data(key)).to_string(), key.lines().nth(1).unwrap().to_owned()];
+        assert!(secrets.iter().all(|secret| !told.contains(secret.as_str())), "{told}");
+        answer.outcome
+    };
+    let check = |bed: &Bed, arranged: &(Start, String), about: &str| {
         let mut goes_with = super::start(&bed.host);
         bed.host.start_service("kubelet").unwrap();
-        let answer = bed.run(Body::Start(body.clone()));
-        assert_eq!(answer.outcome, Outcome::Done, "after call {n}");
-        if bed.host.state().services["kubelet"].state == ServiceState::Stopped {
+        assert_eq!(act(bed, arranged), Outcome::Done, "{about}");
+        if bed.state().services["kubelet"].state == ServiceState::Stopped {
             goes_with = super::start(&bed.host);
         }
         let goes_with = goes_with.unwrap();
-        assert!(goes_with.starts_with(body.certificates[&CertificateKind::Kubelet].trim_end()), "after call {n}");
-        assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), goes_with, "after call {n}");
+        assert!(goes_with.starts_with(arranged.0.certificates[&CertificateKind::Kubelet].trim_end()), "{about}");
+        assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), goes_with, "{about}");
         for path in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT] {
             // Both keep the access list of their temporary file.
-            let written = bed.host.path(&format!("{path}.new")).unwrap();
-            assert!(bed.host.state().access[&written].is(Guard::Private), "{path} after call {n}");
+            let written = bed.path(&format!("{path}.new")).unwrap();
+            assert!(bed.state().access[&written].is(Guard::Private), "{path} {about}");
         }
-        let (_, key) = split(&goes_with).unwrap();
-        let secrets = [serde_json::to_string(&data(&key)).unwrap(), key.lines().nth(1).unwrap().to_owned()];
-        for answer in [broken_off, answer] {
-            let told = serde_json::to_string(&answer).unwrap();
-            assert!(secrets.iter().all(|secret| !told.contains(secret.as_str())), "after call {n}");
-        }
-    }
+    };
+    crash_anywhere(arrange, |bed, arranged| drop(act(bed, arranged)), 1, check);
 }
 
 #[test]
-fn kubelet_starts_again_only_where_it_has_stored_nothing() {
-    let (bed, body) = node_of_before();
+fn kubelet_restarts_only_if_it_has_stored_no_certificate() {
+    let (bed, body) = former_node();
     assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
     super::start(&bed.host).unwrap();
     let again = || {
         bed.host.start_service("kubelet").unwrap();
-        assert_eq!(bed.run(Body::Start(bed.start_body("1", &bed.apply(wanted("1"))))).outcome, Outcome::Done);
-        bed.host.state().services["kubelet"].state
+        assert_eq!(bed.apply_and_start("1", wanted("1")), Outcome::Done);
+        bed.state().services["kubelet"].state
     };
     assert_eq!(again(), ServiceState::Running, "nothing has changed");
     let named = json!({"users": [{"user": {"client-certificate": path::KUBELET_FIRST_CERT}}]});
@@ -279,17 +258,6 @@ fn kubelet_starts_again_only_where_it_has_stored_nothing() {
         }
         assert_eq!(again(), expected, "stored: {stores}");
         assert_eq!(bed.read(path::KUBELET_KUBECONFIG).unwrap(), right);
-    }
-}
-
-#[test]
-fn nothing_of_kubelets_credentials_stays_after_a_cleanup() {
-    let (bed, body) = node_of_before();
-    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
-    super::start(&bed.host).unwrap();
-    assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
-    for path in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT, path::KUBELET_PKI, path::NODE_KUBECONFIG] {
-        assert!(!bed.exists(path), "{path}");
     }
 }
 

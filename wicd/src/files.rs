@@ -32,11 +32,7 @@ pub const READ_LIMIT: u64 = 64 << 20;
 pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let real = host.path(path)?;
     let failed = |e| HostError::system("read", path)(e);
-    let file = match open(&real) {
-        Ok(file) => file,
-        Err(e) if is_missing(&e) => return Ok(None),
-        Err(e) => return Err(failed(e)),
-    };
+    let Some(file) = if_there(open(&real)).map_err(failed)? else { return Ok(None) };
     let mut content = Vec::new();
     file.take(READ_LIMIT + 1).read_to_end(&mut content).map_err(failed)?;
     if content.len() as u64 > READ_LIMIT {
@@ -123,9 +119,7 @@ fn swap(new: &Path, path: &Path, rename: &impl Fn(&Path, &Path) -> io::Result<()
     if !path.is_file() {
         return Err(refused);
     }
-    let aside = (0..OLD_FILES)
-        .map(|n| beside(path, &format!(".old-{n}")))
-        .find(|old| !old.exists() || fs::remove_file(old).is_ok());
+    let aside = old_files(path).find(|old| !old.exists() || fs::remove_file(old).is_ok());
     let Some(aside) = aside else { return Err(refused) };
     rename(path, &aside)?;
     let Err(refused) = rename(new, path) else { return Ok(()) };
@@ -213,8 +207,12 @@ const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 })
 /// corresponding error.
 const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 
-/// Maximum number of old versions of a file that can be in use at once.
-const OLD_FILES: u32 = 8;
+/// Returns the paths to which a file in use can be moved.
+fn old_files(path: &Path) -> impl Iterator<Item = PathBuf> {
+    /// Maximum number of old versions of a file that can be in use at once.
+    const MOST: u32 = 8;
+    (0..MOST).map(|n| beside(path, &format!(".old-{n}")))
+}
 
 /// Removes the files that [`place`] has moved away, unless a program still runs from them. Waits for files that another program holds for a moment.
 /// Returns whether all are removed.
@@ -224,8 +222,8 @@ const OLD_FILES: u32 = 8;
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
-    let old = (0..OLD_FILES).map(|n| beside(&real, &format!(".old-{n}")));
-    Ok(old.map(|old| while_shared(|| remove_real(&old), &mut patience())).filter(Result::is_err).count() == 0)
+    let removed = old_files(&real).map(|old| while_shared(|| remove_real(&old), &mut patience()));
+    Ok(removed.filter(Result::is_err).count() == 0)
 }
 
 /// Removes a file; a missing one is success. A file that is in use is moved away, see [`remove_old`]. Waits a limited time if neither is possible.
@@ -247,7 +245,7 @@ fn remove_or_move(
     rename: impl Fn(&Path, &Path) -> io::Result<()>,
 ) -> io::Result<()> {
     let Err(refused) = remove(real) else { return Ok(()) };
-    let aside = (0..OLD_FILES).map(|n| beside(real, &format!(".old-{n}"))).find(|old| !old.exists());
+    let aside = old_files(real).find(|old| !old.exists());
     match aside {
         Some(aside) if real.is_file() => rename(real, &aside),
         _ => Err(refused),
@@ -272,11 +270,7 @@ pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
 pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
-    let remove = || match fs::symlink_metadata(&real) {
-        Ok(meta) if meta.is_dir() => remove_dir_all(&real),
-        Ok(_) => fs::remove_file(&real),
-        Err(e) => Err(e),
-    };
+    let remove = || if fs::symlink_metadata(&real)?.is_dir() { remove_dir_all(&real) } else { fs::remove_file(&real) };
     while_held(remove, &mut patience()).or_else(ignore_missing).map_err(HostError::system("remove", path))
 }
 
@@ -301,9 +295,8 @@ pub fn move_tree(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError>
 /// Fails when `path` is refused, a parent directory is a link, or the empty directory cannot be removed.
 pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
-    match fs::remove_dir(host.path(path)?) {
+    match fs::remove_dir(host.path(path)?).or_else(ignore_missing) {
         Ok(()) => Ok(true),
-        Err(e) if is_missing(&e) => Ok(true),
         Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
         Err(e) => Err(HostError::system("remove", path)(e)),
     }
@@ -314,11 +307,8 @@ pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 /// # Errors
 /// Fails when `path` is refused, or the file cannot be inspected.
 pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
-    match fs::metadata(host.path(path)?) {
-        Ok(meta) => Ok(meta.is_file().then_some(meta.len())),
-        Err(e) if is_missing(&e) => Ok(None),
-        Err(e) => Err(HostError::system("inspect", path)(e)),
-    }
+    let meta = if_there(fs::metadata(host.path(path)?)).map_err(HostError::system("inspect", path))?;
+    Ok(meta.filter(fs::Metadata::is_file).map(|meta| meta.len()))
 }
 
 /// Stamp that detects a change of a file without a read of its content.
@@ -336,12 +326,8 @@ pub struct Stamp {
 /// Fails when `path` is refused, or the file cannot be inspected.
 pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
     let failed = |e| HostError::system("inspect", path)(e);
-    let meta = match fs::symlink_metadata(host.path(path)?) {
-        Ok(meta) if meta.is_file() => meta,
-        Ok(_) => return Ok(None),
-        Err(e) if is_missing(&e) => return Ok(None),
-        Err(e) => return Err(failed(e)),
-    };
+    let meta = if_there(fs::symlink_metadata(host.path(path)?)).map_err(failed)?;
+    let Some(meta) = meta.filter(fs::Metadata::is_file) else { return Ok(None) };
     let since = meta.modified().map_err(failed)?.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(Some(Stamp { size: meta.len(), modified: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }))
 }
@@ -351,11 +337,8 @@ pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
 /// # Errors
 /// Fails when `path` is refused or cannot be inspected.
 pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
-    match fs::symlink_metadata(host.path(path)?) {
-        Ok(_) => Ok(true),
-        Err(e) if is_missing(&e) => Ok(false),
-        Err(e) => Err(HostError::system("inspect", path)(e)),
-    }
+    let meta = if_there(fs::symlink_metadata(host.path(path)?));
+    meta.map(|meta| meta.is_some()).map_err(HostError::system("inspect", path))
 }
 
 /// Names of the entries of a directory, sorted; none if it does not exist. Names that are not Unicode are skipped.
@@ -364,11 +347,7 @@ pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 /// Fails when `path` is refused, or the directory cannot be read.
 pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
     let failed = |e| HostError::system("list", path)(e);
-    let entries = match fs::read_dir(host.path(path)?) {
-        Ok(entries) => entries,
-        Err(e) if is_missing(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(failed(e)),
-    };
+    let Some(entries) = if_there(fs::read_dir(host.path(path)?)).map_err(failed)? else { return Ok(Vec::new()) };
     let mut names = Vec::new();
     for entry in entries {
         names.extend(entry.map_err(failed)?.file_name().into_string());
@@ -383,11 +362,7 @@ pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
 /// Fails when `path` is refused, or the file cannot be opened or read.
 pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> {
     let failed = |e| HostError::system("read", path)(e);
-    let mut file = match open(&host.path(path)?) {
-        Ok(file) => file,
-        Err(e) if is_missing(&e) => return Ok(None),
-        Err(e) => return Err(failed(e)),
-    };
+    let Some(mut file) = if_there(open(&host.path(path)?)).map_err(failed)? else { return Ok(None) };
     let mut hash = Sha256::new();
     io::copy(&mut file, &mut hash).map_err(failed)?;
     Ok(Some(hex::encode(hash.finalize())))
@@ -418,13 +393,10 @@ pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError>
     for directory in above {
         let real = host.path(directory)?;
         held.extend(hold(&real));
-        match fs::symlink_metadata(&real) {
-            Ok(meta) if meta.is_symlink() => {
-                return Err(HostError::Link { path: path.to_string(), link: directory.to_string() });
-            }
-            Ok(_) => {}
-            Err(e) if is_missing(&e) => break,
-            Err(e) => return Err(HostError::system("inspect", directory)(e)),
+        let meta = if_there(fs::symlink_metadata(&real)).map_err(HostError::system("inspect", directory))?;
+        let Some(meta) = meta else { break };
+        if meta.is_symlink() {
+            return Err(HostError::Link { path: path.to_string(), link: directory.to_string() });
         }
     }
     Ok(Parents(held))
@@ -473,11 +445,15 @@ fn remove_real(path: &Path) -> io::Result<()> {
 }
 
 fn ignore_missing(error: io::Error) -> io::Result<()> {
-    if is_missing(&error) { Ok(()) } else { Err(error) }
+    if_there(Err(error)).map(|_: Option<()>| ())
 }
 
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+/// Returns `None` if the result is the error for a missing file or directory.
+pub(crate) fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 #[cfg(test)]

@@ -5,12 +5,6 @@ use crate::fake::FakeHost;
 
 const FILE: &str = r"C:\k\x\y.txt";
 
-fn host() -> (tempfile::TempDir, FakeHost) {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
-    (dir, host)
-}
-
 thread_local! {
     /// Simulated antivirus: number of refusals for each file, and the refusals so far by file.
     static ANTIVIRUS: std::cell::RefCell<Option<(u32, std::collections::HashMap<PathBuf, u32>)>> = const { std::cell::RefCell::new(None) };
@@ -66,9 +60,9 @@ pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn a_file_that_another_program_holds_is_read_when_it_lets_go() {
-    let (_dir, host) = host();
-    write(&host, FILE, b"1", Access::Inherited).unwrap();
+fn a_held_file_is_used_when_it_is_released() {
+    let host = FakeHost::temporary();
+    host.write(FILE, b"1");
     antivirus(2);
     assert_eq!(read(&host, FILE).unwrap().unwrap(), b"1");
     antivirus(2);
@@ -85,7 +79,7 @@ fn a_file_that_another_program_holds_is_read_when_it_lets_go() {
 
 #[test]
 fn only_differences_are_written() {
-    let (_dir, host) = host();
+    let host = FakeHost::temporary();
     assert_eq!(read(&host, FILE).unwrap(), None);
     assert!(write(&host, FILE, b"1", Access::Inherited).unwrap());
     assert!(!write(&host, FILE, b"1", Access::Inherited).unwrap());
@@ -96,7 +90,7 @@ fn only_differences_are_written() {
 
 #[test]
 fn a_secret_is_protected_before_it_is_written() {
-    let (_dir, host) = host();
+    let host = FakeHost::temporary();
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let inner = seen.clone();
     host.on_protect(move |path| inner.lock().unwrap().push(fs::read(path).unwrap()));
@@ -106,9 +100,9 @@ fn a_secret_is_protected_before_it_is_written() {
 
 /// Windows refuses to replace a running program, but lets it be renamed.
 #[test]
-fn a_file_in_use_is_moved_out_of_the_way() {
-    let (_dir, host) = host();
-    write(&host, FILE, b"old", Access::Inherited).unwrap();
+fn a_file_in_use_is_moved_away() {
+    let host = FakeHost::temporary();
+    host.write(FILE, b"old");
     write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
     let rename = |from: &Path, to: &Path| {
         if to.exists() { Err(io::Error::from(ErrorKind::PermissionDenied)) } else { fs::rename(from, to) }
@@ -122,8 +116,9 @@ fn a_file_in_use_is_moved_out_of_the_way() {
 
 /// An antivirus holds new files while it scans them.
 #[test]
-fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
+fn a_held_file_is_replaced_or_removed_when_it_is_released() {
     for (about, held_for, code, expected) in [
+        ("not", 0, 32, true),
         ("once", 1, 32, true),
         ("twice", 2, ACCESS_DENIED, true),
         ("for a moment", 3, 32, true),
@@ -131,65 +126,44 @@ fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
         ("for ever", 1000, ACCESS_DENIED, false),
         ("another error", 3, 9, false),
     ] {
-        let (_dir, host) = host();
-        write(&host, FILE, b"old", Access::Inherited).unwrap();
-        write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
+        let host = FakeHost::temporary();
+        host.write(FILE, b"old");
+        host.write(r"C:\k\x\new", b"new");
         let (new, path) = (host.path(r"C:\k\x\new").unwrap(), host.path(FILE).unwrap());
         let attempts = std::cell::Cell::new(0);
+        let refuse = || if attempts.get() <= held_for { Err(io::Error::from_raw_os_error(code)) } else { Ok(()) };
+
+        // The new file is held, the old one can be moved.
         let rename = |from: &Path, to: &Path| {
             attempts.set(attempts.get() + usize::from(from == new));
-            // The new file is held, the old one can be moved.
-            if from == new && attempts.get() <= held_for {
-                return Err(io::Error::from_raw_os_error(code));
-            }
-            fs::rename(from, to)
+            if from == new { refuse().and_then(|()| fs::rename(from, to)) } else { fs::rename(from, to) }
         };
         let mut pauses = 0;
         let pause = || {
             pauses += 1;
-            assert_eq!(fs::read(&path).unwrap(), b"old", "{about}: the old file is there all the time");
+            assert_eq!(fs::read(&path).unwrap(), b"old", "{about}: the old file exists all the time");
             pauses < 10
         };
         assert_eq!(replace(&new, &path, rename, pause).is_ok(), expected, "{about}");
-        let there = fs::read(&path).unwrap();
-        assert_eq!(there, if expected { &b"new"[..] } else { b"old" }, "{about}");
-    }
-}
+        assert_eq!(host.read(FILE).unwrap(), if expected { "new" } else { "old" }, "{about}");
 
-#[test]
-fn a_file_that_another_program_holds_is_removed_when_it_lets_go() {
-    for (about, held_for, code, expected) in [
-        ("not", 0, 32, true),
-        ("once", 1, 32, true),
-        ("for a moment", 3, 33, true),
-        ("for ever", 1000, ACCESS_DENIED, false),
-        ("another error", 1, 9, false),
-    ] {
-        let (_dir, host) = host();
-        write(&host, FILE, b"old", Access::Inherited).unwrap();
-        let attempts = std::cell::Cell::new(0);
-        let refuse = || if attempts.get() <= held_for { Err(io::Error::from_raw_os_error(code)) } else { Ok(()) };
+        let _moved = fs::remove_file(&new);
+        attempts.set(0);
         let remove = |path: &Path| {
             attempts.set(attempts.get() + 1);
             refuse().and_then(|()| fs::remove_file(path))
         };
         let rename = |from: &Path, to: &Path| refuse().and_then(|()| fs::rename(from, to));
-        let mut pauses = 0;
-        let mut pause = || {
-            pauses += 1;
-            pauses < 10
-        };
-        let real = host.path(FILE).unwrap();
-        let gone = while_held(|| remove_or_move(&real, remove, rename), &mut pause);
-        assert_eq!((gone.is_ok(), exists(&host, FILE).unwrap()), (expected, !expected), "{about}");
-        assert_eq!(list(&host, r"C:\k\x").unwrap().len(), usize::from(!expected), "{about}");
+        let mut pauses = 0..10;
+        let gone = while_held(|| remove_or_move(&path, remove, rename), &mut || pauses.next().is_some());
+        assert_eq!((gone.is_ok(), host.exists(FILE)), (expected, !expected), "{about}");
     }
 }
 
 #[cfg(unix)]
 #[test]
 fn nothing_is_written_or_removed_behind_a_link() {
-    let (_dir, host) = host();
+    let host = FakeHost::temporary();
     write(&host, r"C:\theirs\a\b", b"1", Access::Inherited).unwrap();
     std::os::unix::fs::symlink(host.path(r"C:\theirs").unwrap(), host.path(r"C:\link").unwrap()).unwrap();
     type Act = fn(&FakeHost) -> Result<(), HostError>;
@@ -219,7 +193,7 @@ fn nothing_is_written_or_removed_behind_a_link() {
 
 #[test]
 fn a_directory_in_the_way_is_an_error() {
-    let (_dir, host) = host();
+    let host = FakeHost::temporary();
     make_directory(&host, FILE).unwrap();
     assert!(write(&host, FILE, b"1", Access::Inherited).is_err());
 }
@@ -227,7 +201,7 @@ fn a_directory_in_the_way_is_an_error() {
 #[cfg(unix)]
 #[test]
 fn trees_are_removed_without_following_links() {
-    let (_dir, host) = host();
+    let host = FakeHost::temporary();
     write(&host, r"C:\user\precious", b"1", Access::Inherited).unwrap();
     make_directory(&host, r"C:\k\t\sub").unwrap();
     std::os::unix::fs::symlink(host.path(r"C:\user").unwrap(), host.path(r"C:\k\t\sub\link").unwrap()).unwrap();
@@ -238,7 +212,7 @@ fn trees_are_removed_without_following_links() {
 }
 
 #[test]
-fn parents() {
+fn the_parent_of_a_path_is_a_directory_below_c() {
     assert_eq!(parent(r"C:\k\x\y"), Some(r"C:\k\x"));
     assert_eq!(parent(r"C:\k"), None);
 }

@@ -5,6 +5,7 @@
 
 use api::Reason;
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -418,8 +419,16 @@ pub struct ServiceSpec {
     pub start: StartType,
     /// Variables of the service in addition to those of the machine.
     pub environment: BTreeMap<String, String>,
-    /// Actions of the service manager when the service ends unexpectedly. `None` leaves them as they are.
-    pub recovery: Option<Recovery>,
+    /// Actions of the service manager when the service ends unexpectedly.
+    pub recovery: Recovery,
+}
+
+impl ServiceSpec {
+    /// Returns a service with this configuration, as the service manager reports it.
+    pub fn service(&self, state: ServiceState) -> ServiceInfo {
+        let Self { name, description, command, dependencies, start, environment, recovery: _ } = self.clone();
+        ServiceInfo { name, description, command, dependencies, environment, start, state }
+    }
 }
 
 /// Restarts of a service after a failure: of its process, and also when the service stops with an error.
@@ -448,6 +457,13 @@ pub struct ServiceInfo {
     pub start: StartType,
     /// Current state of the service.
     pub state: ServiceState,
+}
+
+impl ServiceInfo {
+    /// Reports whether the service runs, or is starting or stopping.
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, ServiceState::Running | ServiceState::Pending)
+    }
 }
 
 /// Failure of an operation on the host.
@@ -528,6 +544,17 @@ impl HostError {
     }
 }
 
+/// Returns the message of an error with those of its causes, in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// Parts of a Windows path after `C:\`, for implementations of [`Host::path`].
 ///
 /// # Errors
@@ -546,7 +573,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reasons_tell_a_full_disk_from_a_refusal() {
+    fn a_full_disk_and_denied_access_have_their_own_reasons() {
         let error = |kind| HostError::system("write", r"C:\k\x")(std::io::Error::from(kind));
         assert_eq!(error(std::io::ErrorKind::StorageFull).reason(), "DiskFull");
         assert_eq!(error(std::io::ErrorKind::PermissionDenied).reason(), "AccessDenied");

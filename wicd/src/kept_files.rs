@@ -50,19 +50,11 @@ pub fn keep<'a>(
     Ok(())
 }
 
-/// Restores all files of the owner. wicd's files are removed already.
+/// Restores the files of the owner, except where a file of wicd (`ours`) stays. Other files of wicd are removed already.
 ///
 /// # Errors
 /// Fails when a file or the record cannot be written.
-pub fn put_back(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
-    put_back_except(host, owned, &BTreeSet::new())
-}
-
-/// Restores files of the owner as [`put_back`] does, except where a file of wicd (`ours`) stays.
-///
-/// # Errors
-/// Fails as [`put_back`] does.
-pub fn put_back_except(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) -> Result<(), HostError> {
+pub fn restore(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) -> Result<(), HostError> {
     let back: Vec<(String, String)> =
         owned.kept.iter().filter(|(path, _)| !ours.contains(*path)).map(|(p, c)| (p.clone(), c.clone())).collect();
     for (path, copy) in back {
@@ -83,10 +75,10 @@ pub fn put_back_except(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<S
 
 #[cfg(test)]
 mod tests {
-    use api::host::{Apply, Body, Cleanup, ConfigFile, Outcome};
+    use api::host::{Apply, ConfigFile, Outcome};
 
     use super::*;
-    use crate::operation::tests::{Bed, reason, wanted};
+    use crate::operation::tests::{Bed, crash_anywhere, reason, wanted};
 
     const LOGINS: &str = path::REGISTRY_LOGINS;
 
@@ -104,42 +96,33 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_owner_comes_back_with_the_removal() {
+    fn a_file_of_the_owner_is_restored_by_a_cleanup_and_once_the_cluster_has_no_logins() {
         let bed = bed();
         for content in ["ours", "ours, later"] {
             assert_eq!(bed.apply(with_logins(content)).outcome, Outcome::Done);
             assert_eq!(bed.read(LOGINS).as_deref(), Some(content));
         }
-        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
-        assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
-    }
-
-    #[test]
-    fn it_comes_back_when_the_cluster_has_no_logins_any_more() {
-        let bed = bed();
-        assert_eq!(bed.apply(with_logins("ours")).outcome, Outcome::Done);
         assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
-        assert_eq!(bed.read(LOGINS).as_deref(), Some("theirs"));
-        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
+        assert_eq!(bed.apply(with_logins("ours")).outcome, Outcome::Done);
+        assert_eq!(bed.clean_up().outcome, Outcome::Done);
         assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
     }
 
     #[test]
-    fn where_there_was_none_there_is_none_afterwards() {
-        let bed = Bed::new();
-        bed.stage_version("1");
+    fn a_file_that_did_not_exist_before_is_removed() {
+        let bed = Bed::staged("1");
         for content in ["ours", "ours, later"] {
             assert_eq!(bed.apply(with_logins(content)).outcome, Outcome::Done);
         }
         assert!(!bed.exists(&copy_of(LOGINS)));
-        assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+        assert_eq!(bed.clean_up().outcome, Outcome::Done);
         assert!(!bed.exists(LOGINS));
     }
 
     #[test]
-    fn one_that_is_too_large_is_refused_and_stays() {
-        let bed = Bed::new();
-        bed.stage_version("1");
+    fn a_file_that_is_too_large_is_refused_and_stays() {
+        let bed = Bed::staged("1");
         let large = vec![b'x'; usize::try_from(MOST).unwrap() + 1];
         bed.write(LOGINS, &large);
         assert_eq!(reason(&bed.apply(with_logins("ours"))), "DirectoryRefused");
@@ -148,27 +131,27 @@ mod tests {
 
     /// Whenever wicd crashes, no content of the owner is lost, and no file of wicd stays.
     #[test]
-    fn a_crash_loses_nothing() {
-        let straight = bed();
-        straight.host.fail_after(None);
-        assert_eq!(straight.apply(with_logins("ours")).outcome, Outcome::Done);
-        let applying = straight.host.state().calls;
-        straight.host.fail_after(None);
-        assert_eq!(straight.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
-        let cleaning = straight.host.state().calls;
-        for n in (0..applying + cleaning).step_by(13) {
+    fn a_file_of_the_owner_is_restored_after_a_crash_anywhere() {
+        let is_restored = |bed: &Bed, about: &str| {
+            assert_eq!(bed.clean_up().outcome, Outcome::Done, "{about}");
+            assert_eq!(bed.read(LOGINS).as_deref(), Some("theirs"), "{about}");
+            assert!(!bed.exists(&copy_of(LOGINS)), "{about}");
+        };
+        let apply = |bed: &Bed, (): &()| drop(bed.apply(with_logins("ours")));
+        crash_anywhere(
+            || (bed(), ()),
+            apply,
+            13,
+            |bed, (), about| {
+                apply(bed, &());
+                is_restored(bed, about);
+            },
+        );
+        let applied = || {
             let bed = bed();
-            bed.host.fail_after(Some(n));
-            bed.apply(with_logins("ours"));
-            let left = bed.host.state().calls_left;
-            bed.host.fail_after(None);
-            bed.apply(with_logins("ours"));
-            bed.host.fail_after(left);
-            bed.run(Body::Cleanup(Cleanup {}));
-            bed.host.fail_after(None);
-            assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done, "after {n} calls");
-            assert_eq!(bed.read(LOGINS).as_deref(), Some("theirs"), "after {n} calls");
-            assert!(!bed.exists(&copy_of(LOGINS)), "after {n} calls");
-        }
+            apply(&bed, &());
+            (bed, ())
+        };
+        crash_anywhere(applied, |bed, ()| drop(bed.clean_up()), 13, |bed, (), about| is_restored(bed, about));
     }
 }

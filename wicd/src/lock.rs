@@ -3,13 +3,12 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::time::{Duration, Instant};
 
+use api::host::path::{LOCK, WICD};
+
 use crate::files;
 use crate::host::{Host, HostError};
 
-/// Path of the lock file. The file stays when the lock is released, which the operating system does when a process ends.
-pub const LOCK: &str = api::host::path::LOCK;
-
-/// Lock of the host, held until dropped.
+/// Lock of the host, held until dropped. The file stays; the operating system releases the lock when the process ends.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
@@ -20,7 +19,7 @@ pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File)
 /// error.
 pub fn take(host: &dyn Host, patience: Duration) -> Result<Option<Lock>, HostError> {
     const AGAIN: Duration = Duration::from_millis(100);
-    files::make_directory(host, api::host::path::WICD)?;
+    files::make_directory(host, WICD)?;
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(host.path(LOCK)?);
     let file = file.map_err(HostError::system("open", LOCK))?;
     let until = Instant::now() + patience;
@@ -39,9 +38,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_holder() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = crate::fake::FakeHost::new(dir.path());
+    fn the_lock_has_one_holder() {
+        let host = crate::fake::FakeHost::temporary();
         let held = take(&host, Duration::ZERO).unwrap();
         assert!(held.is_some());
         assert!(take(&host, Duration::ZERO).unwrap().is_none());

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::daemon::chain;
-use crate::daemon::cluster::{Cluster, Connect};
+use crate::daemon::cluster::{Cluster, Connect, annotation, is_ready};
 use crate::host::Host;
 use crate::operation::marker;
 
@@ -54,38 +54,40 @@ pub enum Action {
     Status,
 }
 
-/// Outcome of the command. The exit codes are part of the interface.
+/// Outcome of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Success, with the text to print.
-    Done(String),
-    /// Timeout of the wait.
-    TimedOut(String),
-    /// Refusal that a longer wait would not change.
-    Refused(String),
-    /// API server that cannot be reached with the credentials of this host.
-    Unreachable(String),
-    /// Interruption of the wait.
-    Interrupted(String),
+pub struct Outcome {
+    kind: OutcomeKind,
+    message: String,
 }
 
+/// Kind of an outcome, with the exit code of the command, which is part of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutcomeKind {
+    Done = 0,
+    TimedOut = 3,
+    /// Refusal that a longer wait would not change.
+    Refused = 4,
+    /// API server that cannot be reached with the credentials of this host.
+    Unreachable = 5,
+    Interrupted = 6,
+}
+
+use OutcomeKind::{Done, Interrupted, Refused, TimedOut, Unreachable};
+
 impl Outcome {
+    fn new(kind: OutcomeKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
     /// Exit code of the command.
     pub fn code(&self) -> u8 {
-        match self {
-            Self::Done(_) => 0,
-            Self::TimedOut(_) => 3,
-            Self::Refused(_) => 4,
-            Self::Unreachable(_) => 5,
-            Self::Interrupted(_) => 6,
-        }
+        self.kind as u8
     }
 
     /// Text to print.
     pub fn message(&self) -> &str {
-        match self {
-            Self::Done(m) | Self::TimedOut(m) | Self::Refused(m) | Self::Unreachable(m) | Self::Interrupted(m) => m,
-        }
+        &self.message
     }
 }
 
@@ -108,7 +110,7 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn annotation(&self, key: &str) -> Option<&str> {
-        self.node.pointer("/metadata/annotations")?.get(key)?.as_str().filter(|v| !v.is_empty())
+        annotation(self.node, key)
     }
 
     fn state(&self) -> Option<MaintenanceState> {
@@ -117,11 +119,6 @@ impl Shown<'_> {
 
     fn request(&self) -> Option<&str> {
         self.annotation(key::MAINTENANCE_REQUEST)
-    }
-
-    fn is_ready(&self) -> bool {
-        let conditions = self.node.pointer("/status/conditions").and_then(Value::as_array);
-        conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
     }
 }
 
@@ -139,7 +136,7 @@ enum Next {
 /// Decides the next step of `maintenance begin`. A drained node counts only together with this request: otherwise it is drained for another one,
 /// which may end at any moment.
 fn begin(shown: &Shown<'_>, reason: &str) -> Next {
-    let held = |what: &str| Next::End(Outcome::Refused(format!("{what}: ask a cluster administrator")));
+    let held = |what: &str| Next::End(Outcome::new(Refused, format!("{what}: ask a cluster administrator")));
     let (is_requested, state) = (shown.request().is_some(), shown.state());
     if shown.annotation(key::MAINTENANCE) == Some("false") {
         return held("maintenance of this node is refused (annotation maintenance=false)");
@@ -147,7 +144,7 @@ fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     // Before the check for a hold, which prevents a maintenance but does not end one: patching may be in progress.
     if is_requested && state == Some(MaintenanceState::Drained) {
         let message = "the node is drained: patch and restart the host, then run `maintenance end`";
-        return Next::End(Outcome::Done(message.into()));
+        return Next::End(Outcome::new(Done, message));
     }
     if shown.annotation(key::HOLD) == Some("true") {
         return held("the node is on hold (annotation hold=true)");
@@ -171,13 +168,13 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
         return Next::Write(None);
     }
     if !waits {
-        return Next::End(Outcome::Done("the request is withdrawn".into()));
+        return Next::End(Outcome::new(Done, "the request is withdrawn"));
     }
     match shown.state() {
         Some(MaintenanceState::Drained) if shown.annotation(key::MAINTENANCE).is_some() => {
-            Next::End(Outcome::Refused("a user keeps the node in maintenance (annotation maintenance)".into()))
+            Next::End(Outcome::new(Refused, "a user keeps the node in maintenance (annotation maintenance)"))
         }
-        None if shown.is_ready() => Next::End(Outcome::Done("the node is Ready, and its maintenance is over".into())),
+        None if is_ready(shown.node) => Next::End(Outcome::new(Done, "the node is Ready, and its maintenance is over")),
         None => Next::Wait("the node is not Ready"),
         Some(MaintenanceState::Returning) => Next::Wait("the operator verifies the node"),
         // The Node does not show a request on the WindowsInstance.
@@ -191,7 +188,7 @@ fn status(shown: &Shown<'_>) -> Next {
     let (request, state) = (shown.request(), shown.state());
     let state = state.map_or("None", MaintenanceState::as_str);
     let request = text::line(request.unwrap_or("none"), MOST_REASON);
-    Next::End(Outcome::Done(format!("state: {state}\nrequest: {request}")))
+    Next::End(Outcome::new(Done, format!("state: {state}\nrequest: {request}")))
 }
 
 /// Dependencies of a request.
@@ -212,13 +209,12 @@ pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: i
     match host.is_admin() {
         Ok(true) => {}
         Ok(false) => {
-            return Outcome::Refused("this command must be run as an administrator, in an elevated shell".into());
+            return Outcome::new(Refused, "this command must be run as an administrator, in an elevated shell");
         }
-        Err(e) => return Outcome::Refused(chain(&e)),
+        Err(e) => return Outcome::new(Refused, chain(&e)),
     }
-    let name = match marker(host) {
-        Some(marker) => marker.node_name,
-        None => return Outcome::Refused("this host is not a node: the operator has not configured it".into()),
+    let Some(name) = marker(host).map(|marker| marker.node_name) else {
+        return Outcome::new(Refused, "this host is not a node: the operator has not configured it");
     };
     let waits = match action {
         Action::Begin { timeout, .. } => *timeout,
@@ -229,11 +225,11 @@ pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: i
         Task { means, name, action, written: None, request: None, last: Err("no answer from the API server".into()) };
     let ended = tokio::select! {
         ended = timeout(means.second.saturating_mul(waits), task.wait()) => ended.ok(),
-        () = interrupted => Some(Outcome::Interrupted("interrupted".into())),
+        () = interrupted => Some(Outcome::new(Interrupted, "interrupted")),
     };
     let outcome = ended.unwrap_or_else(|| match &task.last {
-        Ok(for_what) => Outcome::TimedOut(format!("the time is up: {for_what}")),
-        Err(why) => Outcome::Unreachable(format!("cannot use the API server: {why}")),
+        Ok(for_what) => Outcome::new(TimedOut, format!("the time is up: {for_what}")),
+        Err(why) => Outcome::new(Unreachable, format!("cannot use the API server: {why}")),
     });
     task.withdraw(outcome).await
 }
@@ -269,7 +265,7 @@ impl Task<'_> {
             let node = nodes.next().await.ok_or("the watch of the Node ended")?.map_err(|e| chain(&e))?;
             let Some(node) = node else {
                 (self.written, self.request) = (None, None);
-                return Ok(Outcome::Refused(format!("there is no Node {}", self.name)));
+                return Ok(Outcome::new(Refused, format!("there is no Node {}", self.name)));
             };
             let shown = Shown { node: &node };
             self.request = shown.request().map(String::from);
@@ -307,28 +303,21 @@ impl Task<'_> {
     }
 
     /// Withdraws an abandoned request, which would drain the node when no program patches it.
-    async fn withdraw(&self, outcome: Outcome) -> Outcome {
+    async fn withdraw(&self, mut outcome: Outcome) -> Outcome {
         let Action::Begin { keep, .. } = self.action else { return outcome };
-        if *keep || !self.has_ours() || matches!(outcome, Outcome::Done(_)) {
+        if *keep || !self.has_ours() || outcome.kind == Done {
             return outcome;
         }
         let withdrawn = timeout(self.means.second * WITHDRAWING, async {
             let cluster = self.means.connect.connect().await.map_err(|e| chain(&e))?;
             self.write(&*cluster, None).await
         });
-        if let Ok(Ok(())) = withdrawn.await {
-            return outcome;
+        // A refusal stays as it is: without a Node, there is nothing to withdraw.
+        if !matches!(withdrawn.await, Ok(Ok(()))) && outcome.kind != Refused {
+            outcome.message +=
+                "; the request could not be withdrawn: run `maintenance end` when the API server answers";
         }
-        let add = |message: String| {
-            format!("{message}; the request could not be withdrawn: run `maintenance end` when the API server answers")
-        };
-        match outcome {
-            Outcome::TimedOut(m) => Outcome::TimedOut(add(m)),
-            Outcome::Unreachable(m) => Outcome::Unreachable(add(m)),
-            Outcome::Interrupted(m) => Outcome::Interrupted(add(m)),
-            // Without a Node there is nothing to withdraw.
-            done => done,
-        }
+        outcome
     }
 }
 

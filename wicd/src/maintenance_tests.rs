@@ -18,7 +18,7 @@ fn node(annotations: &[(&str, &str)], ready: bool) -> Value {
 }
 
 #[test]
-fn what_follows_from_the_node() {
+fn each_state_of_the_node_has_its_next_step() {
     const ASKED: (&str, &str) = (key::MAINTENANCE_REQUEST, "patches");
     let is = |state| (key::MAINTENANCE_STATE, state);
     let code = |next: Next| match next {
@@ -50,7 +50,7 @@ fn what_follows_from_the_node() {
         let node = node(&annotations, ready);
         let shown = Shown { node: &node };
         assert_eq!((code(begin(&shown, "x")), code(end(&shown, true))), (on_begin.into(), on_end.into()), "{node}");
-        assert!(matches!(status(&shown), Next::End(Outcome::Done(_))));
+        assert!(matches!(status(&shown), Next::End(outcome) if outcome.code() == 0));
     }
 }
 
@@ -78,7 +78,6 @@ proptest! {
 const SECOND: Duration = Duration::from_millis(10);
 
 struct Bed {
-    _dir: tempfile::TempDir,
     host: FakeHost,
     cluster: FakeCluster,
     said: Mutex<Vec<String>>,
@@ -86,13 +85,12 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+        let host = FakeHost::temporary();
         let marker = Marker { node_name: "win-1".into(), ..Marker::default() };
         crate::files::write_json(&host, api::host::path::STATE, &marker, crate::files::Access::Protected).unwrap();
         let cluster = FakeCluster::new();
         cluster.set_node(&[]);
-        Self { _dir: dir, host, cluster, said: Mutex::default() }
+        Self { host, cluster, said: Mutex::default() }
     }
 
     async fn run(&self, action: Action) -> Outcome {
@@ -130,7 +128,7 @@ fn begins(timeout: u32, keep: bool) -> Action {
 }
 
 #[tokio::test]
-async fn it_waits_until_the_node_is_drained_and_hands_it_back() {
+async fn a_maintenance_waits_until_the_node_is_drained_and_returns_it() {
     let bed = Bed::new();
     let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Waiting", "Draining", "Drained"]));
     assert_eq!((outcome.code(), bed.request().as_deref()), (0, Some("patches")), "{outcome:?}");
@@ -148,7 +146,7 @@ async fn it_waits_until_the_node_is_drained_and_hands_it_back() {
 }
 
 #[tokio::test]
-async fn what_is_not_waited_for_is_withdrawn() {
+async fn a_request_is_withdrawn_when_the_time_is_over() {
     for (keep, left) in [(false, None), (true, Some("patches"))] {
         let bed = Bed::new();
         let (outcome, ()) = tokio::join!(bed.run(begins(60, keep)), bed.answer(&["Waiting"]));
@@ -162,7 +160,7 @@ async fn what_is_not_waited_for_is_withdrawn() {
 
 /// Ctrl-C, or closing the window of the shell, interrupts the command.
 #[tokio::test]
-async fn what_is_interrupted_is_withdrawn() {
+async fn an_interrupted_request_is_withdrawn() {
     for (keep, left) in [(false, None), (true, Some("patches"))] {
         let bed = Bed::new();
         let outcome = bed.run_until(begins(6000, keep), bed.answer(&["Waiting", "Draining"])).await;
@@ -178,7 +176,7 @@ async fn what_is_interrupted_is_withdrawn() {
 /// An earlier request is another program's, or this one's from before a restart of the host; patching may be in progress for
 /// it.
 #[tokio::test]
-async fn a_request_that_was_there_before_stays() {
+async fn an_earlier_request_stays() {
     for (reason, annotation) in [
         ("another tool", (key::MAINTENANCE_STATE, "Waiting")),
         ("patches", (key::MAINTENANCE_STATE, "Waiting")),
@@ -214,8 +212,7 @@ async fn each_refusal_has_its_code() {
     let bed = Bed::new();
     bed.host.state().machine.is_admin = false;
     assert_eq!(bed.run(begins(60, false)).await.code(), 4);
-    let dir = tempfile::tempdir().unwrap();
-    let stranger = FakeHost::new(dir.path());
+    let stranger = FakeHost::temporary();
     let means = MaintenanceContext { host: &stranger, connect: &bed.cluster, say: &|_| {}, second: SECOND };
     assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is no node");
     assert!(bed.cluster.patches.lock().unwrap().is_empty());

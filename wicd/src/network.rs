@@ -368,4 +368,4 @@ fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: DesiredNetwork
 
 #[cfg(test)]
 #[path = "network_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -7,6 +7,17 @@ use proptest::prelude::*;
 const ID: &str = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
 const ENDPOINT_ID: &str = "1f0e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
+/// Creates the network, as hybrid-overlay-node does, and the endpoint, as HNS does.
+pub(crate) fn make_network(host: &FakeHost) {
+    let network = json!([{"ID": ID, "Name": HNS_NETWORK, "ManagementIP": "10.0.0.1",
+        "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
+    let endpoint =
+        json!([{"ID": "ab-1", "Name": ENDPOINT, "VirtualNetwork": ID, "MacAddress": "00-15-5D-00-00-09", "State": 2}]);
+    let mut state = host.state();
+    state.hns.extend([("/networks".to_owned(), network), ("/endpoints".to_owned(), endpoint)]);
+    state.adapters = vec![Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, 2].into()] }];
+}
+
 fn config() -> OvnHybridNetwork {
     OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), kubeconfig: r"C:\k\node-kubeconfig".into(), verbosity: 0 }
 }
@@ -46,7 +57,7 @@ fn written(steps: &Steps) -> (Value, Value) {
 
 /// Compares the fields and values with those that WMCO's script writes and that the programs accept.
 #[test]
-fn both_files() {
+fn both_files_have_the_content_of_the_legacy_script() {
     let (cni, proxy) = written(&steps(&complete(), wish(&config())));
     let golden = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     assert_eq!(cni, golden(include_str!("network/cni.json")));
@@ -54,7 +65,7 @@ fn both_files() {
 }
 
 #[test]
-fn where_the_subnet_of_kube_proxy_is_from() {
+fn kube_proxy_gets_the_subnet_of_the_annotation_or_of_the_network() {
     for (annotation, expected) in [(Some("10.132.9.0/24"), "10.132.9.0/24"), (None, "10.132.1.0/24")] {
         let (cni, proxy) = written(&steps(&complete(), DesiredNetwork { node_subnet: annotation, ..wish(&config()) }));
         assert_eq!(proxy["clusterCIDR"], expected);
@@ -67,7 +78,7 @@ fn where_the_subnet_of_kube_proxy_is_from() {
 }
 
 #[test]
-fn table() {
+fn each_state_of_the_network_has_its_next_step() {
     type Change = fn(&mut ObservedNetwork);
     const NO_NETWORK: &str = "hybrid-overlay-node has not created the network OVNKubernetesHybridOverlayNetwork yet";
     // Awaited prerequisite or next step, and whether the CNI configuration is known already.
@@ -150,7 +161,7 @@ fn table() {
 }
 
 #[test]
-fn requests() {
+fn requests_create_and_attach_the_endpoint() {
     let mut seen = complete();
     seen.adapters.clear();
     seen.endpoints[1]["State"] = json!(1);
@@ -164,7 +175,7 @@ fn requests() {
 }
 
 #[test]
-fn what_the_cluster_says_is_checked_too() {
+fn an_invalid_network_of_the_cluster_is_refused() {
     for bad in
         ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/+8", "fd00::/64", "10.0.0.0/24\nmode: x", "10.0.0.0/24,fd00::/64"]
     {
@@ -203,9 +214,8 @@ fn hns(host: &FakeHost, seen: &ObservedNetwork) {
 }
 
 #[test]
-fn files_are_written_once_and_are_ours() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
+fn files_are_claimed_and_written_once() {
+    let host = FakeHost::temporary();
     let config = config();
     hns(&host, &complete());
     assert_eq!(prepare(&host, wish(&config), false).unwrap(), Progress::Ready);
@@ -221,23 +231,6 @@ fn files_are_written_once_and_are_ours() {
     assert_eq!(prepare(&host, wish(&config), true).unwrap(), Progress::Ready);
     assert_eq!(modified(), before);
     assert!(host.state().hns_posts.is_empty());
-}
-
-#[test]
-fn a_running_kube_proxy_keeps_its_configuration() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
-    let config = config();
-    let mut seen = complete();
-    hns(&host, &seen);
-    prepare(&host, wish(&config), false).unwrap();
-    let before = files::read(&host, KUBE_PROXY_CONF).unwrap();
-    seen.adapters[2].ipv4 = vec![Ipv4Addr::new(10, 132, 1, 77)];
-    hns(&host, &seen);
-    assert_eq!(prepare(&host, wish(&config), true).unwrap(), Progress::Stale);
-    assert_eq!(files::read(&host, KUBE_PROXY_CONF).unwrap(), before);
-    assert_eq!(prepare(&host, wish(&config), false).unwrap(), Progress::Ready);
-    assert!(String::from_utf8(files::read(&host, KUBE_PROXY_CONF).unwrap().unwrap()).unwrap().contains("10.132.1.77"));
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -275,7 +268,7 @@ const PLACES: [&str; 12] = [
 proptest! {
     /// Any answers of HNS cause no panic, requests lead to endpoints only, and files hold only valid content.
     #[test]
-    fn odd_answers_do_no_harm(
+    fn any_answer_of_hns_is_used_or_refused(
         changes in prop::collection::vec((any::<bool>(), prop::sample::select(PLACES.to_vec()), any_json()), 0..4),
         macs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..3),
         keep in any::<bool>(),
@@ -315,7 +308,7 @@ proptest! {
 }
 
 #[test]
-fn the_directory_of_cni_is_ours_only_where_we_write_into_it() {
+fn the_directory_of_cni_is_claimed_only_if_wicd_writes_to_it() {
     let service = |prepare| api::services::Service { prepare, ..api::services::Service::default() };
     let trees_of = |prepare| trees(&ServicesConfig { services: vec![service(prepare)], ..ServicesConfig::default() });
     assert_eq!(trees_of(Some(Prepare::OvnHybridNetwork(config()))).as_deref(), Some(r"C:\k\cni\config"));
@@ -323,7 +316,7 @@ fn the_directory_of_cni_is_ours_only_where_we_write_into_it() {
 }
 
 #[test]
-fn ports_of_command_lines() {
+fn the_vxlan_port_is_read_from_the_command_line() {
     for (command, expected) in [
         (r"C:\k\hybrid-overlay-node.exe --node x", Some(4789)),
         ("x --hybrid-overlay-vxlan-port 9898", Some(9898)),

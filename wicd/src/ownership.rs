@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_service_is_it() {
+    fn a_service_is_the_operators_by_its_description_or_the_record() {
         let owned = Ownership { services: ["kubelet".to_string()].into(), ..Ownership::default() };
         for (name, description, ours) in [
             ("kubelet", "OpenShift managed kubelet", true),
@@ -309,9 +309,8 @@ mod tests {
 
     /// The operator's services look like those of WMCO, which must not matter however the record is lost.
     #[test]
-    fn a_host_of_ours_is_never_taken_for_one_of_wmcos() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+    fn a_host_of_the_operator_is_never_treated_as_one_of_wmco() {
+        let host = FakeHost::temporary();
         host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet"));
         let ours = Ownership { services: ["kubelet".to_string()].into(), ..Ownership::default() };
         ours.save(&host).unwrap();
@@ -330,9 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cleanup_has_left_is_no_record_of_what_came_since() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+    fn a_record_with_only_leftovers_of_a_cleanup_counts_as_none() {
+        let host = FakeHost::temporary();
         let left = Ownership::only_left([r"C:\x".to_owned()].into());
         left.save(&host).unwrap();
         assert_eq!(Ownership::load_or_adopt(&host).unwrap(), left);
@@ -342,9 +340,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_recorded_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+    fn the_original_value_is_recorded_once() {
+        let host = FakeHost::temporary();
         host.state().env.insert("NO_PROXY".into(), "theirs".into());
         let mut owned = Ownership::default();
         for value in ["ours", "ours later"] {
@@ -358,9 +355,8 @@ mod tests {
     }
 
     #[test]
-    fn only_new_directories_are_ours() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+    fn only_directories_that_did_not_exist_are_claimed() {
+        let host = FakeHost::temporary();
         files::make_directory(&host, r"C:\var").unwrap();
         let mut owned = Ownership::default();
         owned.claim_parents(&host, r"C:\var\log\x\y.log").unwrap();

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_has_started() {
+    fn descendants_are_younger_children_except_containers() {
         let shim = Process { program: "Containerd-Shim-runhcs-v1.exe".into(), ..process(3, 2, 20) };
         for (about, others, expected) in [
             ("no process", vec![], vec![]),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_a_service() {
+    fn programs_are_named_in_the_command_line() {
         let runner = r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf";
         for (command, expected) in [
             (runner, &[r"C:\k\kube-log-runner.exe", r"C:\k\kubelet.exe"][..]),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_lost_its_parent() {
+    fn a_process_without_its_parent_is_an_orphan() {
         let named = |p: Process, program: &str| Process { program: program.into(), ..p };
         let kubelet = |id, parent, started| named(process(id, parent, started), "kubelet.exe");
         for (about, others, expected) in [
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_found_again() {
+    fn known_processes_are_not_found_again() {
         let (service, child, late) = (process(1, 0, 10), process(2, 1, 20), process(3, 2, 30));
         // The child has ended and is no longer listed.
         let all = [service.clone(), late];
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_younger_ones_that_lead_back_to_the_family(
+        fn descendants_are_younger_and_lead_back_to_the_family(
             all in proptest::collection::vec((0..8u32, 0..8u32, 0..8u64), 0..12),
         ) {
             let mut all: Vec<Process> = all.into_iter().map(|(id, parent, started)| process(id, parent, started)).collect();

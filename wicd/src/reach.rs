@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn the_port_of_a_url_defaults_to_443() {
         for (url, expected) in [
             ("https://api:6443", Some(("api", 6443))),
             ("https://api.example.com/", Some(("api.example.com", 443))),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_and_without_a_listener() {
+    fn only_a_port_with_a_listener_is_reachable() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         assert_eq!(unreachable(&format!("https://{address}")), None);

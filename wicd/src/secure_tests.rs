@@ -7,12 +7,6 @@ use crate::files::Access;
 
 const USER: &str = "S-1-5-21-1-2-3-1001";
 
-fn host() -> (tempfile::TempDir, FakeHost) {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
-    (dir, host)
-}
-
 /// Returns the guard of a directory.
 fn guard(host: &FakeHost, directory: &str) -> Option<Guard> {
     let real = host.path(directory).unwrap();
@@ -37,7 +31,7 @@ fn owned_by(host: &FakeHost, directory: &str, sid: &str) {
 }
 
 #[test]
-fn who_is_an_administrator_in_any_case() {
+fn only_some_users_are_always_administrators() {
     for (sid, trusted) in [
         ("S-1-5-18", true),
         ("S-1-5-32-544", true),
@@ -56,7 +50,7 @@ fn who_is_an_administrator_in_any_case() {
 }
 
 #[test]
-fn what_may_be_a_directory_of_ours() {
+fn only_a_directory_of_an_administrator_is_used() {
     let good = PathEntry { owner: access::TRUSTED[1].into(), ..PathEntry::default() };
     for (about, place, guard, part) in [
         ("an administrator's", good.clone(), Guard::Private, None),
@@ -80,8 +74,8 @@ fn what_may_be_a_directory_of_ours() {
 }
 
 #[test]
-fn what_was_open_to_others_is_taken_from_them_once() {
-    let (_dir, host) = host();
+fn a_directory_of_an_administrator_is_taken_over_once() {
+    let host = FakeHost::temporary();
     // As WMCO creates it: by an administrator, with the rights that users have everywhere below `C:\`.
     files::write(&host, r"C:\k\kubelet.exe", b"", Access::Inherited).unwrap();
     owned_by(&host, r"C:\k\theirs", USER);
@@ -96,30 +90,34 @@ fn what_was_open_to_others_is_taken_from_them_once() {
 
 /// A directory without inherited entries may still let others write in it.
 #[test]
-fn a_directory_is_ours_only_with_our_own_access_list() {
+fn a_directory_is_taken_over_unless_it_has_the_access_list_of_wicd() {
     let ours = AccessList::of(Guard::Private);
     let with = |entry: Entry| {
         let mut list = ours.clone();
         list.entries.push(entry);
         list
     };
-    for (about, list, expected) in [
-        ("ours", ours.clone(), 0),
-        ("ours, but inherited", AccessList { is_protected: false, ..ours.clone() }, 1),
-        ("users may change what is in it", with(Entry::grant("S-1-5-32-545", 0x0013_01bf, access::TO_ALL)), 1),
-        ("a user may read it", with(Entry::grant(USER, 0x0012_00a9, 0)), 1),
-        ("users may change what is below", AccessList::of(Guard::Volumes), 1),
-        ("nothing for others, but not ours", AccessList { is_protected: true, entries: vec![] }, 1),
-        ("as usual", AccessList::usual(), 1),
+    let admins = access::ADMINISTRATORS;
+    for (about, sid, list, expected) in [
+        ("ours", admins, ours.clone(), 0),
+        ("ours, but of another administrator", "S-1-5-21-1-2-3-500", ours.clone(), 1),
+        ("ours, but inherited", admins, AccessList { is_protected: false, ..ours.clone() }, 1),
+        ("users may change what is in it", admins, with(Entry::grant("S-1-5-32-545", 0x0013_01bf, access::TO_ALL)), 1),
+        ("a user may read it", admins, with(Entry::grant(USER, 0x0012_00a9, 0)), 1),
+        ("users may change what is below", admins, AccessList::of(Guard::Volumes), 1),
+        ("nothing for others, but not ours", admins, AccessList { is_protected: true, entries: vec![] }, 1),
+        ("as usual", admins, AccessList::usual(), 1),
     ] {
-        let (_dir, host) = host();
+        let host = FakeHost::temporary();
         has_access(&host, path::ROOT, list);
+        owned_by(&host, path::ROOT, sid);
         has_access(&host, path::WICD, ours.clone());
         for theirs in [r"C:\k\cni", r"C:\k\wicd\blobs"] {
             owned_by(&host, theirs, USER);
         }
         root(&host).unwrap();
         assert_eq!(guard(&host, path::ROOT), Some(Guard::Private), "{about}");
+        assert_eq!(owner(&host, path::ROOT), access::ADMINISTRATORS, "{about}");
         let root = host.path(path::ROOT).unwrap();
         assert_eq!(host.state().resets.iter().filter(|reset| **reset == root).count(), expected, "{about}");
         for theirs in [r"C:\k\cni", r"C:\k\wicd\blobs"] {
@@ -128,19 +126,10 @@ fn a_directory_is_ours_only_with_our_own_access_list() {
     }
 }
 
-#[test]
-fn what_is_ours_but_belongs_to_another_administrator_is_gone_through() {
-    let (_dir, host) = host();
-    has_access(&host, path::ROOT, AccessList::of(Guard::Private));
-    owned_by(&host, path::ROOT, "S-1-5-21-1-2-3-500");
-    root(&host).unwrap();
-    assert_eq!((owner(&host, path::ROOT), host.state().resets.len()), (access::TRUSTED[1].to_string(), 1));
-}
-
 /// A takeover that fails is repeated completely the next time.
 #[test]
-fn a_takeover_that_was_interrupted_is_done_again() {
-    let (_dir, host) = host();
+fn a_takeover_that_was_interrupted_is_repeated() {
+    let host = FakeHost::temporary();
     owned_by(&host, r"C:\k\theirs", USER);
     for _again in 0..2 {
         host.state().refused.insert("reset_below ".into());
@@ -155,16 +144,26 @@ fn a_takeover_that_was_interrupted_is_done_again() {
     );
 }
 
-/// The owner of a directory may change its access list at any time.
+/// The owner of a directory may change its access list at any time, and replace the directories in it.
 #[test]
-fn a_directory_of_a_user_is_refused_and_left_alone() {
-    for directory in [path::ROOT, path::WICD] {
-        let (_dir, host) = host();
+fn a_directory_of_a_user_is_refused_and_does_not_change() {
+    let desired = with_cni();
+    // Directories below `C:\k` are taken over with it.
+    let of_programs = programs(&desired).filter(|directory| *directory != path::VOLUME_PLUGINS);
+    let parents = programs(&desired).flat_map(above);
+    for directory in of_programs.chain(parents).chain(SHARED).chain(STATE) {
+        let host = FakeHost::temporary();
         owned_by(&host, directory, USER);
-        let error = root(&host).unwrap_err();
-        assert_eq!(error.reason(), "DirectoryRefused");
-        assert!(error.to_string().contains(USER) && check_root(&host).is_err(), "{error}");
-        assert_eq!(guard(&host, directory), None);
+        for refused in [
+            check_root(&host).and_then(|()| check_state(&host, &desired, &[])),
+            root(&host).and_then(|()| state(&host, &desired, &[])),
+        ] {
+            let error = refused.unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.reason(), "DirectoryRefused", "{directory}: {text}");
+            assert!(text.contains(directory) && text.contains(USER) && text.contains("takeown"), "{text}");
+        }
+        assert_eq!((owner(&host, directory).as_str(), guard(&host, directory)), (USER, None), "{directory}");
     }
 }
 
@@ -178,7 +177,7 @@ fn a_link_in_the_place_of_a_directory_is_refused() {
         (KUBELET, KUBELET),
         (path::KUBELET_PKI, path::KUBELET_PKI),
     ] {
-        let (_dir, host) = host();
+        let host = FakeHost::temporary();
         files::make_directory(&host, r"C:\theirs").unwrap();
         let real = host.path(link).unwrap();
         std::fs::create_dir_all(real.parent().unwrap()).unwrap();
@@ -196,57 +195,33 @@ fn a_link_in_the_place_of_a_directory_is_refused() {
 }
 
 #[test]
-fn keys_and_logs_are_guarded_before_anything_is_in_them() {
-    let (_dir, host) = host();
+fn directories_of_keys_and_logs_are_created_with_their_access_lists() {
+    let host = FakeHost::temporary();
     let logs = [r"C:\var\log\kubelet".to_string(), r"C:\var\log\wicd".to_string()];
+    let private = STATE.into_iter().chain([KUBELET, path::KUBELET_PKI]).chain(logs.iter().map(String::as_str));
+    let expected: Vec<(&str, Guard)> = SHARED
+        .into_iter()
+        .map(|directory| (directory, Guard::Readable))
+        .chain(private.map(|directory| (directory, Guard::Private)))
+        .chain([(VOLUMES, Guard::Volumes)])
+        .collect();
     for _twice in 0..2 {
         state(&host, &Desired::default(), &logs).unwrap();
-        for (directory, expected) in [
-            (r"C:\var", Guard::Readable),
-            (r"C:\var\lib", Guard::Readable),
-            (path::LOGS, Guard::Readable),
-            (KUBELET, Guard::Private),
-            (path::KUBELET_PKI, Guard::Private),
-            (VOLUMES, Guard::Volumes),
-            (STATE[0], Guard::Private),
-            (STATE[1], Guard::Private),
-            (STATE[2], Guard::Private),
-            (STATE[3], Guard::Private),
-            (&logs[0], Guard::Private),
-            (&logs[1], Guard::Private),
-        ] {
-            assert_eq!(guard(&host, directory), Some(expected), "{directory}");
+        for (directory, expected) in &expected {
+            assert_eq!(guard(&host, directory).as_ref(), Some(expected), "{directory}");
         }
-    }
-}
-
-/// The owner of `C:\var` can replace `C:\var\lib` with another directory.
-#[test]
-fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
-    for directory in SHARED.into_iter().chain(STATE) {
-        let (_dir, host) = host();
-        owned_by(&host, directory, USER);
-        for error in [
-            state(&host, &Desired::default(), &[]).unwrap_err(),
-            check_state(&host, &Desired::default(), &[]).unwrap_err(),
-        ] {
-            let text = error.to_string();
-            assert_eq!(error.reason(), "DirectoryRefused", "{directory}: {text}");
-            assert!(text.contains(directory) && text.contains(USER) && text.contains("takeown"), "{text}");
-        }
-        assert_eq!((owner(&host, directory).as_str(), guard(&host, directory)), (USER, None));
     }
 }
 
 /// Directories as on a host of WMCO, on any image of Windows: created by an administrator, with the entries that they inherit from
 /// `C:\`.
 #[test]
-fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
+fn users_lose_rights_to_parent_directories_and_keep_those_to_the_content() {
     let authenticated = Entry::grant("S-1-5-11", 0x0013_01bf, access::TO_ALL);
     let mut open = AccessList::usual();
     open.entries.push(authenticated.clone());
     for (about, list) in [("as usual", AccessList::usual()), ("all users may change everything", open)] {
-        let (_dir, host) = host();
+        let host = FakeHost::temporary();
         for directory in SHARED {
             has_access(&host, directory, list.clone());
         }
@@ -268,8 +243,8 @@ fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
 
 /// Volume plugins communicate with kubelet through files in its state directory.
 #[test]
-fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
-    let (_dir, host) = host();
+fn files_of_users_in_the_state_of_kubelet_are_taken_over_except_volumes() {
+    let host = FakeHost::temporary();
     let (theirs, volume) = (r"C:\var\lib\kubelet\plugins_registry", r"C:\var\lib\kubelet\pods\x\volumes");
     owned_by(&host, theirs, USER);
     owned_by(&host, volume, USER);
@@ -286,47 +261,29 @@ fn with_cni() -> Desired {
 
 /// SYSTEM would start a file that a user puts into a directory of programs.
 #[test]
-fn no_user_can_write_where_programs_are_started_from() {
+fn no_user_can_write_to_a_directory_with_programs() {
     let desired = with_cni();
     let guarded = |host: &FakeHost| root(host).and_then(|()| state(host, &desired, &[]));
-    let refused = |host: &FakeHost, directory: &str| {
-        for error in [check_root(host).and_then(|()| check_state(host, &desired, &[])), guarded(host)] {
-            let error = error.unwrap_err();
-            assert!(
-                error.reason() == "DirectoryRefused" && error.to_string().contains(directory),
-                "{directory}: {error}"
-            );
-        }
-        assert_eq!((owner(host, directory).as_str(), guard(host, directory)), (USER, None), "{directory} stays theirs");
-    };
     for directory in programs(&desired) {
-        let (_dir, missing) = host();
+        let missing = FakeHost::temporary();
         guarded(&missing).unwrap();
-        assert_eq!(guard(&missing, directory), Some(Guard::Private), "{directory}: made");
+        assert_eq!(guard(&missing, directory), Some(Guard::Private), "{directory}: created");
 
-        let (_dir, open) = host();
+        let open = FakeHost::temporary();
         let theirs = format!(r"{directory}\theirs");
         has_access(&open, directory, AccessList::usual());
         owned_by(&open, &theirs, USER);
         guarded(&open).unwrap();
-        assert_eq!(guard(&open, directory), Some(Guard::Private), "{directory}: taken");
-        assert_eq!(owner(&open, &theirs), access::ADMINISTRATORS, "{directory}: with what is in it");
-
-        // Directories below `C:\k` are taken over with it.
-        let alone = std::iter::once(directory).filter(|directory| *directory != path::VOLUME_PLUGINS);
-        for taken in alone.chain(above(directory)) {
-            let (_dir, host) = host();
-            owned_by(&host, taken, USER);
-            refused(&host, taken);
-        }
+        assert_eq!(guard(&open, directory), Some(Guard::Private), "{directory}: taken over");
+        assert_eq!(owner(&open, &theirs), access::ADMINISTRATORS, "{directory}: with its content");
     }
 }
 
 /// On some images of Windows, users may change everything on `C:`.
 #[test]
-fn no_user_can_put_another_directory_in_the_place_of_one_with_programs() {
+fn no_user_can_replace_a_directory_with_programs() {
     let desired = with_cni();
-    let (_dir, host) = host();
+    let host = FakeHost::temporary();
     let modify = Entry::grant("S-1-5-11", 0x0013_01bf, access::TO_ALL);
     let shared: Vec<&str> = programs(&desired).flat_map(above).collect();
     assert_eq!(shared, [r"C:\opt", r"C:\opt\cni", r"C:\etc", r"C:\etc\cni"]);

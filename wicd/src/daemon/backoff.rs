@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_run_forgives() {
+    fn a_long_run_resets_the_failures() {
         let at = Duration::from_secs;
         let mut backoff = Backoff::default();
         backoff.runs(at(0));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::names::key;
 use api::{Reason, host::path};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -90,39 +91,44 @@ pub struct ServicesConfigMap {
     pub rendered: Option<String>,
 }
 
+/// Awaited answer of the API server.
+pub type Response<'a, T> = BoxFuture<'a, Result<T, ClusterError>>;
+
+/// Annotations to write or, if `None`, to remove.
+pub type Annotations = BTreeMap<&'static str, Option<String>>;
+
 /// API server, accessed with wicd's current certificate.
 pub trait Cluster: Send + Sync {
     /// Streams the Node of this name: its current state, and each change. `None` while it does not exist.
     fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>>;
     /// Returns a services ConfigMap, `None` if there is none.
-    fn config_map<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>>;
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Response<'a, Option<ServicesConfigMap>>;
     /// Writes annotations of a Node or (`None`) removes them, and changes no other field.
-    fn annotate<'a>(
-        &'a self,
-        node: &'a str,
-        annotations: BTreeMap<&'static str, Option<String>>,
-    ) -> BoxFuture<'a, Result<(), ClusterError>>;
+    fn annotate<'a>(&'a self, node: &'a str, annotations: Annotations) -> Response<'a, ()>;
     /// Requests a token of a ServiceAccount.
-    fn request_token<'a>(
-        &'a self,
-        namespace: &'a str,
-        service_account: &'a str,
-        request: TokenRequest,
-    ) -> BoxFuture<'a, Result<String, ClusterError>>;
+    fn request_token<'a>(&'a self, namespace: &'a str, account: &'a str, request: TokenRequest)
+    -> Response<'a, String>;
     /// Requests a certificate with a lifetime of `seconds`; returns the name of the request.
-    fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>>;
+    fn request_certificate(&self, pem: String, seconds: i32) -> Response<'_, String>;
     /// Returns the state of a certificate request.
-    fn certificate<'a>(&'a self, request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>>;
+    fn certificate<'a>(&'a self, request: &'a str) -> Response<'a, Issue>;
+}
+
+/// Returns the value of an annotation of a Node; `None` if it is missing or empty.
+pub(crate) fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
+    node.pointer("/metadata/annotations")?.get(key)?.as_str().filter(|value| !value.is_empty())
+}
+
+/// Reports whether a Node is Ready.
+pub(crate) fn is_ready(node: &Value) -> bool {
+    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
 /// Source of connections to the API server.
 pub trait Connect: Send + Sync {
     /// Connects with the kubeconfig and the certificate that the host has now.
-    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>>;
+    fn connect(&self) -> Response<'_, Arc<dyn Cluster>>;
 }
 
 /// Placeholder proxy in the kubeconfig, so that kube ignores the proxy variables, which may be damaged. No connection uses it.
@@ -150,14 +156,14 @@ impl Kube {
         let (chain, key) = split(&String::from_utf8_lossy(&pem)).ok_or(ClusterError::Missing(path::WICD_CERT))?;
         for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
             user.client_certificate = None;
-            user.client_certificate_data = Some(base64(&chain));
+            user.client_certificate_data = Some(STANDARD.encode(&chain));
             user.client_key = None;
-            user.client_key_data = Some(base64(&key).into());
+            user.client_key_data = Some(STANDARD.encode(&key).into());
         }
         for cluster in kubeconfig.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
             if let Some(ca) = cluster.certificate_authority.take() {
                 let pem = files::read(&*self.host, &ca)?.ok_or(ClusterError::Missing(path::API_CA))?;
-                cluster.certificate_authority_data = Some(base64(&String::from_utf8_lossy(&pem)));
+                cluster.certificate_authority_data = Some(STANDARD.encode(&pem));
             }
             // The machine-wide proxy variables are for containerd. kube would use them, but does not read NO_PROXY.
             cluster.proxy_url = Some(NO_PROXY.to_owned());
@@ -176,7 +182,7 @@ impl Kube {
 }
 
 impl Connect for Kube {
-    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>> {
+    fn connect(&self) -> Response<'_, Arc<dyn Cluster>> {
         async move { Ok(Arc::new(KubeCluster(self.client().await?)) as Arc<dyn Cluster>) }.boxed()
     }
 }
@@ -195,11 +201,7 @@ impl Cluster for KubeCluster {
             .boxed()
     }
 
-    fn config_map<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>> {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Response<'a, Option<ServicesConfigMap>> {
         async move {
             let maps: Api<ConfigMap> = Api::namespaced(self.0.clone(), namespace);
             let map = maps.get_opt(name).await.map_err(call("get the services ConfigMap"))?;
@@ -211,11 +213,7 @@ impl Cluster for KubeCluster {
         .boxed()
     }
 
-    fn annotate<'a>(
-        &'a self,
-        node: &'a str,
-        annotations: BTreeMap<&'static str, Option<String>>,
-    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+    fn annotate<'a>(&'a self, node: &'a str, annotations: Annotations) -> Response<'a, ()> {
         async move {
             let nodes: Api<Node> = Api::all(self.0.clone());
             let patch = json!({"metadata": {"annotations": annotations}});
@@ -230,20 +228,20 @@ impl Cluster for KubeCluster {
     fn request_token<'a>(
         &'a self,
         namespace: &'a str,
-        service_account: &'a str,
+        account: &'a str,
         request: TokenRequest,
-    ) -> BoxFuture<'a, Result<String, ClusterError>> {
+    ) -> Response<'a, String> {
         const ACTION: &str = "request a token of a ServiceAccount";
         async move {
             let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
-            let made = accounts.create_token_request(service_account, &PostParams::default(), &request).await;
+            let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
             let token = made.map_err(call(ACTION))?.status.and_then(|s| s.token);
             token.ok_or_else(|| ClusterError::Call { action: ACTION, source: "the answer has no token".into() })
         }
         .boxed()
     }
 
-    fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>> {
+    fn request_certificate(&self, pem: String, seconds: i32) -> Response<'_, String> {
         async move {
             let requests: Api<CertificateSigningRequest> = Api::all(self.0.clone());
             let request = CertificateSigningRequest {
@@ -264,7 +262,7 @@ impl Cluster for KubeCluster {
         .boxed()
     }
 
-    fn certificate<'a>(&'a self, request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>> {
+    fn certificate<'a>(&'a self, request: &'a str) -> Response<'a, Issue> {
         async move {
             let requests: Api<CertificateSigningRequest> = Api::all(self.0.clone());
             let found = requests.get_opt(request).await.map_err(call("get the certificate"))?;
@@ -287,14 +285,6 @@ fn issue(request: &CertificateSigningRequest) -> Issue {
     }
 }
 
-/// Encodes text in Base64, as in kubeconfigs.
-fn base64(text: &str) -> String {
-    serde_json::to_value(ByteString(text.as_bytes().to_vec()))
-        .ok()
-        .and_then(|v| v.as_str().map(String::from))
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,9 +292,9 @@ mod tests {
     use crate::files::Access;
 
     #[test]
-    fn denied_wins() {
+    fn a_denied_request_is_refused_even_with_a_certificate() {
         let request = |conditions: Value, certificate: &str| -> CertificateSigningRequest {
-            let certificate = base64(certificate);
+            let certificate = STANDARD.encode(certificate);
             serde_json::from_value(json!({"metadata": {}, "spec": {"request": "", "signerName": "x"},
                 "status": {"conditions": conditions, "certificate": certificate}}))
             .unwrap()
@@ -319,8 +309,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_is_made_from_the_files_on_the_host() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+        let host = FakeHost::temporary();
         let kube = Kube::new(Arc::new(host.clone()));
         assert!(matches!(kube.client().await, Err(ClusterError::Missing(path::WICD_KUBECONFIG))));
         let kubeconfig = json!({

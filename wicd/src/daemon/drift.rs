@@ -160,13 +160,9 @@ impl Drift {
 
 fn changes(wanted: &DesiredService, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
     let Some(actual) = actual else { return vec!["deleted"] };
-    let parts = [
-        ("command", wanted.command.as_ref().is_some_and(|c| *c != actual.command)),
-        ("dependencies", wanted.dependencies != actual.dependencies),
-        ("variables", wanted.environment != actual.environment),
-        ("start type", actual.start != StartType::Demand),
-    ];
-    parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
+    let mut parts = wanted.differences(actual);
+    parts.extend((actual.start != StartType::Demand).then_some("start type"));
+    parts
 }
 
 /// Returns the value of the Node's drift annotation: as many of the texts as fit; `None` if there are none.

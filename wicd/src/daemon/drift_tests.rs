@@ -1,7 +1,6 @@
 //! Tests of drift: which changes of a host are reported.
 
 use super::*;
-use crate::daemon::plan::Prepared;
 use crate::fake::FakeHost;
 use proptest::prelude::*;
 
@@ -10,10 +9,7 @@ fn wanted(command: Option<&str>, dependencies: &[&str]) -> DesiredService {
         name: "kubelet".into(),
         command: command.map(String::from),
         dependencies: dependencies.iter().map(ToString::to_string).collect(),
-        environment: BTreeMap::new(),
-        hold: false,
-        prepared: Prepared::Ready,
-        left: false,
+        ..DesiredService::default()
     }
 }
 
@@ -27,7 +23,7 @@ fn set(texts: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_was_never_so_has_nobody_changed() {
+fn a_service_that_never_matched_has_not_drifted() {
     let right = wanted(Some("k v1"), &["containerd"]);
     let as_wanted = actual("k v1", &["containerd"], StartType::Demand);
     let other = actual("mine", &[], StartType::Auto);
@@ -59,9 +55,8 @@ fn what_was_never_so_has_nobody_changed() {
 }
 
 #[test]
-fn what_was_right_outlives_wicd_but_no_operation_and_no_other_desired_state() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = FakeHost::new(dir.path());
+fn the_record_survives_a_restart_but_no_operation_and_no_other_desired_state() {
+    let host = FakeHost::temporary();
     let desired = Desired { version: "v1".into(), ..Desired::default() };
     let stamp = Stamp { size: 1, modified: 2 };
     let mut drift = Drift::default();
@@ -84,7 +79,7 @@ fn what_was_right_outlives_wicd_but_no_operation_and_no_other_desired_state() {
 }
 
 #[test]
-fn what_was_put_right_is_reported_for_ten_minutes_and_what_is_left_as_long_as_it_is_so() {
+fn corrected_drift_is_reported_for_ten_minutes_and_left_drift_until_it_is_over() {
     let mut drift = Drift::default();
     let at = Duration::from_mins;
     drift.found(CheckKind::Services, set(&["service b: command"]), set(&["service a: deleted"]), at(0));
@@ -99,7 +94,7 @@ fn what_was_put_right_is_reported_for_ten_minutes_and_what_is_left_as_long_as_it
 }
 
 #[test]
-fn ten_texts_and_no_more_those_that_are_left_first() {
+fn at_most_ten_items_are_reported_and_left_ones_first() {
     let mut drift = Drift::default();
     let many = |prefix: &str, n: u32| (0..n).map(|i| format!("{prefix}{i}")).collect::<BTreeSet<_>>();
     drift.found(CheckKind::Files, many("a", 9), many("b", 8), Duration::ZERO);
@@ -110,7 +105,7 @@ fn ten_texts_and_no_more_those_that_are_left_first() {
 }
 
 #[test]
-fn the_annotation() {
+fn the_annotation_has_as_many_items_as_fit() {
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(annotation(&[]), None);
     assert_eq!(annotation(&texts(&["a (left)", "b (healed)"])).as_deref(), Some("a (left); b (healed)"));

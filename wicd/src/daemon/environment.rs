@@ -1,13 +1,13 @@
 //! Machine-wide variables and trusted certificates, kept in the desired state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use api::host::Desired;
 use tracing::info;
 
 use crate::certificates;
 use crate::host::{Host, HostError};
-use crate::operation::{require_reboot, untrusted};
+use crate::operation::{require_reboot, untrusted, wanted_variables};
 use crate::ownership::Ownership;
 
 /// Checks machine-wide variables and trusted certificates, restores them if `heal`, and returns those that differed. Where a variable had
@@ -21,11 +21,7 @@ use crate::ownership::Ownership;
 /// the store or a record cannot be written.
 pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<String>, HostError> {
     let mut found = BTreeSet::new();
-    let services = &desired.services;
-    let mut variables: BTreeMap<&str, Option<&str>> =
-        services.watched_environment_vars.iter().map(|name| (name.as_str(), None)).collect();
-    variables.extend(services.environment_vars.iter().map(|(name, value)| (name.as_str(), Some(value.as_str()))));
-    for (name, value) in variables {
+    for (name, value) in wanted_variables(&desired.services) {
         if host.env_var(name)?.as_deref() == value {
             continue;
         }
@@ -71,9 +67,8 @@ mod tests {
     use api::services::ServicesConfig;
 
     #[test]
-    fn drift_is_mended_once_and_asks_for_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+    fn a_corrected_variable_requires_a_restart() {
+        let host = FakeHost::temporary();
         host.state().env =
             [("HTTP_PROXY", "mine"), ("NO_PROXY", "x"), ("PATH", "y")].map(|(k, v)| (k.into(), v.into())).into();
         let certified = rcgen::generate_simple_self_signed(["ca".to_string()]).unwrap();
@@ -103,7 +98,7 @@ mod tests {
         assert_eq!(owned.env_vars["HTTP_PROXY"].as_deref(), Some("mine"), "what was there before is remembered");
         assert_eq!(owned.trusted.len(), 1);
 
-        host.set_boot_id("2");
+        host.state().machine.boot_id = "2".into();
         assert_eq!(keep(&host, &desired, true).unwrap(), BTreeSet::new());
         assert_eq!(pending_reboot(&host).unwrap(), None);
 

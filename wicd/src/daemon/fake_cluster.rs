@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::cluster::{Cluster, ClusterError, Connect, Issue, ServicesConfigMap};
+use super::cluster::{Annotations, Cluster, ClusterError, Connect, Issue, Response, ServicesConfigMap};
 
 type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
@@ -30,7 +29,7 @@ pub(crate) struct Inner {
     /// Answer to token requests, which fail if it is `None`. `tokens` has all requests.
     pub token: Mutex<Option<String>>,
     pub tokens: Mutex<Vec<String>>,
-    pub patches: Mutex<Vec<BTreeMap<&'static str, Option<String>>>>,
+    pub patches: Mutex<Vec<Annotations>>,
 }
 
 impl std::ops::Deref for FakeCluster {
@@ -72,7 +71,7 @@ fn unreachable() -> ClusterError {
 }
 
 impl Connect for FakeCluster {
-    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>> {
+    fn connect(&self) -> Response<'_, Arc<dyn Cluster>> {
         async move {
             self.connections.fetch_add(1, Ordering::SeqCst);
             if self.down.load(Ordering::SeqCst) {
@@ -96,19 +95,11 @@ impl Cluster for FakeCluster {
         .boxed()
     }
 
-    fn config_map<'a>(
-        &'a self,
-        _namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>> {
+    fn config_map<'a>(&'a self, _namespace: &'a str, name: &'a str) -> Response<'a, Option<ServicesConfigMap>> {
         async move { Ok(self.config_maps.lock().unwrap().get(name).cloned()) }.boxed()
     }
 
-    fn annotate<'a>(
-        &'a self,
-        _node: &'a str,
-        annotations: BTreeMap<&'static str, Option<String>>,
-    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+    fn annotate<'a>(&'a self, _node: &'a str, annotations: Annotations) -> Response<'a, ()> {
         async move {
             self.patches.lock().unwrap().push(annotations.clone());
             self.node.send_modify(|node| {
@@ -128,18 +119,18 @@ impl Cluster for FakeCluster {
     fn request_token<'a>(
         &'a self,
         namespace: &'a str,
-        service_account: &'a str,
+        account: &'a str,
         request: TokenRequest,
-    ) -> BoxFuture<'a, Result<String, ClusterError>> {
+    ) -> Response<'a, String> {
         async move {
             let node = request.spec.and_then(|s| s.bound_object_ref?.name).unwrap_or_default();
-            self.tokens.lock().unwrap().push(format!("{namespace}/{service_account} for {node}"));
+            self.tokens.lock().unwrap().push(format!("{namespace}/{account} for {node}"));
             self.token.lock().unwrap().clone().ok_or_else(unreachable)
         }
         .boxed()
     }
 
-    fn request_certificate(&self, pem: String, _seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>> {
+    fn request_certificate(&self, pem: String, _seconds: i32) -> Response<'_, String> {
         async move {
             *self.request.lock().unwrap() = pem;
             Ok("csr-wicd-x".into())
@@ -147,7 +138,7 @@ impl Cluster for FakeCluster {
         .boxed()
     }
 
-    fn certificate<'a>(&'a self, _request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>> {
+    fn certificate<'a>(&'a self, _request: &'a str) -> Response<'a, Issue> {
         async move { Ok((self.issuing.lock().unwrap())(&self.request.lock().unwrap())) }.boxed()
     }
 }

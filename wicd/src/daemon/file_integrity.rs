@@ -10,6 +10,7 @@ use api::payload::{is_host_path, is_sha256};
 use api::services::FileInfo;
 use tracing::{info, warn};
 
+use super::THOROUGH;
 use super::drift::{CheckKind, Drift};
 use crate::files::{self, Stamp};
 use crate::host::{Host, HostError};
@@ -44,16 +45,8 @@ pub struct FileIntegrity {
 impl FileIntegrity {
     /// Makes one pass: continues the round, or begins one if it is due. With `heal`, corrects drift. A file that was never right under this desired
     /// state is always corrected.
-    pub fn check(
-        &mut self,
-        host: &dyn Host,
-        files: &[FileInfo],
-        heal: bool,
-        every: u32,
-        drift: &mut Drift,
-        now: Duration,
-    ) {
-        let due = self.passes.is_none_or(|p| p + 1 >= every) && drift.is_settled();
+    pub fn check(&mut self, host: &dyn Host, files: &[FileInfo], heal: bool, drift: &mut Drift, now: Duration) {
+        let due = self.passes.is_none_or(|p| p + 1 >= THOROUGH) && drift.is_settled();
         self.passes = self.passes.map(|p| p.saturating_add(1));
         if self.queue.is_empty() {
             if !due {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fake::FakeHost;
-use crate::files::Access;
 use sha2::{Digest, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +9,6 @@ const KUBELET: &str = r"C:\k\kubelet.exe";
 const PROXY: &str = r"C:\k\kube-proxy.exe";
 
 struct Bed {
-    _dir: tempfile::TempDir,
     host: FakeHost,
     files: Vec<FileInfo>,
     integrity: FileIntegrity,
@@ -20,16 +18,15 @@ struct Bed {
 impl Bed {
     /// Creates a host with two files that are in place and were found right.
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+        let host = FakeHost::temporary();
         let place = |path: &str| {
             let checksum = hex::encode(Sha256::digest(path));
-            files::write(&host, &blob(&checksum), path.as_bytes(), Access::Inherited).unwrap();
+            host.write(&blob(&checksum), path.as_bytes());
             files::place(&host, &blob(&checksum), path).unwrap();
             FileInfo { path: path.into(), checksum }
         };
         let files = [KUBELET, PROXY].map(place).to_vec();
-        let mut bed = Self { _dir: dir, host, files, integrity: FileIntegrity::default(), drift: Drift::default() };
+        let mut bed = Self { host, files, integrity: FileIntegrity::default(), drift: Drift::default() };
         bed.drift.settle(&[]);
         assert_eq!(bed.round(true), [""; 0]);
         bed
@@ -38,67 +35,52 @@ impl Bed {
     /// Runs one round, and returns its report.
     fn round(&mut self, heal: bool) -> Vec<String> {
         self.integrity.passes = None;
-        self.integrity.check(&self.host, &self.files, heal, 24, &mut self.drift, Duration::ZERO);
+        self.integrity.check(&self.host, &self.files, heal, &mut self.drift, Duration::ZERO);
         self.drift.texts(Duration::ZERO)
     }
+}
 
-    /// Replaces this file with another one.
-    fn replace(&self, path: &str, content: &str) {
-        files::write(&self.host, path, content.as_bytes(), Access::Inherited).unwrap();
+#[test]
+fn a_changed_or_missing_file_is_restored_or_only_reported() {
+    for (heal, end, contents) in [(true, "healed", [Some(KUBELET), Some(PROXY)]), (false, "left", [Some("mine"), None])]
+    {
+        let mut bed = Bed::new();
+        bed.host.write(KUBELET, b"mine");
+        files::remove(&bed.host, PROXY).unwrap();
+        let texts = [format!("file {PROXY} ({end})"), format!("file {KUBELET} ({end})")];
+        assert_eq!(bed.round(heal), texts);
+        assert_eq!(bed.round(heal), texts, "for ten minutes, or until it is restored");
+        assert_eq!([KUBELET, PROXY].map(|path| bed.host.read(path)), contents.map(|text| text.map(String::from)));
+        bed.host.write(KUBELET, KUBELET.as_bytes());
+        assert_eq!(bed.round(heal).len(), if heal { 2 } else { 1 });
     }
-
-    fn read(&self, path: &str) -> Option<String> {
-        files::read(&self.host, path).unwrap().map(|c| String::from_utf8(c).unwrap())
-    }
 }
 
 #[test]
-fn what_differs_or_is_missing_is_put_back() {
-    let mut bed = Bed::new();
-    bed.replace(KUBELET, "mine");
-    files::remove(&bed.host, PROXY).unwrap();
-    assert_eq!(bed.round(true), [format!("file {PROXY} (healed)"), format!("file {KUBELET} (healed)")]);
-    assert_eq!((bed.read(KUBELET).as_deref(), bed.read(PROXY).as_deref()), (Some(KUBELET), Some(PROXY)));
-}
-
-#[test]
-fn or_only_reported() {
-    let mut bed = Bed::new();
-    bed.replace(KUBELET, "mine");
-    files::remove(&bed.host, PROXY).unwrap();
-    let left = [format!("file {PROXY} (left)"), format!("file {KUBELET} (left)")];
-    assert_eq!(bed.round(false), left);
-    assert_eq!(bed.round(false), left, "until it is restored");
-    assert_eq!((bed.read(KUBELET).as_deref(), bed.read(PROXY)), (Some("mine"), None));
-    bed.replace(KUBELET, KUBELET);
-    assert_eq!(bed.round(false), [format!("file {PROXY} (left)")]);
-}
-
-#[test]
-fn what_was_never_right_is_no_drift_and_always_put_right() {
+fn a_file_that_never_matched_is_no_drift_and_always_corrected() {
     let mut bed = Bed::new();
     bed.drift = Drift::default();
     bed.drift.settle(&[]);
-    bed.replace(KUBELET, "of the version before");
+    bed.host.write(KUBELET, b"of the version before");
     assert_eq!(bed.round(false), [""; 0]);
-    assert_eq!(bed.read(KUBELET).as_deref(), Some(KUBELET));
+    assert_eq!(bed.host.read(KUBELET).as_deref(), Some(KUBELET));
 }
 
 /// Writing into a file changes its blob too, because they are the same file, so the content cannot be restored.
 #[test]
-fn a_file_that_was_written_into_is_left_and_its_blob_is_sent_again() {
+fn a_file_that_was_written_to_is_left_and_its_blob_removed() {
     let mut bed = Bed::new();
     let real = bed.host.path(KUBELET).unwrap();
     std::fs::write(&real, "mine").unwrap();
     assert_eq!(bed.round(true), [format!("file {KUBELET} (left)")]);
     let blob = blob(&bed.files[0].checksum);
-    assert_eq!((bed.read(KUBELET).as_deref(), bed.read(&blob)), (Some("mine"), None));
-    bed.replace(&blob, KUBELET);
+    assert_eq!((bed.host.read(KUBELET).as_deref(), bed.host.read(&blob)), (Some("mine"), None));
+    bed.host.write(&blob, KUBELET.as_bytes());
     assert_eq!(bed.round(true), [format!("file {KUBELET} (healed)")]);
 }
 
 #[test]
-fn only_what_looks_changed_is_read() {
+fn only_files_with_another_size_or_time_are_read() {
     let mut bed = Bed::new();
     let real = bed.host.path(KUBELET).unwrap();
     let touch = |content: &str, time: SystemTime| {
@@ -120,12 +102,12 @@ fn only_what_looks_changed_is_read() {
 }
 
 #[test]
-fn rounds_come_now_and_then_and_only_when_all_has_been_well() {
+fn files_are_checked_after_some_passes_and_only_once_the_host_matches() {
     let mut bed = Bed::new();
-    bed.replace(KUBELET, "mine");
+    bed.host.write(KUBELET, b"mine");
     let passes_until_told = |bed: &mut Bed| {
         let told = |_: &u32| {
-            bed.integrity.check(&bed.host, &bed.files, false, 24, &mut bed.drift, Duration::ZERO);
+            bed.integrity.check(&bed.host, &bed.files, false, &mut bed.drift, Duration::ZERO);
             !bed.drift.texts(Duration::ZERO).is_empty()
         };
         (1..100).find(told)
@@ -133,15 +115,15 @@ fn rounds_come_now_and_then_and_only_when_all_has_been_well() {
     assert_eq!(passes_until_told(&mut bed), Some(24));
     (bed.integrity, bed.drift) = Default::default();
     assert_eq!(passes_until_told(&mut bed), None);
-    assert_eq!(bed.read(KUBELET).as_deref(), Some("mine"), "services may still be on their way up");
+    assert_eq!(bed.host.read(KUBELET).as_deref(), Some("mine"), "services may still be on their way up");
 }
 
 #[test]
-fn files_that_no_payload_has_are_not_looked_at() {
+fn files_with_an_invalid_path_or_checksum_are_skipped() {
     let mut bed = Bed::new();
     bed.files[0].path = r"C:\k\..\windows\x".into();
     bed.files[1].checksum = "..".into();
-    bed.replace(PROXY, "mine");
+    bed.host.write(PROXY, b"mine");
     assert_eq!(bed.round(true), [""; 0]);
-    assert_eq!(bed.read(PROXY).as_deref(), Some("mine"));
+    assert_eq!(bed.host.read(PROXY).as_deref(), Some("mine"));
 }

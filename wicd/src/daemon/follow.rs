@@ -3,7 +3,6 @@
 //!
 //! While the API server is unavailable, the reconciler keeps the host in the state of the last good copy.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::chain;
-use super::cluster::{Cluster, ClusterError, Connect};
+use super::cluster::{Annotations, Cluster, ClusterError, Connect, annotation, is_ready};
 use super::drift;
 use super::reconciler::Report;
 use crate::files::{self, Access};
@@ -175,9 +174,6 @@ impl Session<'_> {
     }
 }
 
-/// Annotations to write or, if `None`, to remove.
-type Annotations = BTreeMap<&'static str, Option<String>>;
-
 /// Gets the desired state that `node` names if the host follows another one, and annotates the Node. Returns the
 /// annotations that were written.
 async fn sync(
@@ -286,10 +282,6 @@ fn config_map_name(version: &str) -> Option<String> {
     good.then_some(name)
 }
 
-fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
-    node.get("metadata")?.get("annotations")?.get(key)?.as_str().filter(|v| !v.is_empty())
-}
-
 /// Returns the changes to the Node's annotations.
 ///
 /// The version is reported only when all services run, the Node is Ready, and no restart is pending, whether requested by wicd or by another client
@@ -321,11 +313,6 @@ fn annotations(node: &Value, report: &Report) -> Annotations {
 pub fn is_report_due(reported: Option<&str>, now: Timestamp) -> bool {
     let age = reported.and_then(|text| text.parse::<Timestamp>().ok()).map(|at| now.duration_since(at));
     age.and_then(|age| Duration::try_from(age).ok()).is_none_or(|age| age >= REPORT_INTERVAL / 2)
-}
-
-fn is_ready(node: &Value) -> bool {
-    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
 #[cfg(test)]

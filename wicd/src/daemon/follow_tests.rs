@@ -1,5 +1,6 @@
 //! Tests of the service that follows the API server.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use api::services::Service;
@@ -13,7 +14,7 @@ use super::*;
 use crate::fake::FakeHost;
 
 #[test]
-fn names_of_config_maps() {
+fn only_a_version_that_can_be_part_of_a_name_has_a_config_map() {
     for (version, expected) in [
         ("10.18.0-abc123", true),
         ("v1", true),
@@ -32,7 +33,7 @@ fn names_of_config_maps() {
 }
 
 #[test]
-fn what_is_written_on_the_node() {
+fn the_version_is_reported_once_the_host_matches_it() {
     let node = |annotations: Value, ready: &str| {
         json!({"metadata": {"annotations": annotations},
         "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": ready}]}})
@@ -46,22 +47,11 @@ fn what_is_written_on_the_node() {
     let (wants, restart) =
         (json!({key::DESIRED_VERSION: "v2"}), json!({key::DESIRED_VERSION: "v2", key::REBOOT_REQUIRED: ""}));
     let stamp = vec![(key::VERSION, "v2")];
+    let at = |version: &str| json!({key::DESIRED_VERSION: "v2", key::VERSION: version});
     let cases = [
         ("done", wants.clone(), "True", report("v2", true, None), stamp.clone()),
-        (
-            "said already",
-            json!({key::DESIRED_VERSION: "v2", key::VERSION: "v2"}),
-            "True",
-            report("v2", true, None),
-            vec![],
-        ),
-        (
-            "from an older one",
-            json!({key::DESIRED_VERSION: "v2", key::VERSION: "v1"}),
-            "True",
-            report("v2", true, None),
-            stamp,
-        ),
+        ("reported already", at("v2"), "True", report("v2", true, None), vec![]),
+        ("from an older one", at("v1"), "True", report("v2", true, None), stamp),
         ("not Ready", wants.clone(), "Unknown", report("v2", true, None), vec![]),
         ("not settled", wants.clone(), "True", report("v2", false, None), vec![]),
         ("still another version", wants.clone(), "True", report("v1", true, None), vec![]),
@@ -86,7 +76,6 @@ fn config(command: &str) -> ServicesConfig {
 
 /// Host that follows v1, and an API server.
 struct Bed {
-    _dir: tempfile::TempDir,
     host: FakeHost,
     cluster: FakeCluster,
     stop: CancellationToken,
@@ -94,8 +83,7 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+        let host = FakeHost::temporary();
         let desired = Desired {
             node_name: "win-1".into(),
             namespace: "ns".into(),
@@ -107,7 +95,7 @@ impl Bed {
         crate::ownership::Ownership::default().save(&host).unwrap();
         let marker = Marker { operation: "join-1".into(), version: "v1".into(), ..Marker::default() };
         files::write_json(&host, path::STATE, &marker, Access::Inherited).unwrap();
-        Self { _dir: dir, host, cluster: FakeCluster::new(), stop: CancellationToken::new() }
+        Self { host, cluster: FakeCluster::new(), stop: CancellationToken::new() }
     }
 
     fn start(&self) -> tokio::task::JoinHandle<()> {
@@ -128,6 +116,20 @@ impl Bed {
         self.cluster.config_maps.lock().unwrap().insert(format!("windows-services-{version}"), stored);
     }
 
+    /// Follows `version`, which is the desired one of the Node.
+    async fn follow(&self, version: &str) -> Result<Annotations, Reason> {
+        self.cluster.set_node(&[(key::DESIRED_VERSION, version)]);
+        let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});
+        let host: Arc<dyn Host> = Arc::new(self.host.clone());
+        let report = Report { version: Some("v1".into()), ..Report::default() };
+        sync(&host, &self.cluster, &self.copy(), &node, &report).await.map_err(|e| e.reason())
+    }
+
+    /// Returns the last good copy of the desired state.
+    fn copy(&self) -> Desired {
+        files::read_json(&self.host, path::DESIRED).unwrap().unwrap()
+    }
+
     fn command(&self) -> String {
         self.host.service("kubelet").unwrap().filter(|s| s.state == ServiceState::Running).unwrap_or_default().command
     }
@@ -144,7 +146,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn drift_is_reported_and_taken_back() {
+fn drift_is_reported_until_it_is_over() {
     let node = |drift: Option<&str>| {
         let annotations: BTreeMap<&str, &str> = drift.map(|d| (key::DRIFT, d)).into_iter().collect();
         json!({"metadata": {"annotations": annotations}})
@@ -175,7 +177,7 @@ fn drift_is_reported_and_taken_back() {
 }
 
 #[test]
-fn what_was_written_counts_as_on_the_node() {
+fn written_annotations_are_in_the_local_copy_of_the_node() {
     let written = Annotations::from([(key::VERSION, Some("v1".into())), (key::DRIFT, None)]);
     for before in [
         json!({"metadata": {}}),
@@ -206,7 +208,7 @@ async fn a_host_joins_follows_and_stops() {
     bed.cluster.set_node(&[(key::DESIRED_VERSION, &v2), (key::VERSION, "v1")]);
     until("v2 is stamped", || bed.cluster.annotation(key::VERSION).as_ref() == Some(&v2)).await;
     assert_eq!(bed.command(), "kubelet v2");
-    let copy: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
+    let copy = bed.copy();
     assert_eq!((copy.version.as_str(), copy.node_name.as_str()), (v2.as_str(), "win-1"));
     let marker = crate::operation::marker(&bed.host).unwrap();
     assert_eq!(
@@ -246,66 +248,43 @@ fn a_report_is_renewed_about_once_in_each_interval() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_map_that_cannot_be_used_leaves_the_last_good_copy() {
     let bed = Bed::new();
-    let identity: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
-    let host: Arc<dyn Host> = Arc::new(bed.host.clone());
-    let report = Report { version: Some("v1".into()), ..Report::default() };
-    let asks = |version: &str| json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});
-    let reason = async |version: &str| {
-        bed.cluster.set_node(&[(key::DESIRED_VERSION, version)]);
-        sync(&host, &bed.cluster, &identity, &asks(version), &report).await.unwrap_err().reason()
-    };
-    assert_eq!(reason(&format!("v2-{}", "0".repeat(32))).await, "VersionUnreadable");
-    assert_eq!(reason(&bed.publish("v2", &config("two\nlines"))).await, "VersionUnreadable");
+    let before = bed.copy();
     let mut scripted = config("kube-proxy.exe --cluster-cidr=ENDPOINT");
     scripted.services[0]
         .powershell_pre_scripts
         .push(json!({"variableName": "ENDPOINT", "path": "x.ps1", "NodeArgs": null}));
-    assert_eq!(reason(&bed.publish("v2", &scripted)).await, "VersionUnreadable");
-    assert_eq!(files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(), identity);
+    for version in
+        [format!("v2-{}", "0".repeat(32)), bed.publish("v2", &config("two\nlines")), bed.publish("v2", &scripted)]
+    {
+        assert_eq!(bed.follow(&version).await, Err(Reason::VersionUnreadable), "{version}");
+    }
+    assert_eq!(bed.copy(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
+async fn a_config_map_that_differs_from_the_digest_in_its_name_is_refused() {
     let bed = Bed::new();
-    let identity: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
-    let host: Arc<dyn Host> = Arc::new(bed.host.clone());
-    let report = Report { version: Some("v1".into()), ..Report::default() };
+    let before = bed.copy();
     let good = config("kubelet v2");
     let version = bed.publish("v2", &good);
-    let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});
     let name = format!("windows-services-{version}");
-    bed.cluster.set_node(&[(key::DESIRED_VERSION, &version)]);
-    let follow = async || sync(&host, &bed.cluster, &identity, &node, &report).await.map_err(|e| e.reason());
 
     bed.store(&version, &config("kubelet.exe --x=PWNED"));
-    assert_eq!(follow().await, Err(Reason::VersionUnreadable));
-    let rendered = |text: Option<&str>| {
+    assert_eq!(bed.follow(&version).await, Err(Reason::VersionUnreadable));
+    for rendered in [Some("{ }"), None] {
         bed.store(&version, &good);
-        bed.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = text.map(String::from);
-    };
-    for other in [Some("{ }"), None] {
-        rendered(other);
-        assert_eq!(follow().await, Err(Reason::VersionUnreadable), "{other:?}");
+        bed.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = rendered.map(String::from);
+        assert_eq!(bed.follow(&version).await, Err(Reason::VersionUnreadable), "{rendered:?}");
     }
-    assert_eq!(
-        files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(),
-        identity,
-        "the last good copy stays"
-    );
-    assert_eq!(
-        bed.cluster.annotation(key::DRIFT),
-        Some(format!("ConfigMap {name} (refused)")),
-        "and the operator is notified"
-    );
+    assert_eq!(bed.copy(), before, "the last good copy stays");
+    let drift = bed.cluster.annotation(key::DRIFT);
+    assert_eq!(drift, Some(format!("ConfigMap {name} (refused)")), "and the operator is notified");
 
     // A version of the Windows Machine Config Operator has no digest.
     bed.store("10.18.0", &good);
-    let legacy = json!({"metadata": {"annotations": {key::DESIRED_VERSION: "10.18.0"}}});
-    let followed = sync(&host, &bed.cluster, &identity, &legacy, &report).await;
-    assert_eq!(followed.unwrap_err().reason(), "VersionUnreadable");
+    assert_eq!(bed.follow("10.18.0").await, Err(Reason::VersionUnreadable));
 
     bed.store(&version, &good);
-    follow().await.unwrap();
-    let copy: Desired = files::read_json(&*host, path::DESIRED).unwrap().unwrap();
-    assert_eq!((copy.version, copy.services), (version, good));
+    bed.follow(&version).await.unwrap();
+    assert_eq!((bed.copy().version, bed.copy().services), (version, good));
 }

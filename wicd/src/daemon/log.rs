@@ -14,15 +14,14 @@ pub const FILE: &str = r"C:\var\log\wicd\windows-instance-config-daemon.exe.INFO
 /// Extensions of the additional log files, each with the least severe level of its lines.
 pub const SEVERE: [(&str, Level); 2] = [("WARNING", Level::WARN), ("ERROR", Level::ERROR)];
 /// Size in bytes at which a log file is rotated.
-pub const LIMIT: u64 = 10 << 20;
+const LIMIT: u64 = 10 << 20;
 /// Maximum number of files of a log, including the current one.
-pub const FILES: u32 = 3;
+const FILES: u32 = 3;
 
 /// Log file that is renamed to `<name>.1` (and that to `<name>.2`) when it reaches its size limit.
 pub struct RotatingFile {
     path: PathBuf,
     limit: u64,
-    files: u32,
     file: Option<File>,
     size: u64,
 }
@@ -32,11 +31,11 @@ impl RotatingFile {
     ///
     /// # Errors
     /// Fails when the directory cannot be created, or the file cannot be opened.
-    pub fn open(path: PathBuf, limit: u64, files: u32) -> io::Result<Self> {
+    pub fn open(path: PathBuf, limit: u64) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
-        let mut this = Self { path, limit, files, file: None, size: 0 };
+        let mut this = Self { path, limit, file: None, size: 0 };
         this.reopen()?;
         Ok(this)
     }
@@ -51,7 +50,7 @@ impl RotatingFile {
     fn rotate(&mut self) -> io::Result<()> {
         // Windows does not rename open files.
         self.file = None;
-        for n in (1..self.files).rev() {
+        for n in (1..FILES).rev() {
             let from = if n == 1 { self.path.clone() } else { numbered(&self.path, n - 1) };
             // A reader may have it open; then this file keeps growing, and rotation is retried with the next line.
             let _ = fs::rename(from, numbered(&self.path, n));
@@ -71,10 +70,10 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
 ///
 /// # Errors
 /// Fails when the main log cannot be opened.
-pub fn subscriber(info: &Path, limit: u64, files: u32) -> io::Result<impl Subscriber + Send + Sync> {
-    let mut layers = vec![layer(RotatingFile::open(info.to_owned(), limit, files)?, Level::INFO)];
+pub fn subscriber(info: &Path) -> io::Result<impl Subscriber + Send + Sync> {
+    let mut layers = vec![layer(RotatingFile::open(info.to_owned(), LIMIT)?, Level::INFO)];
     for (extension, level) in SEVERE {
-        let file = RotatingFile::open(info.with_extension(extension), limit, files);
+        let file = RotatingFile::open(info.with_extension(extension), LIMIT);
         layers.extend(file.ok().map(|file| layer(file, level)));
     }
     Ok(Registry::default().with(layers))
@@ -109,7 +108,7 @@ mod tests {
     fn each_line_is_in_the_files_of_its_level_and_those_below() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("windows-instance-config-daemon.exe.INFO");
-        tracing::subscriber::with_default(subscriber(&path, 1 << 20, 3).unwrap(), || {
+        tracing::subscriber::with_default(subscriber(&path).unwrap(), || {
             tracing::debug!("a detail");
             tracing::info!("it runs");
             tracing::warn!("it is slow");
@@ -128,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn three_files_and_no_more() {
+    fn at_most_three_log_files_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("wicd").join("x.INFO");
-        let mut log = RotatingFile::open(path.clone(), 10, 3).unwrap();
+        let mut log = RotatingFile::open(path.clone(), 10).unwrap();
         for n in 0..5 {
             writeln!(log, "line {n}").unwrap();
-            log = RotatingFile::open(path.clone(), 10, 3).unwrap();
+            log = RotatingFile::open(path.clone(), 10).unwrap();
         }
         let read = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(read(path.clone()), "line 4\n");

@@ -17,7 +17,7 @@ use api::payload::is_host_path;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use tracing::{info, warn};
 
-use super::variables::{self, HostFacts};
+use super::variables;
 use crate::files;
 use crate::host::{Host, HostError};
 
@@ -100,10 +100,9 @@ fn say(said: &mut BTreeMap<String, String>, log: &str, text: String) {
 
 /// Returns the logs that the command lines of services name, without those of services that the log runner runs.
 fn logs(desired: &Desired) -> BTreeSet<String> {
-    let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
     let services = desired.services.services.iter();
     // The Node is not known here: a log whose name needs one of its variables is not found, and not rotated.
-    services.flat_map(|s| named(&variables::command(s, facts, None).unwrap_or_else(|_| s.path.clone()))).collect()
+    services.flat_map(|s| named(&variables::command(s, desired, None).unwrap_or_else(|_| s.path.clone()))).collect()
 }
 
 /// Returns the files below [`path::LOGS`] that a command line names.

@@ -16,7 +16,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 #[test]
-fn logs_of_command_lines() {
+fn logs_are_named_in_command_lines() {
     let cases: [(&str, &[&str]); 9] = [
         (
             r"C:\k\containerd.exe --config C:\k\c.toml --log-file C:\var\log\containerd\containerd.log --run-service",
@@ -40,7 +40,7 @@ fn logs_of_command_lines() {
 }
 
 #[test]
-fn what_is_rotated_and_what_is_deleted() {
+fn large_logs_are_rotated_and_old_copies_deleted() {
     let logs = BTreeSet::from([LOG.to_owned(), r"C:\var\log\x\x.txt".to_owned()]);
     let now = at("2026-07-28T10:15:00Z");
     let rotate = |from: &str, to: &str| vec![Action::CopyTruncate { from: from.into(), to: to.into() }];
@@ -83,7 +83,7 @@ fn what_is_rotated_and_what_is_deleted() {
 }
 
 #[test]
-fn a_log_that_is_named_like_one_put_aside_is_not_deleted() {
+fn a_log_with_the_name_of_a_copy_is_not_deleted() {
     let old = r"C:\var\log\containerd\containerd-20200101T000000.log".to_owned();
     let logs = BTreeSet::from([LOG.to_owned(), old.clone()]);
     assert_eq!(plan_rotation(&logs, &[LogFile { path: old, size: 1 }], ROTATION, at("2026-07-28T10:15:00Z")), []);
@@ -92,7 +92,7 @@ fn a_log_that_is_named_like_one_put_aside_is_not_deleted() {
 proptest! {
     /// Only logs are rotated, and only their copies are deleted, before any rotation.
     #[test]
-    fn nothing_else_is_touched(names in proptest::collection::vec(r"(containerd)?[-.a-zT0-9é]{0,20}(\.log)?", 0..8)) {
+    fn other_files_do_not_change(names in proptest::collection::vec(r"(containerd)?[-.a-zT0-9é]{0,20}(\.log)?", 0..8)) {
         let logs = BTreeSet::from([LOG.to_owned()]);
         let mut found = vec![LogFile { path: LOG.into(), size: 100 }];
         found.extend(names.iter().map(|n| LogFile { path: format!(r"C:\var\log\containerd\{n}"), size: 1000 }));
@@ -109,117 +109,107 @@ proptest! {
 }
 
 struct Bed {
-    _dir: tempfile::TempDir,
     host: FakeHost,
     said: BTreeMap<String, String>,
 }
 
 impl Bed {
     fn new(logs: Option<LogRotation>) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+        let host = FakeHost::temporary();
         let service = Service { name: "containerd".into(), path: format!("x --log {LOG}"), ..Service::default() };
         let services = ServicesConfig { services: vec![service], ..ServicesConfig::default() };
         let desired = Desired { services, logs, ..Desired::default() };
         files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
-        Self { _dir: dir, host, said: BTreeMap::new() }
-    }
-
-    fn write(&self, path: &str, content: &[u8]) {
-        files::write(&self.host, path, content, Access::Inherited).unwrap();
+        Self { host, said: BTreeMap::new() }
     }
 
     fn pass(&mut self, now: &str) {
         pass(&self.host, at(now), &mut self.said);
     }
-
-    fn read(&self, path: &str) -> Option<Vec<u8>> {
-        files::read(&self.host, path).unwrap()
-    }
 }
 
 #[test]
-fn a_log_that_is_open_is_put_aside_and_goes_on() {
+fn an_open_log_is_copied_and_continues() {
     let mut bed = Bed::new(Some(ROTATION));
-    bed.write(LOG, &[b'a'; 150]);
-    bed.write(r"C:\var\log\containerd\containerd-20200101T000000.log", b"old");
-    bed.write(r"C:\var\log\containerd\mine.txt", &[b'm'; 500]);
+    bed.host.write(LOG, &[b'a'; 150]);
+    bed.host.write(r"C:\var\log\containerd\containerd-20200101T000000.log", b"old");
+    bed.host.write(r"C:\var\log\containerd\mine.txt", &[b'm'; 500]);
     let mut service = OpenOptions::new().append(true).open(bed.host.path(LOG).unwrap()).unwrap();
     bed.pass("2026-07-28T10:15:00Z");
     assert_eq!(bed.said, BTreeMap::new());
     service.write_all(b"next").unwrap();
-    assert_eq!(bed.read(ASIDE).unwrap(), [b'a'; 150]);
-    assert_eq!(bed.read(LOG).unwrap(), b"next", "the service goes on in the same file");
+    assert_eq!(bed.host.read(ASIDE).unwrap(), "a".repeat(150));
+    assert_eq!(bed.host.read(LOG).unwrap(), "next", "the service goes on in the same file");
     let names = files::list(&bed.host, r"C:\var\log\containerd").unwrap();
     assert_eq!(names, ["containerd-20260728T101500.log", "containerd.log", "mine.txt"], "the old one is gone");
     // After an hour, the copy is deleted, too.
     bed.pass("2026-07-28T11:15:01Z");
-    assert_eq!((bed.read(ASIDE), bed.read(LOG)), (None, Some(b"next".to_vec())));
+    assert_eq!((bed.host.read(ASIDE), bed.host.read(LOG)), (None, Some("next".into())));
 }
 
 #[test]
-fn without_settings_nothing_is_touched() {
+fn without_settings_no_log_is_rotated() {
     let mut bed = Bed::new(None);
-    bed.write(LOG, &[b'a'; 150]);
+    bed.host.write(LOG, &[b'a'; 150]);
     bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.read(LOG).unwrap().len(), 150);
+    assert_eq!(bed.host.read(LOG).unwrap().len(), 150);
 }
 
 #[test]
-fn without_room_there_is_no_copy() {
+fn without_free_space_a_log_is_truncated_without_a_copy() {
     let mut bed = Bed::new(Some(ROTATION));
     for (free, copied) in [(RESERVE + 149, false), (RESERVE + 150, true)] {
-        bed.write(LOG, &[b'a'; 150]);
-        bed.host.set_disk_free(free);
+        bed.host.write(LOG, &[b'a'; 150]);
+        bed.host.state().machine.disk_free = free;
         bed.pass("2026-07-28T10:15:00Z");
-        assert_eq!(bed.read(LOG).unwrap(), b"", "{free}");
-        assert_eq!(bed.read(ASIDE).is_some(), copied, "{free}");
+        assert_eq!(bed.host.read(LOG).unwrap(), "", "{free}");
+        assert_eq!(bed.host.read(ASIDE).is_some(), copied, "{free}");
     }
 }
 
 #[test]
 fn a_program_that_does_not_append_keeps_its_log() {
     let mut bed = Bed::new(Some(ROTATION));
-    let content = [vec![0; 600], b"line".to_vec()].concat();
-    bed.write(LOG, &content);
+    let content = "\0".repeat(600) + "line";
+    bed.host.write(LOG, content.as_bytes());
     bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!((bed.read(LOG), bed.read(ASIDE)), (Some(content), None));
+    assert_eq!((bed.host.read(LOG), bed.host.read(ASIDE)), (Some(content), None));
     assert!(bed.said[LOG].contains("does not append"), "{:?}", bed.said);
 }
 
 #[test]
-fn what_was_put_aside_before_is_not_overwritten() {
+fn an_earlier_copy_is_not_overwritten() {
     let mut bed = Bed::new(Some(ROTATION));
-    bed.write(LOG, &[b'a'; 150]);
-    bed.write(ASIDE, b"precious");
+    bed.host.write(LOG, &[b'a'; 150]);
+    bed.host.write(ASIDE, b"precious");
     bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!((bed.read(ASIDE).unwrap(), bed.read(LOG).unwrap().len()), (b"precious".to_vec(), 150));
+    assert_eq!((bed.host.read(ASIDE).unwrap(), bed.host.read(LOG).unwrap().len()), ("precious".into(), 150));
     bed.pass("2026-07-28T10:16:00Z");
-    assert_eq!(bed.read(LOG).unwrap(), b"");
+    assert_eq!(bed.host.read(LOG).unwrap(), "");
     assert_eq!(bed.said, BTreeMap::new());
 }
 
 /// A link would redirect the truncation to another file.
 #[cfg(unix)]
 #[test]
-fn links_are_left_alone() {
+fn a_link_is_not_rotated() {
     let mut bed = Bed::new(Some(ROTATION));
-    bed.write(r"C:\user\precious", &[b'p'; 500]);
+    bed.host.write(r"C:\user\precious", &[b'p'; 500]);
     files::make_directory(&bed.host, r"C:\var\log\containerd").unwrap();
     std::os::unix::fs::symlink(bed.host.path(r"C:\user\precious").unwrap(), bed.host.path(LOG).unwrap()).unwrap();
     bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.read(r"C:\user\precious").unwrap().len(), 500);
+    assert_eq!(bed.host.read(r"C:\user\precious").unwrap().len(), 500);
 }
 
 #[cfg(unix)]
 #[test]
-fn logs_behind_a_link_are_left_alone() {
+fn logs_behind_a_link_are_not_rotated() {
     let mut bed = Bed::new(Some(ROTATION));
-    bed.write(r"C:\user\containerd\containerd.log", &[b'p'; 500]);
-    bed.write(r"C:\user\containerd\containerd-20200101T000000.log", b"old");
+    bed.host.write(r"C:\user\containerd\containerd.log", &[b'p'; 500]);
+    bed.host.write(r"C:\user\containerd\containerd-20200101T000000.log", b"old");
     files::make_directory(&bed.host, r"C:\var").unwrap();
     std::os::unix::fs::symlink(bed.host.path(r"C:\user").unwrap(), bed.host.path(path::LOGS).unwrap()).unwrap();
     bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.read(r"C:\user\containerd\containerd.log").unwrap().len(), 500);
+    assert_eq!(bed.host.read(r"C:\user\containerd\containerd.log").unwrap().len(), 500);
     assert_eq!(files::list(&bed.host, r"C:\user\containerd").unwrap().len(), 2);
 }

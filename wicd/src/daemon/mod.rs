@@ -28,14 +28,14 @@ pub mod rotation;
 pub mod service_token;
 pub mod variables;
 
-use std::error::Error;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+pub use crate::host::chain;
 
 use crate::host::Host;
 use cluster::Connect;
@@ -45,6 +45,8 @@ use reconciler::{Reconciler, Report};
 const QUIET: Duration = Duration::from_secs(5);
 /// Interval between checks while a change is in progress.
 const BUSY: Duration = Duration::from_millis(500);
+/// Number of passes without a change after which all services are checked, not only those of the operator, and all payload files.
+const THOROUGH: u32 = 24;
 
 /// Runs wicd until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting
 /// the node.
@@ -81,15 +83,4 @@ async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, rep
             Ok(()) = node.changed() => {}
         }
     }
-}
-
-/// Returns an error with its causes, in one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use api::host::ServiceState;
 use api::services::Service;
 
 use crate::host::ServiceInfo;
@@ -14,7 +13,7 @@ pub fn dependents(all: &[ServiceInfo], name: &str) -> Vec<String> {
         for service in all.iter().filter(|s| s.dependencies.iter().any(|d| d.eq_ignore_ascii_case(name))) {
             if seen.insert(service.name.to_ascii_lowercase()) {
                 visit(all, &service.name, seen, order);
-                if matches!(service.state, ServiceState::Running | ServiceState::Pending) {
+                if service.is_up() {
                     order.push(service.name.clone());
                 }
             }
@@ -45,6 +44,7 @@ pub fn start_order(services: &[Service]) -> Vec<&Service> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::host::ServiceState;
 
     fn info(name: &str, dependencies: &[&str], state: ServiceState) -> ServiceInfo {
         ServiceInfo {

@@ -12,7 +12,7 @@ use crate::host::{Recovery, ServiceInfo, ServiceSpec, StartType};
 use crate::ownership::Ownership;
 
 /// Desired state of a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DesiredService {
     /// Name of the service.
     pub name: String,
@@ -43,6 +43,16 @@ pub enum Prepared {
 }
 
 impl DesiredService {
+    /// Returns the parts in which an existing service differs.
+    pub fn differences(&self, actual: &ServiceInfo) -> Vec<&'static str> {
+        let parts = [
+            ("command", self.command.as_ref().is_some_and(|c| *c != actual.command)),
+            ("dependencies", self.dependencies != actual.dependencies),
+            ("variables", self.environment != actual.environment),
+        ];
+        parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
+    }
+
     /// Returns the configuration for the service manager. wicd starts the service, not Windows, so that it never starts with an outdated
     /// configuration. While wicd itself does not run, the service manager restarts the service.
     pub fn spec(&self, command: &str) -> ServiceSpec {
@@ -53,7 +63,7 @@ impl DesiredService {
             dependencies: self.dependencies.clone(),
             environment: self.environment.clone(),
             start: StartType::Demand,
-            recovery: Some(recovery()),
+            recovery: recovery(),
         }
     }
 }
@@ -220,19 +230,13 @@ fn one(
 
 /// Reports whether a service must be stopped to reach its desired state.
 fn differs(wanted: &DesiredService, actual: &ServiceInfo) -> bool {
-    if wanted.left {
-        return false;
-    }
-    wanted.command.as_ref().is_some_and(|c| *c != actual.command)
-        || wanted.dependencies != actual.dependencies
-        || wanted.environment != actual.environment
+    !wanted.left && !wanted.differences(actual).is_empty()
 }
 
 /// Plans a stop; returns the dependents that stop too.
 fn stop(plan: &mut Plan, now: &mut [ServiceInfo], name: &str) -> Vec<String> {
     let stopped = dependents(now, name);
-    let alive = |s: &ServiceInfo| matches!(s.state, ServiceState::Running | ServiceState::Pending);
-    if find(now, name).is_some_and(alive) {
+    if find(now, name).is_some_and(ServiceInfo::is_up) {
         plan.actions.push(Action::Stop(name.to_owned()));
     }
     for service in now.iter_mut() {
@@ -243,7 +247,8 @@ fn stop(plan: &mut Plan, now: &mut [ServiceInfo], name: &str) -> Vec<String> {
     stopped
 }
 
-fn find<'a>(services: &'a [ServiceInfo], name: &str) -> Option<&'a ServiceInfo> {
+/// Returns the service of this name, which is not case-sensitive.
+pub fn find<'a>(services: &'a [ServiceInfo], name: &str) -> Option<&'a ServiceInfo> {
     services.iter().find(|s| s.name.eq_ignore_ascii_case(name))
 }
 
@@ -257,28 +262,16 @@ mod tests {
             name: name.into(),
             command: Some(format!(r"C:\k\{name}.exe")),
             dependencies: dependencies.iter().map(ToString::to_string).collect(),
-            environment: BTreeMap::new(),
-            hold: false,
-            prepared: Prepared::Ready,
-            left: false,
+            ..DesiredService::default()
         }
     }
 
     fn actual(wanted: &DesiredService, state: ServiceState) -> ServiceInfo {
-        let spec = wanted.spec(wanted.command.as_deref().unwrap_or("old"));
-        ServiceInfo {
-            name: spec.name,
-            description: spec.description,
-            command: spec.command,
-            dependencies: spec.dependencies,
-            environment: spec.environment,
-            start: spec.start,
-            state,
-        }
+        wanted.spec(wanted.command.as_deref().unwrap_or("old")).service(state)
     }
 
-    /// Returns the actions and the waiting services as short texts.
-    fn short(plan: &Plan) -> Vec<String> {
+    /// Returns the actions and the waiting services as a short text.
+    fn short(plan: &Plan) -> String {
         let word = |a: &Action| match a {
             Action::Stop(_) => "stop",
             Action::Delete(_) => "delete",
@@ -286,15 +279,16 @@ mod tests {
             Action::Start(_) => "start",
         };
         let actions = plan.actions.iter().map(|a| format!("{} {}", word(a), a.service()));
-        actions.chain(plan.waiting.iter().map(|(name, why)| format!("{name}: {why:?}"))).collect()
+        let waiting = plan.waiting.iter().map(|(name, why)| format!("{name}: {why:?}"));
+        actions.chain(waiting).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table of cases")]
-    fn table() {
-        let c = wanted("containerd", &[]);
-        let k = wanted("kubelet", &["containerd"]);
-        let p = wanted("kube-proxy", &["kubelet"]);
+    fn each_service_gets_the_actions_that_are_possible_at_once() {
+        let c = &wanted("containerd", &[]);
+        let k = &wanted("kubelet", &["containerd"]);
+        let p = &wanted("kube-proxy", &["kubelet"]);
         let changed = |w: &DesiredService| DesiredService { command: Some("new".into()), ..w.clone() };
         let proxied =
             |w: &DesiredService| DesiredService { environment: [("A".to_owned(), "b".to_owned())].into(), ..w.clone() };
@@ -302,159 +296,116 @@ mod tests {
         let hold = |w: &DesiredService| DesiredService { hold: true, ..w.clone() };
         let left = |w: &DesiredService| DesiredService { left: true, ..changed(w) };
         let prepared = |w: &DesiredService, prepared| DesiredService { prepared, ..w.clone() };
-        let all = |states: [ServiceState; 3]| {
-            [&c, &k, &p]
-                .into_iter()
-                .zip(states)
-                .filter(|(_, s)| *s != Missing)
-                .map(|(w, s)| actual(w, s))
-                .collect::<Vec<_>>()
-        };
         let foreign = |name: &str, dependencies: &[&str]| ServiceInfo {
             description: "of another installer".into(),
             ..actual(&wanted(name, dependencies), Running)
         };
-        let three = vec![c.clone(), k.clone(), p.clone()];
-        let running = all([Running; 3]);
-        let with = |more: ServiceInfo| running.iter().cloned().chain([more]).collect::<Vec<_>>();
-        type Case<'a> = (&'a str, Vec<DesiredService>, Vec<ServiceInfo>, Vec<&'a str>);
-        let cases: Vec<Case<'_>> = vec![
-            ("all is well", three.clone(), running.clone(), vec![]),
+        let check = |about: &str, wanted: &[&DesiredService], all: &[ServiceInfo], expected: &str| {
+            let wanted: Vec<DesiredService> = wanted.iter().copied().cloned().collect();
+            assert_eq!(short(&plan(&wanted, all, &Ownership::default(), false)), expected, "{about}");
+        };
+
+        type Case<'a> = (&'a str, [&'a DesiredService; 3], [ServiceState; 3], &'a str);
+        let cases: [Case<'_>; 15] = [
+            ("the host matches", [c, k, p], [Running; 3], ""),
             (
-                "nothing there",
-                three.clone(),
-                vec![],
-                vec![
-                    "put containerd",
-                    "start containerd",
-                    "put kubelet",
-                    "put kube-proxy",
-                    "kube-proxy: Dependency",
-                    "kubelet: Dependency",
-                ],
+                "no service exists",
+                [c, k, p],
+                [Missing; 3],
+                "put containerd, start containerd, put kubelet, put kube-proxy, kube-proxy: Dependency, kubelet: Dependency",
             ),
+            ("one is starting", [c, k, p], [Running, Pending, Stopped], "kube-proxy: Dependency, kubelet: Pending"),
+            ("after a restart of the host", [c, k, p], [Running, Stopped, Running], "start kubelet"),
             (
-                "one is starting",
-                three.clone(),
-                all([Running, Pending, Stopped]),
-                vec!["kube-proxy: Dependency", "kubelet: Pending"],
-            ),
-            ("after a restart of the host", three.clone(), all([Running, Stopped, Running]), vec!["start kubelet"]),
-            (
-                "a failing one waits, and so does who needs it",
-                vec![c.clone(), hold(&k), p.clone()],
-                all([Running, Stopped, Stopped]),
-                vec!["kube-proxy: Dependency", "kubelet: Failing"],
+                "a failing one waits, and so do its dependents",
+                [c, &hold(k), p],
+                [Running, Stopped, Stopped],
+                "kube-proxy: Dependency, kubelet: Failing",
             ),
             (
                 "a change stops dependents first and starts them again",
-                vec![c.clone(), changed(&k), p.clone()],
-                running.clone(),
-                vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
+                [c, &changed(k), p],
+                [Running; 3],
+                "stop kubelet, put kubelet, start kubelet, kube-proxy: Dependency",
             ),
             (
                 "so does another variable",
-                vec![c.clone(), proxied(&k), p.clone()],
-                running.clone(),
-                vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
+                [c, &proxied(k), p],
+                [Running; 3],
+                "stop kubelet, put kubelet, start kubelet, kube-proxy: Dependency",
             ),
-            ("drift is left", vec![c.clone(), left(&k), p.clone()], running.clone(), vec![]),
+            ("drift is left", [c, &left(k), p], [Running; 3], ""),
             (
-                "and started as it is",
-                vec![c.clone(), left(&k)],
-                all([Running, Stopped, Missing]),
-                vec!["start kubelet"],
-            ),
-            ("as a deleted service", vec![c.clone(), left(&k)], all([Running, Missing, Missing]), vec![]),
-            (
-                "but who needs it waits",
-                vec![c.clone(), left(&k), p.clone()],
-                all([Running, Missing, Stopped]),
-                vec!["kube-proxy: Dependency"],
+                "dependents of a deleted service wait",
+                [c, &left(k), p],
+                [Running, Missing, Stopped],
+                "kube-proxy: Dependency",
             ),
             (
-                "two changes, last started first stopped",
-                vec![changed(&c), k.clone(), changed(&p)],
-                running.clone(),
-                vec![
-                    "stop kube-proxy",
-                    "stop containerd",
-                    "put containerd",
-                    "start containerd",
-                    "put kube-proxy",
-                    "kube-proxy: Dependency",
-                    "kubelet: Dependency",
-                ],
-            ),
-            (
-                "one that is starting is changed when it is up",
-                vec![c.clone(), changed(&k)],
-                all([Running, Pending, Missing]),
-                vec!["kubelet: Pending"],
+                "of two changed ones, the last started is the first stopped",
+                [&changed(c), k, &changed(p)],
+                [Running; 3],
+                "stop kube-proxy, stop containerd, put containerd, start containerd, put kube-proxy, \
+                 kube-proxy: Dependency, kubelet: Dependency",
             ),
             (
                 "an unknown variable keeps the old command",
-                vec![c.clone(), k.clone(), unknown(&p)],
-                all([Running, Running, Stopped]),
-                vec!["start kube-proxy"],
+                [c, k, &unknown(p)],
+                [Running, Running, Stopped],
+                "start kube-proxy",
             ),
             (
-                "an unknown variable and nothing there",
-                vec![c.clone(), k.clone(), unknown(&p)],
-                all([Running, Running, Missing]),
-                vec!["kube-proxy: Variable"],
+                "an unknown variable of a missing service",
+                [c, k, &unknown(p)],
+                [Running, Running, Missing],
+                "kube-proxy: Variable",
             ),
             (
-                "what it needs is not there yet",
-                vec![c.clone(), k.clone(), prepared(&p, Prepared::NotYet)],
-                all([Running, Running, Missing]),
-                vec!["put kube-proxy", "kube-proxy: Preparation"],
+                "a prerequisite does not exist yet",
+                [c, k, &prepared(p, Prepared::NotYet)],
+                [Running, Running, Missing],
+                "put kube-proxy, kube-proxy: Preparation",
             ),
             (
-                "what it needs is not there any more: it goes on, and that is said",
-                vec![c.clone(), k.clone(), prepared(&p, Prepared::NotYet)],
-                running.clone(),
-                vec!["kube-proxy: Preparation"],
+                "a service without its prerequisite continues, and that is reported",
+                [c, k, &prepared(p, Prepared::NotYet)],
+                [Running; 3],
+                "kube-proxy: Preparation",
             ),
             (
-                "what it needs must change: that waits for its stop",
-                vec![c.clone(), k.clone(), prepared(&p, Prepared::Stale)],
-                running.clone(),
-                vec!["stop kube-proxy", "kube-proxy: Preparation"],
-            ),
-            (
-                "not wanted any more",
-                vec![c.clone()],
-                running.clone(),
-                vec!["stop kubelet", "delete kubelet", "delete kube-proxy"],
-            ),
-            (
-                "another installer's service of the same name is left unchanged",
-                three.clone(),
-                vec![actual(&c, Running), foreign("kubelet", &[]), actual(&p, Running)],
-                vec!["kubelet: Foreign"],
-            ),
-            ("others are left alone", three.clone(), with(foreign("spooler", &[])), vec![]),
-            (
-                "others that depend on ours are started again",
-                vec![c.clone(), k.clone(), changed(&p)],
-                with(foreign("monitor", &["kube-proxy"])),
-                vec!["stop kube-proxy", "put kube-proxy", "start kube-proxy", "start monitor"],
-            ),
-            (
-                "only the description differs",
-                vec![c.clone()],
-                vec![ServiceInfo { start: StartType::Auto, ..actual(&c, Running) }],
-                vec!["put containerd"],
+                "a prerequisite changes after the service has stopped",
+                [c, k, &prepared(p, Prepared::Stale)],
+                [Running; 3],
+                "stop kube-proxy, kube-proxy: Preparation",
             ),
         ];
-        for (name, wanted, all, expected) in cases {
-            assert_eq!(short(&plan(&wanted, &all, &Ownership::default(), false)), expected, "{name}");
+        for (about, wanted, states, expected) in cases {
+            let exist = [c, k, p].into_iter().zip(states).filter(|(_, state)| *state != Missing);
+            check(about, &wanted, &exist.map(|(w, state)| actual(w, state)).collect::<Vec<_>>(), expected);
         }
+
+        let running = [c, k, p].map(|w| actual(w, Running));
+        let with = |more: ServiceInfo| running.iter().cloned().chain([more]).collect::<Vec<_>>();
+        let two = |state| [actual(c, Running), actual(k, state)];
+        check("drift is started as it is", &[c, &left(k)], &two(Stopped), "start kubelet");
+        check("a deleted service stays deleted", &[c, &left(k)], &two(Running)[..1], "");
+        check("a starting one is changed once it runs", &[c, &changed(k)], &two(Pending), "kubelet: Pending");
+        check("no longer desired", &[c], &running, "stop kubelet, delete kubelet, delete kube-proxy");
+        let theirs = [actual(c, Running), foreign("kubelet", &[]), actual(p, Running)];
+        check("another installer's service of the same name stays", &[c, k, p], &theirs, "kubelet: Foreign");
+        check("others stay", &[c, k, p], &with(foreign("spooler", &[])), "");
+        check(
+            "others that depend on the operator's are started again",
+            &[c, k, &changed(p)],
+            &with(foreign("monitor", &["kube-proxy"])),
+            "stop kube-proxy, put kube-proxy, start kube-proxy, start monitor",
+        );
+        let automatic = ServiceInfo { start: StartType::Auto, ..actual(c, Running) };
+        check("another start type", &[c], &[automatic], "put containerd");
     }
 
     #[test]
-    fn wicd_never_removes_itself_and_owns_by_manifest_too() {
+    fn wicd_never_removes_itself_and_owns_what_is_on_record() {
         let own = ServiceInfo {
             name: WICD_SERVICE.into(),
             description: format!("{SERVICE_DESCRIPTION_PREFIX}{WICD_SERVICE}"),
@@ -464,13 +415,13 @@ mod tests {
         let stripped = ServiceInfo { name: "old".into(), state: Stopped, ..ServiceInfo::default() };
         let owned = Ownership { services: ["old".to_string()].into(), ..Ownership::default() };
         let plan = plan(&[], &[own, stripped], &owned, false);
-        assert_eq!(short(&plan), ["delete old"]);
+        assert_eq!(short(&plan), "delete old");
     }
 
     #[test]
-    fn assuring_writes_without_stopping() {
+    fn settings_that_cannot_be_read_back_are_written_without_a_stop() {
         let c = wanted("containerd", &[]);
         let plan = plan(std::slice::from_ref(&c), &[actual(&c, Running)], &Ownership::default(), true);
-        assert_eq!(short(&plan), ["put containerd"]);
+        assert_eq!(short(&plan), "put containerd");
     }
 }

@@ -10,14 +10,15 @@ use api::host::{Desired, REPORT_INTERVAL, ServiceState, path};
 use serde_json::Value;
 use tracing::{error, info, warn};
 
+use super::THOROUGH;
 use super::backoff::Backoff;
 use super::drift::{CheckKind, Drift};
 use super::environment;
 use super::file_integrity::FileIntegrity;
 use super::metadata_route;
 use super::order::start_order;
-use super::plan::{Action, DesiredService, Plan, Prepared, Waiting, plan};
-use super::variables::{self, HostFacts};
+use super::plan::{Action, DesiredService, Plan, Prepared, Waiting, find, plan};
+use super::variables;
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
 use crate::operation::{marker, settle_reboot};
 use crate::ownership::Ownership;
@@ -25,9 +26,6 @@ use crate::processes::programs;
 use crate::{files, lock, network};
 
 mod preparation;
-
-/// Number of passes without a change after which all services are checked, not only those of the operator.
-const THOROUGH: u32 = 24;
 
 /// State in which a pass found the host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -131,7 +129,7 @@ impl Reconciler {
             // A service that starts or stops may have changed the networks, and with them the routes.
             self.has_metadata_route(&desired) && had_route && settled
         };
-        self.integrity.check(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
+        self.integrity.check(&*self.host, &desired.services.files, heals, &mut self.drift, now);
         self.drift.save(&*self.host)?;
         let reboot = settle_reboot(&*self.host)?;
         self.complaints.remove("pass");
@@ -209,11 +207,10 @@ impl Reconciler {
     }
 
     fn wanted(&mut self, desired: &Desired, node: Option<&Value>, now: Duration) -> Vec<DesiredService> {
-        let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
         let mut wanted = Vec::new();
         for service in start_order(&desired.services.services) {
             let about = format!("variables of {}", service.name);
-            let command = match variables::command(service, facts, node) {
+            let command = match variables::command(service, desired, node) {
                 Ok(command) => {
                     self.complaints.remove(&about);
                     Some(command)
@@ -224,10 +221,14 @@ impl Reconciler {
                 }
             };
             let hold = self.backoffs.get(&service.name).is_some_and(|b| !b.may_start(now));
-            let dependencies = service.dependencies.clone();
-            let (prepared, environment) = (Prepared::Ready, service.environment.clone());
-            let name = service.name.clone();
-            wanted.push(DesiredService { name, command, dependencies, environment, hold, prepared, left: false });
+            wanted.push(DesiredService {
+                name: service.name.clone(),
+                command,
+                dependencies: service.dependencies.clone(),
+                environment: service.environment.clone(),
+                hold,
+                ..DesiredService::default()
+            });
         }
         wanted
     }
@@ -241,18 +242,15 @@ impl Reconciler {
         }
         for service in wanted {
             let actual = self.host.service(&service.name)?.map(|a| self.as_written(a));
-            if let Some(left) = self.left.get(&service.name) {
-                let running = |a: ServiceInfo| Some(ServiceInfo { state: ServiceState::Running, ..a });
-                if actual != left.clone().and_then(running) {
-                    return Ok(false);
-                }
-                continue;
-            }
-            if actual.is_none_or(|a| {
-                a.state != ServiceState::Running
-                    || service.command.as_ref().is_some_and(|c| *c != a.command)
-                    || service.environment != a.environment
-            }) {
+            let is_as_before = match self.left.get(&service.name) {
+                Some(left) => actual == left.clone().map(|a| ServiceInfo { state: ServiceState::Running, ..a }),
+                None => actual.is_some_and(|a| {
+                    a.state == ServiceState::Running
+                        && service.command.as_ref().is_none_or(|c| *c == a.command)
+                        && service.environment == a.environment
+                }),
+            };
+            if !is_as_before {
                 return Ok(false);
             }
         }
@@ -272,7 +270,7 @@ impl Reconciler {
         let mut changed: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         self.left.clear();
         for service in &mut wanted {
-            let actual = all.iter().find(|a| a.name.eq_ignore_ascii_case(&service.name));
+            let actual = find(&all, &service.name);
             let (state, ours) = (actual.map(|a| a.state), actual.is_none_or(|a| owned.is_ours(a)));
             let backoff = self.backoffs.entry(service.name.clone()).or_default();
             match state {
@@ -353,11 +351,8 @@ impl Reconciler {
     /// Performs the planned actions. A failure is logged, and the rest is still performed. Returns the services with a failed action.
     fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
         let mut failed = BTreeSet::new();
-        let made = plan.actions.iter().filter_map(|a| match a {
-            Action::Put(spec) => Some(spec.name.clone()),
-            _ => None,
-        });
-        let made: Vec<String> = made.collect();
+        let is_put = |action: &&Action| matches!(action, Action::Put(_));
+        let made: Vec<String> = plan.actions.iter().filter(is_put).map(|put| put.service().to_owned()).collect();
         if !made.is_empty() {
             Ownership::update(&*self.host, |owned| owned.services.extend(made))?;
         }

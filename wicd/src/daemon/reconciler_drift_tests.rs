@@ -16,7 +16,7 @@ fn settled(drift: api::Drift) -> Bed {
     files::write(&bed.host, &blob, b"kubelet", Access::Inherited).unwrap();
     files::place(&bed.host, &blob, FILE).unwrap();
     bed.host.state().env.insert("HTTP_PROXY".into(), "proxy".into());
-    let report = bed.look_at_everything();
+    let report = bed.check_everything();
     assert_eq!((report.drift, report.reboot), (Vec::new(), None));
     bed
 }
@@ -31,9 +31,9 @@ fn config() -> ServicesConfig {
 }
 
 /// Changes one item of each kind.
-fn meddle(bed: &Bed) {
-    bed.meddle("kubelet", |s| s.command = "mine".into());
-    bed.meddle("containerd", |s| s.dependencies = vec!["rpcss".into()]);
+fn change_one_of_each_kind(bed: &Bed) {
+    bed.change("kubelet", |s| s.command = "mine".into());
+    bed.change("containerd", |s| s.dependencies = vec!["rpcss".into()]);
     let mut state = bed.host.state();
     state.services.remove("kube-proxy");
     state.env.insert("HTTP_PROXY".into(), "mine".into());
@@ -58,10 +58,10 @@ fn content(bed: &Bed) -> Vec<u8> {
 }
 
 #[test]
-fn drift_is_put_right_and_reported_for_a_while() {
+fn drift_is_corrected_and_reported_for_ten_minutes() {
     let mut bed = settled(api::Drift::Heal);
-    meddle(&bed);
-    let report = bed.look_at_everything();
+    change_one_of_each_kind(&bed);
+    let report = bed.check_everything();
     assert_eq!(report.drift, texts("healed"));
     assert_eq!(
         (bed.command("kubelet").as_str(), content(&bed)),
@@ -71,15 +71,15 @@ fn drift_is_put_right_and_reported_for_a_while() {
     assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
     assert_eq!(bed.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("proxy"));
     bed.clock += Duration::from_mins(11);
-    assert_eq!(bed.look_at_everything().drift, [""; 0]);
+    assert_eq!(bed.check_everything().drift, [""; 0]);
 }
 
 #[test]
-fn drift_is_left_and_reported_as_long_as_it_is_so() {
+fn drift_is_left_and_reported_until_it_is_over() {
     let mut bed = settled(api::Drift::Report);
-    meddle(&bed);
+    change_one_of_each_kind(&bed);
     let look = |bed: &mut Bed| {
-        let report = bed.look_at_everything();
+        let report = bed.check_everything();
         assert_eq!((report.drift, report.reboot), (texts("left"), None));
         assert_eq!((bed.command("kubelet").as_str(), content(bed)), ("mine", b"mine".to_vec()));
         assert_eq!(bed.host.service("containerd").unwrap().unwrap().dependencies, ["rpcss"]);
@@ -107,20 +107,20 @@ fn drift_is_left_and_reported_as_long_as_it_is_so() {
     bed.host.state().refused.clear();
 
     // A user restores one of them.
-    bed.meddle("kubelet", |s| s.command = r"C:\k\kubelet.exe --node win-1".into());
-    let report = bed.look_at_everything();
+    bed.change("kubelet", |s| s.command = r"C:\k\kubelet.exe --node win-1".into());
+    let report = bed.check_everything();
     assert_eq!(report.drift.len(), 4, "{:?}", report.drift);
 }
 
 #[test]
-fn a_new_desired_state_is_made_so_whatever_was_left() {
+fn a_new_desired_state_corrects_drift_that_was_left() {
     let mut bed = settled(api::Drift::Report);
-    meddle(&bed);
-    bed.look_at_everything();
+    change_one_of_each_kind(&bed);
+    bed.check_everything();
     let mut services = config();
     services.services[0].path = "containerd v2".into();
     bed.desire_all("v2", services, api::Drift::Report);
-    assert_eq!(bed.look_at_everything().drift, [""; 0]);
+    assert_eq!(bed.check_everything().drift, [""; 0]);
     assert_eq!(
         (bed.command("containerd").as_str(), bed.command("kubelet").as_str()),
         ("containerd v2", r"C:\k\kubelet.exe --node win-1")
@@ -129,10 +129,10 @@ fn a_new_desired_state_is_made_so_whatever_was_left() {
 }
 
 #[test]
-fn an_operation_of_the_operator_makes_it_so_too() {
+fn an_operation_of_the_operator_corrects_drift_that_was_left() {
     let mut bed = settled(api::Drift::Report);
-    bed.meddle("kubelet", |s| s.command = "mine".into());
-    assert_eq!(bed.look_at_everything().drift, ["service kubelet: command (left)"]);
+    bed.change("kubelet", |s| s.command = "mine".into());
+    assert_eq!(bed.check_everything().drift, ["service kubelet: command (left)"]);
     let marker = api::host::Marker { operation: "repair-1".into(), ..Default::default() };
     files::write_json(&bed.host, path::STATE, &marker, Access::Inherited).unwrap();
     bed.pass();
@@ -141,10 +141,10 @@ fn an_operation_of_the_operator_makes_it_so_too() {
 }
 
 #[test]
-fn a_pass_that_cannot_look_takes_nothing_back() {
+fn drift_stays_reported_after_a_pass_that_fails() {
     let mut bed = settled(api::Drift::Report);
-    bed.meddle("kubelet", |s| s.command = "mine".into());
-    let left = bed.look_at_everything().drift;
+    bed.change("kubelet", |s| s.command = "mine".into());
+    let left = bed.check_everything().drift;
     assert_eq!(left, ["service kubelet: command (left)"]);
     let lock = lock::take(&bed.host, Duration::ZERO).unwrap();
     assert_eq!(bed.pass().drift, left);

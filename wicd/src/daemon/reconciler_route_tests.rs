@@ -4,15 +4,33 @@ use std::net::Ipv4Addr;
 
 use super::tests::*;
 use super::*;
+use crate::fake::FakeHost;
 use crate::files::Access;
 use crate::host::Route;
-use api::services::ServicesConfig;
+use api::services::{Service, ServicesConfig};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
+/// Sets the desired state of a node in a cloud.
+fn desire(host: &FakeHost, version: &str, services: Vec<Service>) {
+    let desired = Desired {
+        cluster_id: crate::operation::tests::CLUSTER.into(),
+        node_name: "win-1".into(),
+        version: version.into(),
+        metadata_address: Some(ADDRESS),
+        services: ServicesConfig { services, ..ServicesConfig::default() },
+        ..Desired::default()
+    };
+    files::write_json(host, path::DESIRED, &desired, Access::Protected).unwrap();
+}
+
+fn has_route(host: &FakeHost) -> bool {
+    host.state().routes.iter().any(|r| r.destination == ADDRESS)
+}
+
 /// A container network takes over the network adapter with its routes, at any time, and most often when the host starts.
 #[test]
-fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
+fn a_node_without_the_route_to_the_metadata_service_does_not_match() {
     let default = |interface| Route {
         destination: Ipv4Addr::UNSPECIFIED,
         length: 0,
@@ -21,8 +39,7 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
         metric: 15,
     };
     let mut bed = Bed::new();
-    let desired = Desired { version: "1".into(), metadata_address: Some(ADDRESS), ..Desired::default() };
-    files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+    desire(&bed.host, "1", Vec::new());
     for interface in [7, 9] {
         bed.host.state().routes = vec![default(interface)];
         assert!(!bed.pass().settled && bed.reconciler.is_moving(), "it was not verified");
@@ -68,55 +85,44 @@ fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
 
 /// A running node must not lose its credentials because another call fails: the next pass still creates the route.
 #[test]
-fn a_pass_that_fails_restores_the_route_to_the_metadata_service_all_the_same() {
+fn a_pass_that_fails_still_restores_the_route_to_the_metadata_service() {
     for (about, call) in [
         ("the record of drift", format!("path {}", crate::operation::SETTLED)),
         ("services cannot be listed", "services ".to_owned()),
     ] {
         let mut bed = Bed::new();
-        let services = ServicesConfig { services: three(), ..ServicesConfig::default() };
-        let desired =
-            Desired { metadata_address: Some(ADDRESS), node_name: "win-1".into(), services, ..Desired::default() };
-        let host = bed.host.clone();
-        let desire = |version: &str| {
-            let desired = Desired { version: version.into(), ..desired.clone() };
-            files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
-        };
-        desire("1");
+        desire(&bed.host, "1", three());
         bed.settle();
-        desire("2");
-        bed.meddle("kubelet", |s| s.command = "mine".into());
+        desire(&bed.host, "2", three());
+        bed.change("kubelet", |s| s.command = "mine".into());
         bed.host.state().refused.insert(call);
         let fails = |bed: &mut Bed| {
             bed.host.state().routes.retain(|r| r.length == 0);
             !bed.pass().settled && bed.reconciler.complaints.contains_key("pass")
         };
         assert!((0..5).any(|_| fails(&mut bed)), "{about}: nothing has failed");
-        assert!(bed.host.state().routes.iter().any(|r| r.destination == ADDRESS), "{about}");
+        assert!(has_route(&bed.host), "{about}");
     }
 }
 
 /// hybrid-overlay-node creates a network when it starts, which takes over the network adapter.
 #[test]
-fn a_route_that_a_service_drops_is_restored_in_the_same_pass() {
+fn a_route_that_a_service_removes_is_restored_in_the_same_pass() {
     let mut bed = Bed::new();
     bed.host.on_service({
         let host = bed.host.clone();
         move |_, _| host.state().routes.retain(|r| r.length == 0)
     });
-    let services = ServicesConfig { services: three(), ..ServicesConfig::default() };
-    let desired =
-        Desired { metadata_address: Some(ADDRESS), node_name: "win-1".into(), services, ..Desired::default() };
-    files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+    desire(&bed.host, "1", three());
     bed.pass();
     assert_eq!(bed.host.state().starts.get("containerd"), Some(&1));
-    assert!(bed.host.state().routes.iter().any(|r| r.destination == ADDRESS));
+    assert!(has_route(&bed.host));
     bed.settle();
 }
 
 /// A cleanup removes the route that wicd created. A route that existed before, or that another program created after a restart, stays.
 #[test]
-fn the_route_to_the_metadata_service_goes_with_the_node() {
+fn a_cleanup_removes_only_the_route_that_wicd_created() {
     let theirs = |bed: &Bed| {
         let default = bed.host.state().routes[0];
         Route { destination: ADDRESS, length: 32, ..default }
@@ -127,14 +133,7 @@ fn the_route_to_the_metadata_service_goes_with_the_node() {
         ("it is of another run of the host", false, true, true),
     ] {
         let mut bed = Bed::new();
-        let desired = Desired {
-            cluster_id: crate::operation::tests::CLUSTER.into(),
-            node_name: "win-1".into(),
-            version: "1".into(),
-            metadata_address: Some(ADDRESS),
-            ..Desired::default()
-        };
-        files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+        desire(&bed.host, "1", Vec::new());
         if was_there {
             let route = theirs(&bed);
             bed.host.state().routes.push(route);
@@ -142,12 +141,11 @@ fn the_route_to_the_metadata_service_goes_with_the_node() {
         bed.settle();
         if restarts {
             let route = Route { metric: 40, ..theirs(&bed) };
-            bed.host.set_boot_id("2");
+            bed.host.state().machine.boot_id = "2".into();
             bed.host.state().routes[1] = route;
             bed.settle();
         }
         assert_eq!(cleaned(&bed.host), api::host::Outcome::Done, "{about}");
-        let left = bed.host.state().routes.iter().any(|r| r.destination == ADDRESS);
-        assert_eq!((left, bed.host.state().routes[0].length), (stays, 0), "{about}");
+        assert_eq!((has_route(&bed.host), bed.host.state().routes[0].length), (stays, 0), "{about}");
     }
 }

@@ -10,19 +10,19 @@ use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Prep
 use serde_json::json;
 
 #[test]
-fn a_restart_that_has_happened_is_forgotten_and_quiet_passes_ask_for_no_facts() {
+fn a_restart_that_has_happened_is_forgotten_and_quiet_passes_make_few_calls() {
     let mut bed = Bed::new();
-    bed.desire("1", Vec::new());
+    bed.desire("1", three());
     require_reboot(&bed.host, "a test").unwrap();
     assert_eq!(bed.settle().reboot.as_deref(), Some("a test"));
-    bed.host.set_boot_id("2");
+    bed.host.state().machine.boot_id = "2".into();
     assert_eq!(bed.pass().reboot, None);
     bed.host.state().counts.clear();
     for _ in 0..20 {
         assert_eq!(bed.pass().reboot, None);
     }
     let counts = bed.host.state().counts.clone();
-    for name in ["machine", "boot_id", "enable_containers"] {
+    for name in ["machine", "boot_id", "enable_containers", "services"] {
         assert_eq!(counts.get(name), None, "{name}: {counts:?}");
     }
 }
@@ -75,14 +75,10 @@ fn another_vxlan_port_takes_effect() {
         // If HNS refuses the removal, it is retried, and the service does not start with the old network.
         bed.host.state().refused.insert("remove_networks ".into());
         bed.desire("4", overlay(None));
-        for _ in 0..5 {
-            bed.pass();
-        }
+        bed.passes(5);
         assert_ne!(bed.state(network::OVERLAY_SERVICE), ServiceState::Running);
         bed.host.state().refused.clear();
-        for _ in 0..60 {
-            bed.pass();
-        }
+        bed.passes(60);
         bed.settle();
         assert!(!made_by(&bed).contains("9898"));
     }
@@ -90,24 +86,20 @@ fn another_vxlan_port_takes_effect() {
 
 /// Only kube-log-runner has ended: the kubelet that it started continues, and occupies the port.
 #[test]
-fn what_an_earlier_run_has_left_ends_before_a_service_starts() {
+fn programs_of_an_earlier_run_end_before_a_service_starts() {
     let mut bed = Bed::new();
     let path = r"C:\k\kube-log-runner.exe -log-file=x C:\k\kubelet.exe --config=C:\k\kubelet.conf".to_owned();
     bed.desire("1", vec![Service { path, ..service("kubelet", 1, &[]) }]);
     bed.settle();
     bed.kill("kubelet");
     bed.host.state().orphans = vec![r"C:\k\kubelet.exe".into(), r"C:\k\kube-proxy.exe".into()];
-    let left = std::sync::Arc::new(std::sync::Mutex::new(None));
-    bed.host.on_service({
-        let (host, left) = (bed.host.clone(), left.clone());
-        move |_, _| *left.lock().unwrap() = Some(host.state().orphans.clone())
-    });
+    let host = bed.host.clone();
+    let left = bed.host.record(move |_, _| host.state().orphans.clone());
     bed.settle();
-    assert_eq!(left.lock().unwrap().take(), Some(vec![r"C:\k\kube-proxy.exe".to_owned()]), "of another service");
+    assert_eq!(left.lock().unwrap().last().unwrap(), &[r"C:\k\kube-proxy.exe"], "of another service");
 }
 
 pub(super) struct Bed {
-    _dir: tempfile::TempDir,
     pub host: FakeHost,
     pub reconciler: Reconciler,
     pub clock: Duration,
@@ -115,10 +107,17 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
+        let host = FakeHost::temporary();
         let reconciler = Reconciler::new(Arc::new(host.clone()));
-        Self { _dir: dir, host, reconciler, clock: Duration::ZERO }
+        Self { host, reconciler, clock: Duration::ZERO }
+    }
+
+    /// Returns a host that matches a desired state with three services.
+    fn settled() -> Self {
+        let mut bed = Self::new();
+        bed.desire("v1", three());
+        bed.settle();
+        bed
     }
 
     pub(super) fn desire(&self, version: &str, services: Vec<Service>) {
@@ -154,16 +153,18 @@ impl Bed {
         self.reconciler.reconcile_once(None, self.clock)
     }
 
+    pub(super) fn passes(&mut self, count: u32) {
+        (0..count).for_each(|_| drop(self.pass()));
+    }
+
     /// Runs passes until one is a full check.
-    pub(super) fn look_at_everything(&mut self) -> Report {
-        for _ in 0..THOROUGH {
-            self.pass();
-        }
+    pub(super) fn check_everything(&mut self) -> Report {
+        self.passes(THOROUGH);
         self.settle()
     }
 
-    /// Changes a service behind wicd's back.
-    pub(super) fn meddle(&self, name: &str, change: impl FnOnce(&mut ServiceInfo)) {
+    /// Changes a service, as another program does.
+    pub(super) fn change(&self, name: &str, change: impl FnOnce(&mut ServiceInfo)) {
         change(self.host.state().services.get_mut(name).unwrap());
     }
 
@@ -196,7 +197,7 @@ pub(super) fn three() -> Vec<Service> {
 }
 
 #[test]
-fn a_host_comes_up_without_an_api_server() {
+fn services_start_without_an_api_server() {
     let mut bed = Bed::new();
     assert_eq!(bed.pass(), Report::default(), "nothing is known yet");
     bed.desire("v1", three());
@@ -205,7 +206,7 @@ fn a_host_comes_up_without_an_api_server() {
     let kubelet = bed.host.service("kubelet").unwrap().unwrap();
     assert_eq!(kubelet.command, r"C:\k\kubelet.exe --node win-1");
     assert_eq!(kubelet.description, "OpenShift managed kubelet");
-    assert!(bed.host.state().specs["kubelet"].recovery.is_some());
+    assert_eq!(bed.host.state().specs["kubelet"].recovery, crate::daemon::plan::recovery());
     assert!(Ownership::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
 
     // After a restart of the host, no service runs, and wicd starts without memory.
@@ -218,10 +219,8 @@ fn a_host_comes_up_without_an_api_server() {
 }
 
 #[test]
-fn one_that_ends_is_started_again_and_then_less_and_less_often() {
-    let mut bed = Bed::new();
-    bed.desire("v1", three());
-    bed.settle();
+fn a_service_that_ends_is_restarted_after_growing_delays() {
+    let mut bed = Bed::settled();
     bed.kill("kubelet");
     assert!(!bed.pass().settled);
     assert_eq!(bed.state("kubelet"), ServiceState::Running, "the first time at once");
@@ -236,13 +235,9 @@ fn one_that_ends_is_started_again_and_then_less_and_less_often() {
 }
 
 #[test]
-fn a_change_disturbs_only_what_depends_on_it() {
-    let mut bed = Bed::new();
-    bed.desire("v1", three());
-    bed.settle();
-    let events = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = events.clone();
-    bed.host.on_service(move |event, service| seen.lock().unwrap().push(format!("{event:?} {}", service.name)));
+fn a_change_restarts_only_the_service_and_its_dependents() {
+    let mut bed = Bed::settled();
+    let events = bed.host.record(|event, service| format!("{event:?} {}", service.name));
     let mut services = three();
     services[1].path = r"C:\k\kubelet.exe --v=4".into();
     bed.desire("v2", services);
@@ -255,10 +250,8 @@ fn a_change_disturbs_only_what_depends_on_it() {
 }
 
 #[test]
-fn what_is_not_wanted_any_more_goes() {
-    let mut bed = Bed::new();
-    bed.desire("v1", three());
-    bed.settle();
+fn services_that_are_no_longer_desired_are_removed() {
+    let mut bed = Bed::settled();
     bed.desire("v2", vec![service("containerd", 0, &[])]);
     bed.settle();
     assert_eq!(bed.state("kubelet"), ServiceState::Missing);
@@ -267,10 +260,8 @@ fn what_is_not_wanted_any_more_goes() {
 }
 
 #[test]
-fn a_desired_state_that_cannot_be_used_changes_nothing() {
-    let mut bed = Bed::new();
-    bed.desire("v1", three());
-    bed.settle();
+fn an_invalid_desired_state_changes_nothing() {
+    let mut bed = Bed::settled();
     bed.desire("v2", vec![service("a", 0, &["a"])]);
     assert_eq!(bed.settle().version.as_deref(), Some("v1"));
     let script = json!({"variableName": "ENDPOINT", "path": "x.ps1"});
@@ -288,7 +279,7 @@ fn a_desired_state_that_cannot_be_used_changes_nothing() {
 }
 
 #[test]
-fn services_wait_while_the_operator_works_on_the_host() {
+fn services_wait_while_an_operation_is_in_progress() {
     let mut bed = Bed::new();
     bed.desire("v1", three());
     let lock = lock::take(&bed.host, Duration::ZERO).unwrap();
@@ -300,31 +291,25 @@ fn services_wait_while_the_operator_works_on_the_host() {
 
 /// A service may end before a pass sees it run, as kube-proxy does with a configuration that it refuses.
 #[test]
-fn a_service_that_ends_at_once_is_started_after_growing_delays() {
+fn a_service_that_ends_at_its_start_is_restarted_after_growing_delays() {
     let mut bed = Bed::new();
     bed.desire("v1", vec![service("kubelet", 1, &[])]);
     bed.host.state().started_state = Some(ServiceState::Stopped);
     let starts = |bed: &Bed| bed.host.state().starts.get("kubelet").copied().unwrap_or_default();
-    for _ in 0..20 {
-        bed.pass();
-    }
+    bed.passes(20);
     let soon = starts(&bed);
     assert!((1..=4).contains(&soon), "started {soon} times in 20 passes, one each second");
     assert!(bed.reconciler.backoffs["kubelet"].failures >= soon, "an end is a failure");
-    for _ in 0..300 {
-        bed.pass();
-    }
+    bed.passes(300);
     assert!(starts(&bed) > soon, "it is started again");
 }
 
 #[test]
-fn a_service_that_cannot_be_started_does_not_hold_up_the_others() {
+fn a_service_that_cannot_be_started_does_not_delay_the_others() {
     let mut bed = Bed::new();
     bed.host.state().refused.insert("start_service kubelet".into());
     bed.desire("v1", [three(), vec![service("exporter", 3, &[])]].concat());
-    for _ in 0..5 {
-        bed.pass();
-    }
+    bed.passes(5);
     assert_eq!(bed.state("kubelet"), ServiceState::Stopped);
     assert_eq!(bed.state("exporter"), ServiceState::Running);
     assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Dependency));
@@ -334,16 +319,14 @@ fn a_service_that_cannot_be_started_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_node_variable_waits_for_the_node_and_keeps_its_value_without() {
+fn a_service_waits_for_its_node_variable_and_keeps_the_value() {
     let mut bed = Bed::new();
     let mut services = three();
     services[2].node_variables_in_command =
         vec![NodeVariable { name: "SUBNET".into(), node_object_json_path: "{.metadata.annotations.subnet}".into() }];
     services[2].path = "proxy SUBNET".into();
     bed.desire("v1", services);
-    for _ in 0..5 {
-        bed.pass();
-    }
+    bed.passes(5);
     assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Variable));
     let node = json!({"metadata": {"annotations": {"subnet": "10.1.0.0/24"}}});
     bed.reconciler.reconcile_once(Some(&node), bed.clock);
@@ -355,16 +338,7 @@ fn a_node_variable_waits_for_the_node_and_keeps_its_value_without() {
 }
 
 #[test]
-fn a_quiet_pass_is_cheap() {
-    let mut bed = Bed::new();
-    bed.desire("v1", three());
-    bed.settle();
-    bed.host.state().refused.insert("services ".into());
-    assert!(bed.pass().settled, "the list of all services is not asked for");
-}
-
-#[test]
-fn what_reads_back_otherwise_is_not_written_for_ever() {
+fn a_service_that_reads_back_differently_is_not_written_again() {
     let mut bed = Bed::new();
     let written = ServiceSpec { name: "x".into(), command: "a  b".into(), ..ServiceSpec::default() };
     let read = ServiceInfo { name: "x".into(), command: "a b".into(), ..ServiceInfo::default() };
@@ -375,7 +349,7 @@ fn what_reads_back_otherwise_is_not_written_for_ever() {
 }
 
 #[test]
-fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts() {
+fn kube_proxy_starts_with_the_configuration_of_its_network() {
     const ID: &str = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
     let mut bed = Bed::new();
     let config = OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), ..OvnHybridNetwork::default() };
@@ -383,21 +357,13 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     services[2].prepare = Some(Prepare::OvnHybridNetwork(config));
     bed.desire("v1", services);
     let conf = |bed: &Bed| files::read(&bed.host, network::KUBE_PROXY_CONF).unwrap();
-    let seen_at_start = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let (seen, host) = (seen_at_start.clone(), bed.host.clone());
-    bed.host.on_service(move |event, service| {
-        if service.name == "kube-proxy" {
-            let conf = files::read(&host, network::KUBE_PROXY_CONF).unwrap();
-            let vip = conf
-                .and_then(|c| serde_json::from_slice::<Value>(&c).ok())
-                .map(|c| c["winkernel"]["sourceVip"].clone());
-            seen.lock().unwrap().push((event, vip.unwrap_or_default()));
-        }
+    let host = bed.host.clone();
+    let events = bed.host.record(move |event, service| {
+        let conf: Value = files::read_json(&host, network::KUBE_PROXY_CONF).unwrap().unwrap_or_default();
+        (service.name == "kube-proxy").then(|| (event, conf["winkernel"]["sourceVip"].clone()))
     });
-    let passes = |bed: &mut Bed| (0..5).for_each(|_| drop(bed.pass()));
-
     // hybrid-overlay-node has not created the network yet, which is a wait, not a failure.
-    passes(&mut bed);
+    bed.passes(5);
     assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
     let said = &bed.reconciler.complaints["network of kube-proxy"];
     assert!(said.contains("has not created the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
@@ -415,7 +381,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     bed.host.state().hns.insert("/endpoints".into(), endpoint(1));
     bed.pass();
     bed.host.state().hns.insert("/endpoints".into(), endpoint(2));
-    passes(&mut bed);
+    bed.passes(5);
     let asked: Vec<String> = bed.host.state().hns_posts.iter().map(|r| r.path.clone()).collect();
     assert_eq!(asked, ["/endpoints", "/endpoints/ab-1/attach"]);
     assert_eq!((conf(&bed), bed.state("kube-proxy")), (None, ServiceState::Stopped));
@@ -428,19 +394,15 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
 
     // The endpoint gets another address later: kube-proxy is stopped before its configuration changes.
     bed.host.state().adapters = vec![adapter(3)];
-    for _ in 0..=THOROUGH {
-        bed.pass();
-    }
+    bed.passes(THOROUGH + 1);
     bed.settle();
     let (started, stopped) = (ServiceEvent::Started, ServiceEvent::Stopped);
     let expected = [(started, json!("10.132.1.2")), (stopped, json!("10.132.1.2")), (started, json!("10.132.1.3"))];
-    assert_eq!(*seen_at_start.lock().unwrap(), expected);
+    assert_eq!(events.lock().unwrap().iter().flatten().cloned().collect::<Vec<_>>(), expected);
 
     // HNS fails: kube-proxy continues, and the reason is kept.
     bed.host.state().refused.insert("hns /networks".into());
-    for _ in 0..=THOROUGH {
-        bed.pass();
-    }
+    bed.passes(THOROUGH + 1);
     assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
     assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
     bed.host.state().refused.clear();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{CertificateKind, Desired, WICD_CERTIFICATE_LIFE, path};
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
+use rcgen::KeyPair;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -98,8 +98,7 @@ impl Current {
     fn read(pem: &[u8]) -> Option<Self> {
         let der = certificates::bundle(pem).ok()?.into_iter().next()?;
         let (_, leaf) = X509Certificate::from_der(&der).ok()?;
-        let hash = Sha256::digest(&der);
-        let seed = hash.iter().take(8).fold(0, |seed, &b| seed << 8 | u64::from(b));
+        let seed = Sha256::digest(&der).iter().take(8).fold(0, |seed, &b| seed << 8 | u64::from(b));
         let validity = leaf.validity();
         Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp(), seed })
     }
@@ -163,19 +162,14 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), Rotati
     let settings: Option<Settings> = files::read_json(&**host, SETTINGS)?;
     let seconds = settings
         .map_or_else(|| i32::try_from(WICD_CERTIFICATE_LIFE.as_secs()).unwrap_or(i32::MAX), |s| s.certificate_seconds);
-    let (name, organisation) = certificates::subject(CertificateKind::Wicd, &desired.node_name);
     let key = KeyPair::generate()?;
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, organisation);
-    params.distinguished_name.push(DnType::CommonName, name);
-    let request = params.serialize_request(&key)?.pem()?;
+    let request = certificates::request_for(&key, CertificateKind::Wicd, &desired.node_name)?;
     let cluster = connect.connect().await?;
     let issued = obtain(&*cluster, request, seconds).await?;
-    let pem = joined(&issued, &key)?;
+    let pem = certificates::joined(&issued, &key)?.ok_or(RotationError::Mismatch)?;
     certificates::install_wicd(&**host, pem.as_bytes(), jiff::Timestamp::now().as_second())?;
     if let Err(error) = certificates::prune_overlay(&**host) {
-        warn!("earlier certificates of hybrid-overlay-node stay: {}", super::chain(&error));
+        warn!("earlier certificates of hybrid-overlay-node stay: {}", chain(&error));
     }
     Ok(())
 }
@@ -197,17 +191,6 @@ async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<
         }
     };
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| Err(RotationError::Unanswered(name.clone())))
-}
-
-/// Returns chain and key in one text, if they belong together.
-fn joined(chain: &str, key: &KeyPair) -> Result<String, RotationError> {
-    let ders = certificates::bundle(chain.as_bytes())?;
-    let leaf = ders.first().ok_or(CertificateError::Empty)?;
-    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Pem(1))?;
-    if leaf.public_key().raw != key.subject_public_key_info() {
-        return Err(RotationError::Mismatch);
-    }
-    Ok(format!("{}\n{}", chain.trim_end(), key.serialize_pem()))
 }
 
 #[cfg(test)]

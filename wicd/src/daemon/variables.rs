@@ -3,21 +3,12 @@
 //! A value becomes part of a command that runs as SYSTEM, so it must be exactly one plain word. All variables are
 //! replaced in one pass over the template: a value is never searched for further variables.
 
-use api::Reason;
+use api::host::Desired;
 use api::services::{HostFact, Service};
 use serde_json::Value;
 
 /// Maximum length of a value that is put into a command, in bytes.
 const MAX_VALUE: usize = 1024;
-
-/// Facts about the host that need no Node object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostFacts<'a> {
-    /// Name of the Node.
-    pub node_name: &'a str,
-    /// Address of the Node.
-    pub node_ip: &'a str,
-}
 
 /// Failure to build the command line of a service.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -51,36 +42,21 @@ pub enum VariableError {
     },
 }
 
-impl VariableError {
-    /// Reason for logs and conditions.
-    pub fn reason(&self) -> Reason {
-        match self {
-            Self::NoNode(_) | Self::Absent { .. } => Reason::Waiting,
-            Self::Path { .. } | Self::Value { .. } => Reason::SpecInvalid,
-        }
-    }
-
-    /// Reports whether waiting may resolve the error.
-    pub fn is_waiting(&self) -> bool {
-        matches!(self, Self::NoNode(_) | Self::Absent { .. })
-    }
-}
-
 /// Returns the command line of `service` with all its variables replaced.
 ///
-/// `node` is the Node as JSON, if it is known.
+/// `desired` names the Node and its address; `node` is the Node as JSON, if it is known.
 ///
 /// # Errors
 /// [`VariableError::NoNode`] or [`VariableError::Absent`] while the Node or its value is missing, [`VariableError::Path`] for a
 /// path that is not of the form `{.a.b}`, [`VariableError::Value`] for a value that is not one plain word.
-pub fn command(service: &Service, host: HostFacts<'_>, node: Option<&Value>) -> Result<String, VariableError> {
+pub fn command(service: &Service, desired: &Desired, node: Option<&Value>) -> Result<String, VariableError> {
     let mut values: Vec<(&str, String)> = Vec::new();
     for variable in &service.host_variables_in_command {
         let value = match variable.fact {
-            HostFact::NodeName => host.node_name,
-            HostFact::NodeIp => host.node_ip,
+            HostFact::NodeName => &desired.node_name,
+            HostFact::NodeIp => &desired.node_ip,
         };
-        values.push((&variable.name, checked(&variable.name, value.to_owned())?));
+        values.push((&variable.name, checked(&variable.name, value.clone())?));
     }
     for variable in &service.node_variables_in_command {
         let value = look_up(&variable.name, &variable.node_object_json_path, node)?;
@@ -182,7 +158,9 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    const HOST: HostFacts<'_> = HostFacts { node_name: "win-1", node_ip: "10.0.0.7" };
+    fn desired() -> Desired {
+        Desired { node_name: "win-1".into(), node_ip: "10.0.0.7".into(), ..Desired::default() }
+    }
 
     fn service(path: &str, node: &[(&str, &str)], host: &[(&str, HostFact)]) -> Service {
         Service {
@@ -198,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn a_variable_becomes_one_plain_word_of_the_command() {
         let node = json!({"metadata": {"name": "win-1", "annotations": {
             "k8s.ovn.org/subnet": "10.132.0.0/24", "two": "a b", "quote": "a\"b", "lines": "a\nb", "empty": "", "again": "NODE_NAME"}},
             "spec": {"n": 3}});
@@ -227,35 +205,38 @@ mod tests {
                 ),
                 Ok("NODE_NAME win-1"),
             ),
-            ("absent", service("V", &long("{.metadata.annotations.nope}"), &[]), Err("Waiting")),
-            ("two words", service("V", &long("{.metadata.annotations.two}"), &[]), Err("SpecInvalid")),
-            ("quote", service("V", &long("{.metadata.annotations.quote}"), &[]), Err("SpecInvalid")),
-            ("two lines", service("V", &long("{.metadata.annotations.lines}"), &[]), Err("SpecInvalid")),
-            ("empty", service("V", &long("{.metadata.annotations.empty}"), &[]), Err("SpecInvalid")),
-            ("object", service("V", &long("{.metadata}"), &[]), Err("SpecInvalid")),
-            ("filter", service("V", &long("{.status.addresses[0].address}"), &[]), Err("SpecInvalid")),
-            ("open brace", service("V", &long("{.metadata"), &[]), Err("SpecInvalid")),
-            ("no dot", service("V", &long("{metadata}"), &[]), Err("SpecInvalid")),
+            ("absent", service("V", &long("{.metadata.annotations.nope}"), &[]), Err("no value at")),
+            ("two words", service("V", &long("{.metadata.annotations.two}"), &[]), Err("not one plain word")),
+            ("quote", service("V", &long("{.metadata.annotations.quote}"), &[]), Err("not one plain word")),
+            ("two lines", service("V", &long("{.metadata.annotations.lines}"), &[]), Err("not one plain word")),
+            ("empty", service("V", &long("{.metadata.annotations.empty}"), &[]), Err("not one plain word")),
+            ("object", service("V", &long("{.metadata}"), &[]), Err("not one plain word")),
+            ("filter", service("V", &long("{.status.addresses[0].address}"), &[]), Err("not of the form")),
+            ("open brace", service("V", &long("{.metadata"), &[]), Err("not of the form")),
+            ("no dot", service("V", &long("{metadata}"), &[]), Err("not of the form")),
         ];
         for (name, service, expected) in cases {
-            let got = command(service, HOST, Some(&node));
-            assert_eq!(got.as_deref().map_err(|e| e.reason().as_str()), *expected, "{name}");
+            match (command(service, &desired(), Some(&node)), expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, *expected, "{name}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{name}: {error}"),
+                (got, _) => panic!("{name}: {got:?}"),
+            }
         }
     }
 
     #[test]
     fn without_a_node_only_node_variables_wait() {
         let literal = service("V", &[("V", "x")], &[]);
-        assert_eq!(command(&literal, HOST, None).as_deref(), Ok("x"));
-        let error = command(&service("V", &[("V", "{.metadata.name}")], &[]), HOST, None).unwrap_err();
-        assert!(error.is_waiting(), "{error}");
+        assert_eq!(command(&literal, &desired(), None).as_deref(), Ok("x"));
+        let error = command(&service("V", &[("V", "{.metadata.name}")], &[]), &desired(), None).unwrap_err();
+        assert_eq!(error, VariableError::NoNode("V".into()));
     }
 
     proptest! {
         #[test]
         fn any_path_is_read_or_refused(path in r"[{}.\\a-z\[\]]{0,40}", value in ".{0,20}") {
             let node = json!({"a": {"b": value}});
-            if let Ok(line) = command(&service("V", &[("V", &path)], &[]), HOST, Some(&node)) {
+            if let Ok(line) = command(&service("V", &[("V", &path)], &[]), &desired(), Some(&node)) {
                 prop_assert!(!line.is_empty() && !line.contains(char::is_whitespace) && !line.contains('"'));
             }
         }

@@ -22,7 +22,7 @@ use tonic_prost::ProstCodec;
 
 use super::messages::{
     AuthConfig, FieldMask, GetImageRequest, GetImageResponse, Image, ImageSpec, ImageStatusRequest,
-    ImageStatusResponse, PullImageRequest, PullImageResponse, UpdateImageRequest, UpdateImageResponse,
+    ImageStatusResponse, PullImageRequest, UpdateImageRequest,
 };
 use super::{ImageError, ImageStore, Login};
 
@@ -129,7 +129,7 @@ impl ImageStore for Containerd {
         let auth = login.map(|l| AuthConfig { username: l.username.clone(), password: l.password.clone() });
         let request = PullImageRequest { image: Some(ImageSpec { image: image.to_string() }), auth };
         let what = format!("pull image {image}");
-        self.call::<_, PullImageResponse>(PULL_IMAGE, &what, request, limit).map(drop)
+        self.call::<_, ()>(PULL_IMAGE, &what, request, limit).map(drop)
     }
 
     fn is_pinned(&self, id: &str) -> Result<bool, ImageError> {
@@ -143,7 +143,7 @@ impl ImageStore for Containerd {
         let update_mask = Some(FieldMask { paths: vec![format!("labels.{PINNED}")] });
         let what = format!("{} image {id}", if pinned { "pin" } else { "unpin" });
         let request = UpdateImageRequest { image: Some(image), update_mask };
-        let answer: Option<UpdateImageResponse> = self.call(UPDATE, &what, request, PATIENCE)?;
+        let answer: Option<()> = self.call(UPDATE, &what, request, PATIENCE)?;
         if pinned && answer.is_none() {
             return Err(ImageError::Refused { what, problem: "containerd no longer has the image".into() });
         }

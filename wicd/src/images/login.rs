@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_special_login_comes_first() {
+    fn the_most_specific_login_comes_first() {
         for (keys, image, expected) in [
             (&["r.example", "r.example/team"][..], "r.example/team/app:1", &["r.example/team", "r.example"][..]),
             (&["r.example/team"], "r.example/teams/app:1", &[]),

@@ -1,4 +1,5 @@
-//! Messages of CRI (`runtime.v1`) and of containerd's image service that wicd uses, without the fields that it does not read.
+//! Messages of CRI (`runtime.v1`) and of containerd's image service that wicd uses, without the fields that it does not read. An answer without such
+//! a field is `()`.
 
 use std::collections::HashMap;
 
@@ -29,12 +30,6 @@ pub(super) struct PullImageRequest {
     pub image: Option<ImageSpec>,
     #[prost(message, optional, tag = "2")]
     pub auth: Option<AuthConfig>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PullImageResponse {
-    #[prost(string, tag = "1")]
-    pub image_ref: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -88,10 +83,4 @@ pub(super) struct UpdateImageRequest {
 pub(super) struct FieldMask {
     #[prost(string, repeated, tag = "1")]
     pub paths: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct UpdateImageResponse {
-    #[prost(message, optional, tag = "1")]
-    pub image: Option<Image>,
 }

@@ -52,7 +52,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     let plugin = body.desired.credential_plugin.as_ref();
     credential_plugin::claim(host, plugin, &mut owned)?;
     for (name, value) in &variables {
-        owned.claim_env_var(host, name, value.as_deref())?;
+        owned.claim_env_var(host, name, *value)?;
     }
     let untrusted = untrusted(host, &trusted)?;
     for der in &untrusted {
@@ -84,7 +84,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     for stale in owned.placed.difference(&placed) {
         files::remove(host, stale)?;
     }
-    kept_files::put_back_except(host, &mut owned, &placed)?;
+    kept_files::restore(host, &mut owned, &placed)?;
     owned.placed = placed;
     owned.save(host)?;
 
@@ -263,12 +263,11 @@ fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostErr
     }
 }
 
-/// Desired machine-wide variables; `None` removes one.
-fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String>> {
-    let mut variables: BTreeMap<_, _> =
-        services.watched_environment_vars.iter().map(|name| (name.clone(), None)).collect();
-    variables.extend(services.environment_vars.iter().map(|(name, value)| (name.clone(), Some(value.clone()))));
-    variables
+/// Returns the desired machine-wide variables; `None` removes one.
+pub fn wanted_variables(services: &ServicesConfig) -> BTreeMap<&str, Option<&str>> {
+    let watched = services.watched_environment_vars.iter().map(|name| (name.as_str(), None));
+    let set = services.environment_vars.iter().map(|(name, value)| (name.as_str(), Some(value.as_str())));
+    watched.chain(set).collect()
 }
 
 /// Sets the variables. Those that are no longer desired get their original values, except a variable that each service has of its own: it reaches
@@ -276,27 +275,24 @@ fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String
 /// see a change, so if wicd's service is installed, the host must be restarted.
 fn set_variables(
     host: &dyn Host,
-    wanted: &BTreeMap<String, Option<String>>,
+    wanted: &BTreeMap<&str, Option<&str>>,
     services: &ServicesConfig,
     owned: &mut Ownership,
 ) -> Result<(), HostError> {
     const WHY: &str = "machine-wide environment variables have changed";
-    let restored: BTreeMap<String, Option<String>> = owned
-        .env_vars
-        .iter()
-        .filter(|(name, _)| !wanted.contains_key(*name) && !services.is_own_variable(name))
-        .map(|(n, v)| (n.clone(), v.clone()))
-        .collect();
+    let stays = |name: &str| wanted.contains_key(name) || services.is_own_variable(name);
+    let restored = owned.env_vars.iter().filter(|(name, _)| !stays(name));
+    let restored = restored.map(|(name, value)| (name.as_str(), value.as_deref()));
     let services_run = host.service(WICD_SERVICE)?.is_some();
-    for (name, value) in wanted.iter().chain(&restored) {
-        if host.env_var(name)? != *value {
+    for (name, value) in wanted.iter().map(|(name, value)| (*name, *value)).chain(restored) {
+        if host.env_var(name)?.as_deref() != value {
             if services_run {
                 require_reboot(host, WHY)?;
             }
-            host.set_env_var(name, value.as_deref())?;
+            host.set_env_var(name, value)?;
         }
     }
-    owned.env_vars.retain(|name, _| wanted.contains_key(name) || services.is_own_variable(name));
+    owned.env_vars.retain(|name, _| stays(name));
     Ok(())
 }
 

@@ -7,39 +7,33 @@ use super::*;
 use crate::access::Guard;
 use crate::operation::run;
 use crate::operation::tests::{
-    Bed, CLUSTER, KUBELET, ca_pem, message, payload_files, reason, request, service, wanted,
+    Bed, CLUSTER, KUBELET, ca_pem, crash_anywhere, message, payload_files, reason, request, wanted,
 };
 
-fn staged(v: &str) -> Bed {
-    let bed = Bed::new();
-    assert_eq!(bed.stage_version(v).outcome, Outcome::Done);
-    bed
-}
-
 #[test]
-fn everything_is_put_in_place() {
-    let bed = staged("1");
+fn apply_places_all_files_and_settings() {
+    let bed = Bed::staged("1");
     let answer = bed.apply(wanted("1"));
     assert_eq!((&answer.outcome, answer.warnings.as_slice()), (&Outcome::Done, &[][..]));
     for (file, content) in payload_files("1") {
         assert_eq!(bed.read(&file.destination).unwrap().into_bytes(), content);
     }
     assert_eq!(bed.read(r"C:\k\kubelet.conf").unwrap(), "{} 1");
-    assert_eq!(bed.host.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
-    assert_eq!(bed.host.state().trusted.len(), 1);
+    assert_eq!(bed.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
+    assert_eq!(bed.state().trusted.len(), 1);
     assert!(bed.exists(r"C:\var\log\kubelet") && bed.exists(r"C:\var\log\wicd"));
-    assert!(bed.host.state().excluded.contains(CONTAINERD));
+    assert!(bed.state().excluded.contains(CONTAINERD));
     assert_eq!(answer.requests.keys().copied().collect::<Vec<_>>(), [CertificateKind::Kubelet, CertificateKind::Wicd]);
     let marker = answer.state.unwrap().marker.unwrap();
     assert_eq!((marker.version.as_str(), marker.node_name.as_str(), marker.epoch), ("1", "win-1", 1));
     assert_eq!(marker.payload, payload::digest(&wanted("1").files));
     // Nothing is started.
-    assert!(bed.host.state().services.is_empty());
+    assert!(bed.state().services.is_empty());
 }
 
 #[test]
 fn applying_again_changes_nothing() {
-    let bed = staged("1");
+    let bed = Bed::staged("1");
     let first = bed.apply(wanted("1"));
     let (tree, rest) = (bed.tree(), bed.rest());
     let owned = Ownership::load(&bed.host).unwrap();
@@ -58,26 +52,25 @@ fn applying_again_changes_nothing() {
 
 /// No other user can read secrets.
 #[test]
-fn secrets_are_protected_and_not_shown() {
-    let bed = staged("1");
+fn secrets_are_protected_and_in_no_answer() {
+    let bed = Bed::staged("1");
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let inner = seen.clone();
-    bed.host
-        .on_protect(move |path| inner.lock().unwrap().push(path.file_name().unwrap().to_string_lossy().into_owned()));
+    bed.on_protect(move |path| inner.lock().unwrap().push(path.file_name().unwrap().to_string_lossy().into_owned()));
     let answer = bed.apply(wanted("1"));
     let seen = seen.lock().unwrap();
     for name in ["tls.key.new", "desired.json.new", "kubelet-first.key.new", "wicd-client.key.new"] {
         assert!(seen.iter().any(|s| s == name), "{name} in {seen:?}");
     }
-    let root = bed.host.path(path::ROOT).unwrap();
-    assert!(bed.host.state().access[&root].is(Guard::Private));
+    let root = bed.path(path::ROOT).unwrap();
+    assert!(bed.state().access[&root].is(Guard::Private));
     let told = serde_json::to_string(&answer).unwrap();
     assert!(!told.contains("hunter2") && !told.contains("PRIVATE KEY"));
 }
 
 #[test]
-fn requests_name_the_node_and_nothing_else() {
-    let bed = staged("1");
+fn certificate_requests_name_only_the_node() {
+    let bed = Bed::staged("1");
     let answer = bed.apply(wanted("1"));
     for (kind, expected) in [
         (CertificateKind::Kubelet, "O=system:nodes, CN=system:node:win-1"),
@@ -93,7 +86,7 @@ fn requests_name_the_node_and_nothing_else() {
 }
 
 #[test]
-fn certificates_that_are_good_are_not_asked_for_again() {
+fn a_valid_certificate_is_not_requested_again() {
     let bed = Bed::new();
     bed.join("1");
     let requests = |node: &str, before: &str| {
@@ -107,15 +100,15 @@ fn certificates_that_are_good_are_not_asked_for_again() {
     let both = [CertificateKind::Kubelet, CertificateKind::Wicd];
     assert_eq!(requests("win-1", "win-1"), []);
     assert_eq!(requests("win-2", "win-1"), both, "of another name");
-    bed.host.state().machine.clock_ms = (86_400 - 1_800) * 1000;
+    bed.state().machine.clock_ms = (86_400 - 1_800) * 1000;
     assert_eq!(requests("win-1", "win-2"), both, "half an hour before the end");
 }
 
 #[test]
-fn services_of_others_are_left_alone() {
-    let bed = staged("1");
+fn services_of_another_installer_do_not_change() {
+    let bed = Bed::staged("1");
     for name in ["containerd", "kube-proxy"] {
-        bed.host.state().services.insert(name.into(), service(name, "a user's", &[]));
+        bed.add_service(name, "a user's", &[]);
     }
     let before = (bed.tree(), bed.rest());
     let answer = bed.apply(wanted("1"));
@@ -126,9 +119,9 @@ fn services_of_others_are_left_alone() {
 
 /// The owner may run their own windows_exporter unless the payload has one, which needs the same name.
 #[test]
-fn a_service_of_the_owner_that_the_node_does_not_have_may_stay() {
-    let bed = staged("1");
-    bed.host.state().services.insert("windows_exporter".into(), service("windows_exporter", "the owner's", &[]));
+fn the_owner_may_run_a_service_that_the_node_does_not_need() {
+    let bed = Bed::staged("1");
+    bed.add_service("windows_exporter", "the owner's", &[]);
     assert_eq!(reason(&bed.apply(wanted("1"))), "Done");
     let mut with_exporter = wanted("1");
     with_exporter.desired.services.services.push(Service { name: "windows_exporter".into(), ..Service::default() });
@@ -138,23 +131,18 @@ fn a_service_of_the_owner_that_the_node_does_not_have_may_stay() {
 }
 
 #[test]
-fn what_is_refused_before_anything_is_done() {
+fn an_invalid_request_changes_nothing() {
     let config = ConfigFile { path: r"C:\k\..\x".into(), ..ConfigFile::default() };
-    let (pem, _) = ca_pem("x");
     let base = wanted("1");
+    // A cut-off bundle is not silently shortened.
+    let (pem, _) = ca_pem("x");
+    let desired = Desired { trusted_ca: format!("{pem}{}", &pem[..90]), ..base.desired.clone() };
     for (expected, body) in [
         ("PayloadInvalid", Apply { configs: vec![config], ..base.clone() }),
         ("HostFilesChanged", Apply { files: wanted("2").files, ..base.clone() }),
-        // A cut-off bundle is not silently shortened.
-        (
-            "CertificateInvalid",
-            Apply {
-                desired: Desired { trusted_ca: format!("{pem}{}", &pem[..90]), ..base.desired.clone() },
-                ..base.clone()
-            },
-        ),
+        ("CertificateInvalid", Apply { desired, ..base }),
     ] {
-        let bed = staged("1");
+        let bed = Bed::staged("1");
         let before = (bed.tree(), bed.rest());
         assert_eq!(reason(&bed.apply(body)), expected);
         assert_eq!((bed.tree(), bed.rest()), before, "{expected}");
@@ -163,7 +151,7 @@ fn what_is_refused_before_anything_is_done() {
 
 /// Damaged files are repaired; if the staged copy is damaged, too, the operator sends it again.
 #[test]
-fn damage_is_repaired() {
+fn a_damaged_file_is_repaired() {
     let bed = Bed::new();
     bed.join("1");
     let (kubelet, content) = payload_files("1").remove(0);
@@ -173,7 +161,7 @@ fn damage_is_repaired() {
     assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
     assert_eq!(bed.read(KUBELET).unwrap().into_bytes(), content);
     // The disk damages the file: the staged copy is a hard link to it.
-    std::fs::write(bed.host.path(KUBELET).unwrap(), "x".repeat(content.len())).unwrap();
+    std::fs::write(bed.path(KUBELET).unwrap(), "x".repeat(content.len())).unwrap();
     let answer = bed.apply(wanted("1"));
     assert_eq!((reason(&answer), answer.state.clone().unwrap().missing), ("HashMismatch", vec![kubelet.sha256]));
     bed.join("1");
@@ -181,10 +169,10 @@ fn damage_is_repaired() {
 }
 
 #[test]
-fn what_the_next_version_does_not_have_goes() {
+fn files_that_the_next_version_does_not_have_are_removed() {
     let bed = Bed::new();
     bed.join("1");
-    assert_eq!(bed.stage_version("2").outcome, Outcome::Done);
+    bed.stage_version("2");
     let mut next = wanted("2");
     let dropped = next.files.pop().unwrap().destination;
     let config = next.configs.pop().unwrap().path;
@@ -193,30 +181,35 @@ fn what_the_next_version_does_not_have_goes() {
     assert!(bed.read(KUBELET).unwrap().ends_with('2'));
 }
 
+/// Returns the desired state without machine-wide variables.
+fn without_proxy() -> Apply {
+    let mut apply = wanted("1");
+    apply.desired.services.environment_vars.clear();
+    apply.desired.services.watched_environment_vars.clear();
+    apply
+}
+
 /// Variables that existed before get their values back, and certificates that were trusted before stay trusted.
 #[test]
-fn variables_and_certificates_of_before_come_back() {
+fn earlier_variables_and_certificates_are_restored() {
     let bed = Bed::new();
     let body = wanted("1");
     let theirs = certificates::bundle(body.desired.trusted_ca.as_bytes()).unwrap().remove(0);
-    bed.host.state().trusted.insert(theirs.clone());
-    bed.host.state().env =
-        [("NO_PROXY", "theirs"), ("HTTP_PROXY", "theirs too")].map(|(n, v)| (n.into(), v.into())).into();
-    let before = bed.host.state().env.clone();
+    bed.state().trusted.insert(theirs.clone());
+    bed.state().env = [("NO_PROXY", "theirs"), ("HTTP_PROXY", "theirs too")].map(|(n, v)| (n.into(), v.into())).into();
+    let before = bed.state().env.clone();
     bed.join("1");
-    assert_eq!(bed.host.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
+    assert_eq!(bed.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
     // No longer a proxy, and another CA.
-    let mut next = wanted("1");
-    next.desired.services.environment_vars.clear();
-    next.desired.services.watched_environment_vars.clear();
+    let mut next = without_proxy();
     next.desired.trusted_ca = ca_pem("other").0;
     assert_eq!(reason(&bed.apply(next)), "RebootRequired");
-    assert_eq!(bed.host.state().env, before);
-    assert_eq!(bed.host.state().trusted.len(), 2);
+    assert_eq!(bed.state().env, before);
+    assert_eq!(bed.state().trusted.len(), 2);
     let mut none = wanted("1");
     none.desired.trusted_ca.clear();
     bed.apply(none);
-    assert_eq!(bed.host.state().trusted, [theirs].into());
+    assert_eq!(bed.state().trusted, [theirs].into());
 }
 
 /// Services with their own proxy variables do not see the machine's, which stay because the legacy operator would restart the host to restore
@@ -225,65 +218,58 @@ fn variables_and_certificates_of_before_come_back() {
 fn a_variable_of_the_machine_stays_while_each_service_has_its_own() {
     let bed = Bed::new();
     bed.join("1");
-    let machine = bed.host.state().env.clone();
-    let mut next = wanted("1");
-    next.desired.services.environment_vars.clear();
-    next.desired.services.watched_environment_vars.clear();
+    let machine = bed.state().env.clone();
+    let mut next = without_proxy();
     for service in &mut next.desired.services.services {
         service.environment.insert("HTTP_PROXY".into(), "http://proxy".into());
     }
     let mut without = next.clone();
     without.desired.services.services[0].environment.clear();
     assert_eq!(reason(&bed.apply(next)), "Done");
-    assert_eq!(bed.host.state().env, machine);
+    assert_eq!(bed.state().env, machine);
     assert_eq!(reason(&bed.apply(without)), "RebootRequired", "the machine's reaches a service that has none");
-    assert!(bed.host.state().env.is_empty());
+    assert!(bed.state().env.is_empty());
 }
 
 #[test]
-fn a_restart_is_asked_for_until_it_has_happened() {
-    let bed = staged("1");
-    bed.host.set_containers_feature(Feature::Disabled);
+fn a_restart_is_required_until_it_has_happened() {
+    let bed = Bed::staged("1");
+    bed.state().machine.containers_feature = Feature::Disabled;
+    const WHY: &str = "the Windows feature Containers has been enabled";
     for _twice in 0..2 {
         let answer = bed.apply(wanted("1"));
-        assert_eq!(
-            (reason(&answer), message(&answer)),
-            ("RebootRequired", "the Windows feature Containers has been enabled")
-        );
-        assert_eq!(
-            answer.state.unwrap().reboot_required.as_deref(),
-            Some("the Windows feature Containers has been enabled")
-        );
+        assert_eq!((reason(&answer), message(&answer)), ("RebootRequired", WHY));
+        assert_eq!(answer.state.unwrap().reboot_required.as_deref(), Some(WHY));
         assert_eq!(answer.requests.len(), 2, "the rest was done nevertheless");
     }
-    bed.host.reboot().unwrap();
+    bed.reboot().unwrap();
     assert_eq!(bed.run(Body::Facts(api::host::Facts::default())).state.unwrap().reboot_required, None);
     assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
 }
 
 /// Windows locks the servicing of its features while an update is installed.
 #[test]
-fn windows_is_asked_for_its_feature_once_a_boot_and_only_a_host_without_containers_needs_the_answer() {
-    let asked = |bed: &Bed| bed.host.state().counts.get("enable_containers").copied().unwrap_or_default();
-    let bed = staged("1");
+fn the_feature_containers_is_queried_once_per_boot_and_needed_only_by_a_host_without_it() {
+    let asked = |bed: &Bed| bed.state().counts.get("enable_containers").copied().unwrap_or_default();
+    let bed = Bed::staged("1");
     for _twice in 0..2 {
         assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
     }
     assert_eq!(asked(&bed), 1);
-    bed.host.reboot().unwrap();
-    bed.host.state().refused.insert("enable_containers ".into());
+    bed.reboot().unwrap();
+    bed.state().refused.insert("enable_containers ".into());
     for times in [2, 3] {
         let answer = bed.apply(wanted("1"));
         assert_eq!((answer.outcome, answer.warnings.len(), asked(&bed)), (Outcome::Done, 1, times));
     }
-    bed.host.set_containers_feature(Feature::Disabled);
+    bed.state().machine.containers_feature = Feature::Disabled;
     assert_eq!(reason(&bed.apply(wanted("1"))), "HostCallFailed");
 }
 
 #[test]
-fn an_antivirus_that_refuses_is_only_a_warning() {
-    let bed = staged("1");
-    bed.host.state().refused.insert(format!("exclude_from_antivirus {CONTAINERD}"));
+fn a_refused_exclusion_from_the_antivirus_is_a_warning() {
+    let bed = Bed::staged("1");
+    bed.state().refused.insert(format!("exclude_from_antivirus {CONTAINERD}"));
     let answer = bed.apply(wanted("1"));
     assert_eq!((answer.outcome, answer.warnings.len()), (Outcome::Done, 1));
 }
@@ -292,30 +278,24 @@ fn an_antivirus_that_refuses_is_only_a_warning() {
 #[test]
 fn apply_converges_after_a_crash_anywhere() {
     let arrange = || {
-        let bed = staged("1");
-        bed.host.set_containers_feature(Feature::Disabled);
-        bed.host.state().env.insert("NO_PROXY".into(), "theirs".into());
-        bed
+        let bed = Bed::staged("1");
+        bed.state().machine.containers_feature = Feature::Disabled;
+        bed.state().env.insert("NO_PROXY".into(), "theirs".into());
+        (bed, ())
     };
-    let straight = arrange();
-    straight.host.fail_after(None);
+    let found = |bed: &Bed| (bed.tree(), bed.rest(), Ownership::load(&bed.host).unwrap());
+    let (straight, ()) = arrange();
     assert_eq!(reason(&straight.apply(wanted("1"))), "RebootRequired");
-    let calls = straight.host.state().calls;
-    let (tree, rest, owned) = (straight.tree(), straight.rest(), Ownership::load(&straight.host).unwrap());
-    assert!(calls > 100, "{calls}");
-    for n in 0..calls {
-        let bed = arrange();
-        bed.host.fail_after(Some(n));
-        bed.apply(wanted("1"));
-        bed.host.fail_after(None);
-        assert_eq!(reason(&bed.apply(wanted("1"))), "RebootRequired", "after call {n}");
-        assert_eq!((bed.tree(), bed.rest()), (tree.clone(), rest.clone()), "after call {n}");
-        assert_eq!(Ownership::load(&bed.host).unwrap(), owned, "after call {n}");
-    }
+    let expected = found(&straight);
+    let act = |bed: &Bed, (): &()| drop(bed.apply(wanted("1")));
+    crash_anywhere(arrange, act, 1, |bed, (), about| {
+        assert_eq!(reason(&bed.apply(wanted("1"))), "RebootRequired", "{about}");
+        assert_eq!(found(bed), expected, "{about}");
+    });
 }
 
 #[test]
-fn directories_of_logs() {
+fn log_directories_are_those_in_command_lines() {
     let desired = |path: &str| Desired {
         services: ServicesConfig {
             services: vec![Service { path: path.into(), ..Service::default() }],

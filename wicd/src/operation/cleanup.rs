@@ -70,7 +70,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         host.remove_any();
         left = remove_containerd_state(host, &mut owned, report);
         remove_files(host, &owned, report, &mut failures);
-        failures.note(kept_files::put_back(host, &mut owned));
+        failures.note(kept_files::restore(host, &mut owned, &BTreeSet::new()));
     }
     failures.note(files::remove_tree(host, path::BLOBS));
     for file in pending::own_files() {

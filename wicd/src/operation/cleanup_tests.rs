@@ -1,26 +1,23 @@
 //! Tests of `cleanup`.
 
-use api::host::{Body, Cleanup, ServiceState};
+use std::collections::BTreeMap;
+
+use api::host::ServiceState;
 
 use super::*;
 use crate::access::AccessList;
-use crate::operation::tests::{Bed, ca_pem, exe, message, reason, service, wanted};
-
-const BODY: Body = Body::Cleanup(Cleanup {});
+use crate::operation::tests::{Bed, ca_pem, crash_anywhere, exe, message, reason, service, wanted};
 
 /// Returns a joined host whose services have run, with other files and services around.
 fn joined() -> Bed {
     let bed = Bed::new();
     bed.write(r"C:\Temp\theirs.txt", b"");
     bed.write(r"C:\var\log\theirs.log", b"");
-    bed.host.state().env.insert("NO_PROXY".into(), "theirs".into());
-    bed.host.state().services.insert("spooler".into(), service("spooler", "Prints", &[]));
+    bed.state().env.insert("NO_PROXY".into(), "theirs".into());
+    bed.add_service("spooler", "Prints", &[]);
     bed.join("1");
     for (name, dependencies) in [("containerd", &[][..]), ("kubelet", &["containerd"][..])] {
-        bed.host
-            .state()
-            .services
-            .insert(name.into(), service(name, &format!("OpenShift managed {name}"), dependencies));
+        bed.add_service(name, &format!("OpenShift managed {name}"), dependencies);
     }
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"");
     bed.write(r"C:\var\lib\kubelet\pki\kubelet-client-current.pem", b"");
@@ -37,32 +34,28 @@ fn left(bed: &Bed) -> Vec<String> {
 
 /// Only the operator's files, services and settings are removed, although others are in the same directories.
 #[test]
-fn all_of_ours_goes_and_nothing_else() {
+fn a_cleanup_removes_all_of_the_operator_and_nothing_else() {
     let bed = joined();
     for _twice in 0..2 {
-        let answer = bed.run(BODY);
+        let answer = bed.clean_up();
         assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
         let (exe, sent) = (format!(r"k\wicd\{}\wicd.exe", exe("1")), format!(r"windows\wicd\{}\wicd.exe", exe("1")));
         let mut expected = ["Temp\\theirs.txt", &exe, r"k\wicd\epoch", r"k\wicd\lock", r"var\log\theirs.log", &sent];
         expected.sort_unstable();
         assert_eq!(left(&bed), expected);
         assert!(!bed.exists(r"C:\var\lib") && !bed.exists(r"C:\ProgramData") && !bed.exists(r"C:\k\containerd"));
-        assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
-        assert_eq!(bed.host.state().env, [("NO_PROXY".to_string(), "theirs".to_string())].into());
-        assert_eq!(bed.host.state().trusted.len(), 0);
-        assert!(bed.host.state().excluded.is_empty(), "containerd is still excluded from the antivirus");
-        assert_eq!(
-            bed.host.state().sweeps,
-            (1, 1),
-            "networks and processes are swept only where something of ours was"
-        );
+        assert_eq!(bed.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
+        assert_eq!(bed.state().env, [("NO_PROXY".to_string(), "theirs".to_string())].into());
+        assert_eq!(bed.state().trusted.len(), 0);
+        assert!(bed.state().excluded.is_empty(), "containerd is still excluded from the antivirus");
+        assert_eq!(bed.state().sweeps, (1, 1), "networks and processes are swept only where something of ours was");
         assert_eq!(answer.state.unwrap().marker, None);
     }
 }
 
 /// CNI directories may be the owner's, with programs of another installer.
 #[test]
-fn directories_with_programs_go_unless_they_were_there_before() {
+fn directories_with_programs_are_removed_unless_they_existed_before() {
     let bed = Bed::new();
     bed.write(r"C:\opt\cni\bin\theirs.exe", b"");
     let mut apply = wanted("1");
@@ -74,7 +67,7 @@ fn directories_with_programs_go_unless_they_were_there_before() {
         assert!(bed.exists(directory), "{directory}");
         bed.write(&format!(r"{directory}\x.exe"), b"");
     }
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
     let stay = [path::ROOT, path::WICD, r"C:\opt\cni\bin"];
     for directory in &programs {
         assert_eq!(bed.exists(directory), stay.contains(&directory.as_str()), "{directory}");
@@ -83,19 +76,19 @@ fn directories_with_programs_go_unless_they_were_there_before() {
 }
 
 #[test]
-fn an_exclusion_from_the_antivirus_that_was_there_before_stays() {
+fn an_earlier_exclusion_from_the_antivirus_stays() {
     let bed = Bed::new();
-    bed.host.state().excluded.insert(super::super::apply::CONTAINERD.into());
+    bed.state().excluded.insert(super::super::apply::CONTAINERD.into());
     bed.stage_version("1");
     for _twice in 0..2 {
         assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
     }
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
-    assert_eq!(bed.host.state().excluded.len(), 1);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
+    assert_eq!(bed.state().excluded.len(), 1);
 }
 
 #[test]
-fn what_was_made_for_kube_proxy_goes_too() {
+fn the_configuration_of_kube_proxy_is_removed() {
     use crate::network;
     let bed = Bed::new();
     let config = api::services::OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), ..Default::default() };
@@ -103,21 +96,7 @@ fn what_was_made_for_kube_proxy_goes_too() {
     apply.desired.services.services[1].prepare = Some(api::services::Prepare::OvnHybridNetwork(config.clone()));
     bed.stage_version("1");
     assert_eq!(bed.apply(apply).outcome, Outcome::Done);
-    let mac = vec![0, 0x15, 0x5d, 0, 0, 9];
-    bed.host.state().hns = [
-        (
-            "/networks",
-            serde_json::json!([{"ID": "a-1", "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
-                "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]),
-        ),
-        (
-            "/endpoints",
-            serde_json::json!([{"ID": "b-1", "Name": network::ENDPOINT, "MacAddress": "00-15-5D-00-00-09"}]),
-        ),
-    ]
-    .map(|(path, answer)| (path.to_owned(), answer))
-    .into();
-    bed.host.state().adapters = vec![crate::host::Adapter { mac, ipv4: vec![[10, 132, 1, 2].into()] }];
+    network::tests::make_network(&bed);
     // hybrid-overlay-node has created the directory before.
     bed.write(r"C:\k\cni\config\ovnkube-client-current.pem", b"");
     // WMCO's nodes have many of these.
@@ -126,14 +105,14 @@ fn what_was_made_for_kube_proxy_goes_too() {
     assert_eq!(network::prepare(&bed.host, wish, false).unwrap(), network::Progress::Ready);
     assert!(bed.exists(network::KUBE_PROXY_CONF) && bed.exists(network::CNI_CONF));
 
-    let answer = bed.run(BODY);
+    let answer = bed.clean_up();
     assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
     assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
 }
 
 /// Image layers can be in use, or protected from all but containerd: the leftovers must not look like a store.
 #[test]
-fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
+fn an_image_layer_that_cannot_be_removed_does_not_prevent_a_later_join() {
     let old = r"C:\ProgramData\containerd.old-0\root\layer";
     let bed = Bed::new();
     bed.write(r"C:\ProgramData\theirs.txt", b"");
@@ -144,7 +123,7 @@ fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
     bed.join("1");
     fill();
     files::tests::stuck(&["layer"]);
-    let answer = bed.run(BODY);
+    let answer = bed.clean_up();
     assert_eq!(answer.outcome, Outcome::Done);
     assert!(
         matches!(&answer.warnings[..], [w] if w.contains(r"left in C:\ProgramData\containerd.old-0")),
@@ -155,13 +134,13 @@ fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
     bed.join("1");
     assert_eq!(files::list(&bed.host, super::CONTAINERD_STATE).unwrap(), Vec::<String>::new());
     fill();
-    let answer = bed.run(BODY);
+    let answer = bed.clean_up();
     assert_eq!((answer.outcome, answer.warnings.len()), (Outcome::Done, 2));
     assert!(!bed.exists(super::CONTAINERD_STATE) && bed.exists(&old.replace("old-0", "old-1")));
 
     files::tests::stuck(&[]);
     for _twice in 0..2 {
-        let answer = bed.run(BODY);
+        let answer = bed.clean_up();
         assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
         assert_eq!(files::list(&bed.host, r"C:\ProgramData").unwrap(), ["theirs.txt"]);
         assert!(!bed.exists(path::OWNED));
@@ -170,25 +149,25 @@ fn a_layer_that_cannot_be_removed_is_in_the_way_of_no_later_join() {
 
 /// A store that cannot be moved is not touched, and stays on record.
 #[test]
-fn a_store_that_stays_is_whole() {
+fn an_image_store_that_cannot_be_moved_stays_complete() {
     let bed = joined();
     bed.write(r"C:\ProgramData\containerd\root\meta.db", b"");
     for n in 0..LEFTOVERS {
         bed.write(&format!(r"{}\theirs", leftover(n)), b"");
     }
-    let answer = bed.run(BODY);
+    let answer = bed.clean_up();
     assert_eq!(answer.outcome, Outcome::Done);
     assert!(answer.warnings.iter().any(|w| w.contains("cannot be moved") && w.contains("by hand")), "{answer:?}");
     assert!(bed.exists(r"C:\ProgramData\containerd\root\meta.db") && bed.exists(&leftover(0)));
     files::remove_tree(&bed.host, &leftover(3)).unwrap();
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
     assert!(!bed.exists(super::CONTAINERD_STATE) && !bed.exists(&leftover(3)) && bed.exists(&leftover(0)));
 }
 
 /// An administrator may have moved the logs to another disk by a link, or a user may try to have others' files deleted.
 #[cfg(unix)]
 #[test]
-fn what_lies_behind_a_link_stays() {
+fn files_behind_a_link_stay() {
     for (link, behind) in [
         (r"C:\var\log", r"C:\theirs\kubelet\kubelet.log"),
         (r"C:\var", r"C:\theirs\log\kubelet\kubelet.log"),
@@ -200,41 +179,61 @@ fn what_lies_behind_a_link_stays() {
         owned.files.insert(r"C:\Temp\hns.psm1".into());
         owned.save(&bed.host).unwrap();
         bed.write(behind, b"theirs");
-        let real = bed.host.path(link).unwrap();
+        let real = bed.path(link).unwrap();
         std::fs::remove_dir_all(&real).unwrap();
-        std::os::unix::fs::symlink(bed.host.path(r"C:\theirs").unwrap(), &real).unwrap();
-        let answer = bed.run(BODY);
+        std::os::unix::fs::symlink(bed.path(r"C:\theirs").unwrap(), &real).unwrap();
+        let answer = bed.clean_up();
         assert_eq!(answer.outcome, Outcome::Done, "{link}");
         assert_eq!(bed.read(behind).as_deref(), Some("theirs"), "{link}");
         assert!(answer.warnings.iter().any(|w| w.contains(&format!("{link} is a link"))), "{:?}", answer.warnings);
     }
 }
 
+/// Services of others that stop with the operator's are not started again, so the answer has a warning.
 #[test]
-fn files_of_others_in_our_directories_stay() {
-    let bed = joined();
-    bed.write(r"C:\k\cni\theirs.exe", b"");
-    let answer = bed.run(BODY);
-    assert_eq!(answer.outcome, Outcome::Done);
-    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that the operator did not write"]);
-    assert!(bed.exists(r"C:\k\cni\theirs.exe"));
+fn a_cleanup_warns_of_other_files_and_services() {
+    type Case = (fn(&Bed), fn(&Bed) -> bool, &'static str);
+    let cases: [Case; 3] = [
+        (
+            |bed| bed.write(r"C:\k\cni\theirs.exe", b""),
+            |bed| bed.exists(r"C:\k\cni\theirs.exe"),
+            r"directory C:\k\cni stays: it holds files that the operator did not write",
+        ),
+        (
+            |bed| bed.add_service("theirs", "x", &["kubelet"]),
+            |bed| bed.state().services.contains_key("theirs"),
+            "service theirs, which the operator did not install, was stopped because it depends on kubelet",
+        ),
+        (
+            |bed| bed.add_service("kubelet", "a user's", &[]),
+            |bed| bed.state().services["kubelet"].state == ServiceState::Running,
+            "service kubelet stays: its description shows that the operator did not install it",
+        ),
+    ];
+    for (arrange, stays, warning) in cases {
+        let bed = joined();
+        arrange(&bed);
+        let answer = bed.clean_up();
+        assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, vec![warning.to_owned()]));
+        assert!(stays(&bed), "{warning}");
+    }
 }
 
 #[test]
-fn state_that_was_there_before_us_stays() {
+fn earlier_state_of_services_stays() {
     let bed = Bed::new();
     bed.write(r"C:\ProgramData\containerd\theirs", b"");
     bed.write(r"C:\var\log\kubelet\theirs.log", b"");
     bed.join("1");
     bed.write(r"C:\var\lib\kubelet\pki\kubelet-client-current.pem", b"");
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
     assert!(bed.exists(r"C:\ProgramData\containerd\theirs") && bed.exists(r"C:\var\log\kubelet\theirs.log"));
     assert!(!bed.exists(path::KUBELET_PKI));
 }
 
 /// The removal guide names all directories that existed before and whose access lists stay restricted.
 #[test]
-fn access_lists_stay_as_the_guide_says() {
+fn access_lists_stay_as_the_removal_guide_says() {
     const PAGE: &str = include_str!("../../../docs/guide/removal.md");
     const CNI: &str = r"C:\opt\cni\bin";
     let said = PAGE.lines().find(|line| line.starts_with("- Access lists")).unwrap();
@@ -247,10 +246,10 @@ fn access_lists_stay_as_the_guide_says() {
     apply.desired.cni_directories = [CNI.to_owned()].into();
     bed.stage_version("1");
     assert_eq!(bed.apply(apply).outcome, Outcome::Done);
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
     let is_left = |directory: &&str| {
-        let real = bed.host.path(directory).unwrap();
-        bed.host.state().access.get(&real).is_some_and(|list| *list != AccessList::usual()) && real.exists()
+        let real = bed.path(directory).unwrap();
+        bed.state().access.get(&real).is_some_and(|list| *list != AccessList::usual()) && real.exists()
     };
     // The parents of the CNI directories are not in the list: by default, no user may replace them.
     let above = [r"C:\var", r"C:\var\lib", path::LOGS];
@@ -259,15 +258,15 @@ fn access_lists_stay_as_the_guide_says() {
     let theirs =
         ["`C:\\k`", "`C:\\var\\lib\\kubelet`", "`C:\\var`", "`C:\\var\\lib`", "`C:\\var\\log`", "those of CNI"];
     assert!(theirs.iter().all(|words| said.contains(words)), "{said}");
-    let root = bed.host.path(path::ROOT).unwrap();
-    let all = bed.host.state().access.keys().filter(|real| real.exists()).cloned().collect::<Vec<_>>();
+    let root = bed.path(path::ROOT).unwrap();
+    let all = bed.state().access.keys().filter(|real| real.exists()).cloned().collect::<Vec<_>>();
     let others = all.iter().filter(|real| !real.starts_with(&root));
-    let others: Vec<_> = others.filter(|real| !named.iter().any(|d| bed.host.path(d).unwrap() == **real)).collect();
+    let others: Vec<_> = others.filter(|real| !named.iter().any(|d| bed.path(d).unwrap() == **real)).collect();
     assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]
-fn services_go_in_order() {
+fn services_are_removed_before_their_dependencies() {
     let all = [
         service("containerd", "", &[]),
         service("kubelet", "", &["Containerd"]),
@@ -282,34 +281,11 @@ fn services_go_in_order() {
     assert_eq!(removal_order(circle.to_vec()), ["a", "b"]);
 }
 
-/// Services of others that stop with the operator's are not started again, so the answer has a warning.
 #[test]
-fn services_of_others_that_are_stopped_with_ours_are_reported() {
+fn a_failure_does_not_stop_the_rest_of_a_cleanup() {
     let bed = joined();
-    bed.host.state().services.insert("theirs".into(), service("theirs", "x", &["kubelet"]));
-    let answer = bed.run(BODY);
-    assert_eq!(
-        answer.warnings,
-        ["service theirs, which the operator did not install, was stopped because it depends on kubelet"]
-    );
-    assert!(bed.host.state().services.contains_key("theirs"));
-}
-
-#[test]
-fn a_service_that_somebody_else_made_since_stays() {
-    let bed = Bed::new();
-    bed.join("1");
-    bed.host.state().services.insert("kubelet".into(), service("kubelet", "a user's", &[]));
-    let answer = bed.run(BODY);
-    assert_eq!(answer.warnings, ["service kubelet stays: its description shows that the operator did not install it"]);
-    assert_eq!(bed.host.state().services["kubelet"].state, ServiceState::Running);
-}
-
-#[test]
-fn one_failure_does_not_keep_the_others() {
-    let bed = joined();
-    bed.host.state().refused = ["delete_service kubelet", "set_env_var HTTP_PROXY"].map(String::from).into();
-    let answer = bed.run(BODY);
+    bed.state().refused = ["delete_service kubelet", "set_env_var HTTP_PROXY"].map(String::from).into();
+    let answer = bed.clean_up();
     assert_eq!(reason(&answer), "CleanupIncomplete");
     let text = message(&answer);
     assert!(
@@ -318,40 +294,40 @@ fn one_failure_does_not_keep_the_others() {
             && text.contains("HTTP_PROXY"),
         "{text}"
     );
-    assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);
+    assert_eq!(bed.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);
     assert!(!bed.exists(r"C:\k\kubelet.exe") && bed.exists(path::OWNED));
-    bed.host.state().refused.clear();
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
-    assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
+    bed.state().refused.clear();
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
+    assert_eq!(bed.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
     assert!(!bed.exists(path::OWNED));
 }
 
 /// A variable that existed before is not the operator's, and cleaning up an unconfigured host is no error.
 #[test]
-fn a_host_with_nothing_of_ours_is_not_touched() {
+fn a_host_without_objects_of_the_operator_does_not_change() {
     let bed = Bed::new();
-    bed.host.state().env.insert("HTTP_PROXY".into(), "theirs".into());
-    bed.host.state().services.insert("containerd".into(), service("containerd", "Container runtime", &[]));
+    bed.state().env.insert("HTTP_PROXY".into(), "theirs".into());
+    bed.add_service("containerd", "Container runtime", &[]);
     bed.write(r"C:\k\theirs", b"");
     let before = bed.rest();
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
     assert_eq!(bed.rest(), before);
-    assert_eq!(bed.host.state().sweeps, (0, 0));
+    assert_eq!(bed.state().sweeps, (0, 0));
     assert!(bed.exists(r"C:\k\theirs"));
 }
+
+/// Services, variables and number of trusted certificates of a host of WMCO after a cleanup.
+const CLEAN: (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) = (BTreeMap::new(), BTreeMap::new(), 1);
 
 fn host_of_wmco() -> Bed {
     let bed = Bed::new();
     for (name, dependencies) in [(WICD_SERVICE, &[][..]), ("containerd", &[][..]), ("kubelet", &["containerd"][..])] {
-        bed.host
-            .state()
-            .services
-            .insert(name.into(), service(name, &format!("OpenShift managed {name}"), dependencies));
+        bed.add_service(name, &format!("OpenShift managed {name}"), dependencies);
     }
-    bed.host.state().env.insert("HTTPS_PROXY".into(), "of the cluster".into());
+    bed.state().env.insert("HTTPS_PROXY".into(), "of the cluster".into());
     let (pem, _) = ca_pem("of the cluster");
-    bed.host.state().trusted.extend(crate::certificates::bundle(pem.as_bytes()).unwrap());
-    bed.host.state().trusted.insert(b"theirs".to_vec());
+    bed.state().trusted.extend(crate::certificates::bundle(pem.as_bytes()).unwrap());
+    bed.state().trusted.insert(b"theirs".to_vec());
     bed.write(r"C:\k\imported-certs.pem", pem.as_bytes());
     for path in [
         r"C:\k\kubelet.exe",
@@ -373,18 +349,18 @@ fn host_of_wmco() -> Bed {
 
 /// Only known files of WMCO are removed.
 #[test]
-fn a_host_of_wmco_is_cleaned_by_what_wmco_is_known_to_put_there() {
+fn a_cleanup_removes_the_known_objects_of_wmco() {
     let bed = host_of_wmco();
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
     let expected =
         [r"Temp\theirs.txt", r"k\wicd\epoch", r"k\wicd\lock", r"var\lib\kubelet\pods\x", r"var\log\theirs.log"];
     assert_eq!(left(&bed), expected);
-    assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
+    assert_eq!(bed.rest(), CLEAN);
 }
 
 /// A new version does not show which certificates of WMCO are still needed: programs on the host may use them.
 #[test]
-fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
+fn certificates_that_wmco_has_imported_stay_until_a_cleanup() {
     let bed = host_of_wmco();
     let imported = crate::certificates::bundle(&files::read(&bed.host, r"C:\k\imported-certs.pem").unwrap().unwrap());
     let imported = imported.unwrap().remove(0);
@@ -393,18 +369,17 @@ fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
         bed.stage_version(version);
         let mut body = wanted(version);
         body.desired.trusted_ca = if version == "1" { String::new() } else { ca_pem("of the cluster").0 };
-        let applied = bed.apply(body);
-        assert_eq!(bed.run(Body::Start(bed.start_body(version, &applied))).outcome, Outcome::Done);
-        assert!(bed.host.state().trusted.contains(&imported), "after version {version}");
+        bed.apply_and_start(version, body);
+        assert!(bed.state().trusted.contains(&imported), "after version {version}");
         assert!(!bed.exists(r"C:\k\bootstrap-kubeconfig"), "after version {version}");
     }
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
-    assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
+    assert_eq!(bed.rest(), CLEAN);
 }
 
 /// containerd reads all existing mirror files, so those that the cluster no longer has must be removed.
 #[test]
-fn mirrors_of_wmco_go_when_the_cluster_does_not_name_them() {
+fn mirror_files_of_wmco_that_the_cluster_does_not_have_are_removed() {
     let bed = host_of_wmco();
     let mirrors = |registry: &str| format!(r"C:\k\containerd\registries\{registry}\hosts.toml");
     let (kept, gone) = (mirrors("quay.io"), mirrors("old.example.com"));
@@ -420,14 +395,14 @@ fn mirrors_of_wmco_go_when_the_cluster_does_not_name_them() {
 
 /// On a host that was taken over from WMCO in place, a cleanup removes WMCO's files, too.
 #[test]
-fn a_host_taken_over_from_wmco_is_cleaned_too() {
+fn a_cleanup_removes_the_files_of_wmco_after_a_takeover() {
     let bed = host_of_wmco();
     bed.stage_version("1");
-    let applied = bed.apply(wanted("1"));
-    assert_eq!(bed.run(Body::Start(bed.start_body("1", &applied))).outcome, Outcome::Done);
-    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
-    assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
+    bed.apply_and_start("1", wanted("1"));
+    assert_eq!(bed.clean_up().outcome, Outcome::Done);
+    assert_eq!(bed.rest(), CLEAN);
     assert_eq!(files::list(&bed.host, path::ROOT).unwrap(), ["wicd"]);
+    assert!(!bed.exists(path::KUBELET_PKI));
 }
 
 /// After a crash at any point, cleaning up again leads to the same host as without a crash.
@@ -435,26 +410,24 @@ fn a_host_taken_over_from_wmco_is_cleaned_too() {
 fn cleanup_converges_after_a_crash_anywhere() {
     for arrange in [joined, host_of_wmco] {
         let straight = arrange();
-        straight.host.fail_after(None);
-        assert_eq!(straight.run(BODY).outcome, Outcome::Done);
-        let calls = straight.host.state().calls;
-        let (left_over, rest) = (straight.tree(), straight.rest());
-        assert!(calls > 50, "{calls}");
-        for n in 0..calls {
-            let bed = arrange();
-            bed.host.fail_after(Some(n));
-            bed.run(BODY);
-            bed.host.fail_after(None);
-            // Removing networks may cut the connection, and sshd then ends its processes.
-            if bed.host.state().sweeps.0 > 0 {
-                let record = [r"wicd\owned.json", r"wicd\owned.copy.json", r"wicd\state.json"];
-                let files: BTreeSet<String> =
-                    left(&bed).into_iter().filter(|f| !record.iter().any(|r| f.ends_with(r))).collect();
-                assert!(files.is_subset(&left(&straight).into_iter().collect()), "after call {n}: {files:?}");
-            }
-            assert_eq!(bed.run(BODY).outcome, Outcome::Done, "after call {n}");
-            assert_eq!(bed.tree().keys().collect::<Vec<_>>(), left_over.keys().collect::<Vec<_>>(), "after call {n}");
-            assert_eq!(bed.rest(), rest, "after call {n}");
-        }
+        assert_eq!(straight.clean_up().outcome, Outcome::Done);
+        let files = |bed: &Bed| bed.tree().into_keys().collect::<Vec<_>>();
+        let act = |bed: &Bed, (): &()| drop(bed.clean_up());
+        crash_anywhere(
+            || (arrange(), ()),
+            act,
+            1,
+            |bed, (), about| {
+                // Removing networks may cut the connection, and sshd then ends its processes.
+                if bed.state().sweeps.0 > 0 {
+                    let record = [r"wicd\owned.json", r"wicd\owned.copy.json", r"wicd\state.json"];
+                    let files: BTreeSet<String> =
+                        left(bed).into_iter().filter(|f| !record.iter().any(|r| f.ends_with(r))).collect();
+                    assert!(files.is_subset(&left(&straight).into_iter().collect()), "{about}: {files:?}");
+                }
+                assert_eq!(bed.clean_up().outcome, Outcome::Done, "{about}");
+                assert_eq!((files(bed), bed.rest()), (files(&straight), straight.rest()), "{about}");
+            },
+        );
     }
 }

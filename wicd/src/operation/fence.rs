@@ -3,7 +3,7 @@
 use api::Reason;
 use api::host::{Marker, Request, path};
 
-use super::{EPOCH, Failure, state};
+use super::{Failure, state};
 use crate::files::{self, Access};
 use crate::host::Host;
 
@@ -21,7 +21,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
         return Err(Failure::new(Reason::StaleEpoch, message));
     }
     let cluster = request.recipient.cluster_id.as_str();
-    let remembered = files::read(host, EPOCH)?.and_then(|text| parse(&text, cluster));
+    let remembered = files::read(host, path::EPOCH)?.and_then(|text| parse(&text, cluster));
     let marker = state::marker(host).filter(|m| counts(&m.cluster_id, cluster));
     let seen = remembered.max(marker.as_ref().map(|m| m.epoch));
     match seen {
@@ -37,7 +37,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     if let Some(marker) = marker.filter(|m| m.epoch > epoch) {
         files::write_json(host, path::STATE, &Marker { epoch, ..marker }, Access::Inherited)?;
     }
-    Ok(files::write(host, EPOCH, format!("{epoch} {cluster}").as_bytes(), Access::Inherited).map(drop)?)
+    Ok(files::write(host, path::EPOCH, format!("{epoch} {cluster}").as_bytes(), Access::Inherited).map(drop)?)
 }
 
 /// Parses the epoch in a record, if the record is of this cluster. Each cluster counts its own epochs.
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_epoch_does_not_lock_the_host() {
+    fn an_invalid_epoch_does_not_lock_out_later_operators() {
         let bed = Bed::new();
         for absurd in [i64::from(i32::MAX), i64::MAX, MAX_EPOCH + 1, -1] {
             assert_eq!(asked(&bed, absurd, None), "StaleEpoch", "{absurd}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_can_void_an_epoch_and_no_other() {
+    fn only_the_highest_epoch_can_be_voided() {
         let bed = Bed::new();
         assert_eq!(asked(&bed, MAX_EPOCH, None), "Done");
         for (epoch, void, expected) in [
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_voided_epoch_goes_from_the_record_of_a_joined_host_too() {
+    fn a_voided_epoch_is_removed_from_the_marker() {
         let bed = Bed::new();
         bed.join("1");
         let apply = |epoch, void_epoch| {
@@ -117,17 +117,17 @@ mod tests {
     #[test]
     fn epochs_of_another_cluster_do_not_count() {
         let bed = Bed::new();
-        bed.write(EPOCH, b"900 8c5d9c5e-0000-4000-8000-00000000ffff");
+        bed.write(path::EPOCH, b"900 8c5d9c5e-0000-4000-8000-00000000ffff");
         assert_eq!(asked(&bed, 1, None), "Done");
-        bed.write(EPOCH, format!("900 {CLUSTER}").as_bytes());
+        bed.write(path::EPOCH, format!("900 {CLUSTER}").as_bytes());
         assert_eq!(asked(&bed, 1, None), "StaleEpoch");
-        bed.write(EPOCH, b"900");
+        bed.write(path::EPOCH, b"900");
         assert_eq!(asked(&bed, 1, None), "StaleEpoch", "one that was recorded without a cluster");
     }
 
     proptest! {
         #[test]
-        fn any_record_is_read_or_left(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_record_is_parsed_or_ignored(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let _ = parse(&bytes, "c");
         }
     }

@@ -15,19 +15,18 @@ mod support;
 
 use api::Reason;
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::time::Duration;
 
 use api::host::{Answer, Body, CertificateKind, HostState, Outcome, PROTOCOL, Request, Verb, path};
 
 use crate::credential_plugin;
 use crate::files::{self, Access};
-use crate::host::{Host, HostError};
-use crate::lock;
+use crate::host::{Host, HostError, chain};
+use crate::lock::{self, Lock};
 use crate::ownership::Ownership;
 use crate::secure;
 
-pub use apply::untrusted;
+pub use apply::{untrusted, wanted_variables};
 pub use pending::{pending_reboot, require_reboot, settle_reboot};
 pub use start::{SETTINGS, SETTLED, Settings, service_spec};
 pub use state::{blob, marker, observe};
@@ -37,9 +36,6 @@ const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
 
 /// Maximum size of a request, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;
-/// File with the newest epoch that was seen, as a decimal number, and the ID of its cluster. A cleanup keeps it, so that a replaced operator stays
-/// refused.
-pub const EPOCH: &str = api::host::path::EPOCH;
 /// Maximum wait for another operation, or the service, to release the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -94,17 +90,6 @@ impl From<HostError> for Failure {
     }
 }
 
-/// Returns the message of an error with those of its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut behind = error.source();
-    while let Some(error) = behind {
-        text = format!("{text}: {error}");
-        behind = error.source();
-    }
-    text
-}
-
 /// Results of an operation besides its outcome.
 #[derive(Default)]
 pub(crate) struct Report {
@@ -132,7 +117,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         Body::Start(_) | Body::Reboot(_) | Body::Pull(_) | Body::Cleanup(_) | Body::Support(_) => &[],
     };
     let observed = match &request.body {
-        Body::Support(_) => support::state(host),
+        Body::Support(_) => support::state(support::LIMITS.part, host),
         _ => observe(host, files),
     };
     let state = match observed {
@@ -187,7 +172,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         return Ok(Outcome::Done);
     }
     if let Body::Support(asked) = &request.body {
-        return support::collect(host, &request.operation, asked);
+        return support::collect(support::LIMITS, host, &request.operation, asked);
     }
     if !host.is_admin()? {
         return Err(Failure::new(
@@ -196,12 +181,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         ));
     }
     secure::root(host)?;
-    let Some(lock) = lock::take(host, PATIENCE)? else {
-        return Err(Failure::new(
-            Reason::HostBusy,
-            "another operation or the service is changing the host; try again later",
-        ));
-    };
+    let lock = lock(host)?;
     // First, so that the operator of another cluster does not record its epoch on the host.
     recipient::check(host, request)?;
     fence::check(host, request)?;
@@ -217,6 +197,12 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         }
         Body::Cleanup(_) => cleanup::cleanup(host, report),
     }
+}
+
+/// Takes the lock of the host, and waits a limited time for another operation or the service.
+fn lock(host: &dyn Host) -> Result<Lock, Failure> {
+    const BUSY: &str = "another operation or the service is changing the host; try again later";
+    lock::take(host, PATIENCE)?.ok_or_else(|| Failure::new(Reason::HostBusy, BUSY))
 }
 
 /// Serves `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if requested. After success,

@@ -3,16 +3,14 @@
 //! A pin is recorded before it is set, so that it is released even after a crash. An image that was pinned before, such as containerd's sandbox
 //! image, is never recorded, and stays pinned.
 
-use api::Reason;
 use std::time::Duration;
 
 use api::host::{Outcome, Pull, path};
 
-use super::{Failure, PATIENCE, Report, chain};
+use super::{Failure, Report, lock};
 use crate::files;
 use crate::host::Host;
 use crate::images::{ImageError, ImageStore, logins};
-use crate::lock;
 use crate::ownership::Ownership;
 
 /// Maximum number of attempts with different logins for an image.
@@ -112,13 +110,8 @@ fn pin(host: &dyn Host, store: &dyn ImageStore, image: &str, id: &str) -> Result
 }
 
 fn record(host: &dyn Host, change: impl FnOnce(&mut Ownership)) -> Result<(), Failure> {
-    let Some(_lock) = lock::take(host, PATIENCE)? else {
-        return Err(Failure::new(
-            Reason::HostBusy,
-            "another operation or the service is changing the host; try again later",
-        ));
-    };
-    Ownership::update(host, change).map_err(|e| Failure::new(e.reason(), chain(&e)))
+    let _lock = lock(host)?;
+    Ok(Ownership::update(host, change)?)
 }
 
 #[cfg(test)]

@@ -71,9 +71,9 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use api::host::{Apply, Cleanup, Facts, Outcome, Reboot, Stage, Start};
+    use api::host::{Cleanup, Facts, Outcome, Reboot, Stage, Start};
 
-    use super::super::tests::{Bed, CLUSTER, reason, request, service, wanted};
+    use super::super::tests::{Bed, CLUSTER, reason, request, wanted};
     use super::*;
     use crate::operation::run;
 
@@ -84,42 +84,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_another_is_refused() {
+    fn a_request_for_another_owner_is_refused() {
         let cleanup = || Body::Cleanup(Cleanup {});
-        let apply = || {
-            let desired = Desired { cluster_id: CLUSTER.into(), node_name: "win-1".into(), ..Desired::default() };
-            Body::Apply(Box::new(Apply { desired, ..Apply::default() }))
-        };
+        let apply = || Body::Apply(Box::new(wanted("1")));
         let stage = || Body::Stage(Stage::default());
-        let ours = || of(CLUSTER, "win-1");
+        let (ours, win_2, win_3) = ((CLUSTER, "win-1"), (CLUSTER, "win-2"), (CLUSTER, "win-3"));
+        let (others, unknown) = ((OTHER, "win-1"), ("", "win-1"));
         for (name, owner, supersedes, body, expected) in [
             ("a host without a record", None, None, apply(), "Done"),
             ("cleaning a host without a record", None, None, cleanup(), "Done"),
-            ("our own", Some(ours()), None, cleanup(), "Done"),
-            ("another Node's", Some(of(CLUSTER, "win-2")), None, apply(), "NotThisMachine"),
-            ("cleaning another Node's", Some(of(CLUSTER, "win-2")), None, cleanup(), "NotThisMachine"),
-            ("sending to another Node's", Some(of(CLUSTER, "win-2")), None, stage(), "NotThisMachine"),
-            ("in the place of another Node", Some(of(CLUSTER, "win-2")), Some(of(CLUSTER, "win-2")), apply(), "Done"),
-            (
-                "in the place of a third",
-                Some(of(CLUSTER, "win-2")),
-                Some(of(CLUSTER, "win-3")),
-                apply(),
-                "NotThisMachine",
-            ),
-            (
-                "cleaning in the place of another Node",
-                Some(of(CLUSTER, "win-2")),
-                Some(of(CLUSTER, "win-2")),
-                cleanup(),
-                "NotThisMachine",
-            ),
-            ("another cluster's", Some(of(OTHER, "win-1")), None, apply(), "HostOfAnotherCluster"),
-            ("cleaning another cluster's", Some(of(OTHER, "win-1")), None, cleanup(), "HostOfAnotherCluster"),
-            ("in the place of another cluster", Some(of(OTHER, "win-1")), Some(of(OTHER, "win-1")), apply(), "Done"),
-            ("in the place of one on no record", Some(of("", "win-1")), None, apply(), "HostOfAnotherCluster"),
-            ("the same, proven by the operator", Some(of("", "win-1")), Some(of("", "win-1")), apply(), "Done"),
+            ("the same owner", Some(ours), None, cleanup(), "Done"),
+            ("another Node", Some(win_2), None, apply(), "NotThisMachine"),
+            ("cleaning another Node", Some(win_2), None, cleanup(), "NotThisMachine"),
+            ("staging on another Node", Some(win_2), None, stage(), "NotThisMachine"),
+            ("another Node that is superseded", Some(win_2), Some(win_2), apply(), "Done"),
+            ("another Node than the superseded one", Some(win_2), Some(win_3), apply(), "NotThisMachine"),
+            ("cleaning a superseded Node", Some(win_2), Some(win_2), cleanup(), "NotThisMachine"),
+            ("another cluster", Some(others), None, apply(), "HostOfAnotherCluster"),
+            ("cleaning a host of another cluster", Some(others), None, cleanup(), "HostOfAnotherCluster"),
+            ("another cluster that is superseded", Some(others), Some(others), apply(), "Done"),
+            ("a record without a cluster", Some(unknown), None, apply(), "HostOfAnotherCluster"),
+            ("a record without a cluster that is superseded", Some(unknown), Some(unknown), apply(), "Done"),
         ] {
+            let [owner, supersedes] = [owner, supersedes].map(|owner| owner.map(|(cluster, node)| of(cluster, node)));
             let request = Request { supersedes, ..request("x", 1, body) };
             let answered = verdict(&request, "m", owner.as_ref()).map_or_else(|f| f.reason.as_str(), |()| "Done");
             assert_eq!(answered, expected, "{name}");
@@ -127,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_whom_it_is_meant_for() {
+    fn a_request_must_name_its_recipient() {
         let with = |cluster: &str, node: &str, machine_id: Option<&str>| {
             let mut request = request("x", 1, Body::Reboot(Reboot::default()));
             request.recipient.cluster_id = cluster.into();
@@ -151,37 +138,27 @@ mod tests {
 
     /// All verbs except `facts` are refused without any change, not even of the epoch.
     #[test]
-    fn a_host_of_another_is_not_changed() {
+    fn a_host_of_another_owner_does_not_change() {
         let bed = Bed::new();
         bed.join("1");
         let before = bed.tree();
-        let bodies = || {
-            [
+        for (cluster, node, expected) in
+            [(CLUSTER, "win-2", "NotThisMachine"), (OTHER, "win-1", "HostOfAnotherCluster")]
+        {
+            let mut apply = wanted("1");
+            (apply.desired.cluster_id, apply.desired.node_name) = (cluster.into(), node.into());
+            for body in [
                 Body::Stage(Stage::default()),
-                Body::Apply(Box::new(Apply {
-                    desired: Desired { cluster_id: CLUSTER.into(), node_name: "win-2".into(), ..Desired::default() },
-                    ..wanted("1")
-                })),
+                Body::Apply(Box::new(apply)),
                 Body::Start(Start::default()),
                 Body::Reboot(Reboot { boot_id: "1".into() }),
                 Body::Cleanup(Cleanup {}),
-            ]
-        };
-        for body in bodies() {
-            let verb = body.verb();
-            let mut request = request("x", 99, body);
-            request.recipient.node_name = "win-2".into();
-            assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine", "{verb:?}");
-        }
-        for body in bodies() {
-            let verb = body.verb();
-            let mut request = request("x", 99, body);
-            if let Body::Apply(apply) = &mut request.body {
-                apply.desired.cluster_id = OTHER.into();
-                apply.desired.node_name = "win-1".into();
+            ] {
+                let verb = body.verb();
+                let mut request = request("x", 99, body);
+                (request.recipient.cluster_id, request.recipient.node_name) = (cluster.into(), node.into());
+                assert_eq!(reason(&run(&bed.host, &request)), expected, "{verb:?}");
             }
-            request.recipient.cluster_id = OTHER.into();
-            assert_eq!(reason(&run(&bed.host, &request)), "HostOfAnotherCluster", "{verb:?}");
         }
         let mut facts = request("x", 99, Body::Facts(Facts::default()));
         facts.recipient = api::host::Recipient::default();
@@ -190,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_marker_is_lost_is_still_somebodys() {
+    fn a_host_without_its_marker_keeps_its_owner() {
         let bed = Bed::new();
         bed.join("1");
         bed.write(path::STATE, b"{ torn");
@@ -199,13 +176,13 @@ mod tests {
         assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine");
     }
 
-    /// A partially cleaned host keeps its owner, and follows no version.
+    /// It follows no version.
     #[test]
-    fn a_host_that_is_half_clean_stays_whose_it_was() {
+    fn a_partially_cleaned_host_keeps_its_owner() {
         let bed = Bed::new();
         bed.join("1");
-        bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
-        bed.host.state().refused.insert(format!("delete_service {}", api::host::WICD_SERVICE));
+        bed.add_service("kubelet", "OpenShift managed kubelet", &[]);
+        bed.state().refused.insert(format!("delete_service {}", api::host::WICD_SERVICE));
         let cleaned = |node: &str| {
             let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
             request.recipient.node_name = node.into();
@@ -215,14 +192,14 @@ mod tests {
         let marker: Marker = files::read_json(&bed.host, path::STATE).unwrap().unwrap();
         assert_eq!((marker.owner(), marker.version.as_str()), (of(CLUSTER, "win-1"), ""));
         assert_eq!(cleaned("win-2"), "NotThisMachine");
-        bed.host.state().refused.clear();
+        bed.state().refused.clear();
         assert_eq!(cleaned("win-1"), "Done");
         assert!(!bed.exists(path::STATE));
         assert_eq!(cleaned("win-2"), "Done");
     }
 
     #[test]
-    fn certificates_of_another_cluster_are_not_taken_for_ours() {
+    fn certificates_of_another_cluster_are_requested_again() {
         let bed = Bed::new();
         bed.join("1");
         let before = of(CLUSTER, "win-1");

@@ -1,8 +1,7 @@
 //! `stage`: unpacks payload files into blobs and verifies them. Running services do not notice it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 
 use api::host::{Outcome, Stage, path};
 use api::{Reason, payload};
@@ -96,9 +95,9 @@ fn take_missing(host: &dyn Host, body: &Stage, archive: &str) -> Result<(), Fail
     let wanted: BTreeMap<String, u64> = body.files.iter().map(|f| (f.sha256.clone(), f.size)).collect();
     let file = files::open(&host.path(archive)?);
     let file = file.map_err(|e| invalid(format!("the archive cannot be opened: {e}")))?;
-    unpack(host, io::BufReader::new(file), &wanted).map_err(|failure| match failure {
-        Unpack::Refused(failure) => failure,
-        Unpack::DiskFull => disk_full(needed, host.disk_free().unwrap_or(0)),
+    unpack(host, io::BufReader::new(file), &wanted).map_err(|failure| match failure.reason {
+        Reason::DiskFull => disk_full(needed, host.disk_free().unwrap_or(0)),
+        _ => failure,
     })?;
     match missing(host, &body.files)?.as_slice() {
         [] => Ok(()),
@@ -121,34 +120,20 @@ fn invalid(problem: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::HashMismatch, format!("the archive was refused and must be sent again: {problem}"))
 }
 
-enum Unpack {
-    Refused(Failure),
-    DiskFull,
-}
-
-impl<T: Into<Failure>> From<T> for Unpack {
-    fn from(failure: T) -> Self {
-        Self::Refused(failure.into())
-    }
-}
-
 /// Unpacks the requested entries (hash and size) of a tar archive. Refuses any entry that is not a regular file named by a
 /// requested hash, so that no entry can name a path.
-fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -> Result<(), Unpack> {
+fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -> Result<(), Failure> {
     let mut archive = tar::Archive::new(archive);
     // Raw entries have no long names, sparse files or extended headers.
     for entry in archive.entries().map_err(invalid)?.raw(true) {
         let mut entry = entry.map_err(invalid)?;
         if entry.header().entry_type() != tar::EntryType::Regular {
-            return Err(invalid("it holds an entry that is not a plain file").into());
+            return Err(invalid("it holds an entry that is not a plain file"));
         }
         let name = String::from_utf8(entry.path_bytes().into_owned()).map_err(invalid)?;
         let Some(&size) = wanted.get(&name) else {
-            return Err(invalid(format!(
-                "it holds {:?}, which was not requested",
-                name.chars().take(80).collect::<String>()
-            ))
-            .into());
+            let start: String = name.chars().take(80).collect();
+            return Err(invalid(format!("it holds {start:?}, which was not requested")));
         };
         if files::size(host, &blob(&name))? == Some(size) {
             continue;
@@ -159,58 +144,50 @@ fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -
 }
 
 /// Unpacks one entry, through a temporary file.
-fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Result<(), Unpack> {
+fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Result<(), Failure> {
     let place = blob(sha256);
     let temporary = format!("{place}.part");
     files::remove(host, &temporary)?;
-    let real = host.path(&temporary)?;
-    let file = files::make(&real).map_err(HostError::system("write", &temporary))?;
-    let copied = decompress(entry, &file, size);
-    drop(file);
-    let verdict = match copied {
+    let failure = match decompress(host, entry, &temporary, sha256, size) {
         Ok(hash) if hash == sha256 => {
-            return Ok(files::rename_file(&real, &host.path(&place)?).map_err(HostError::system("write", &place))?);
+            let (from, to) = (host.path(&temporary)?, host.path(&place)?);
+            return Ok(files::rename_file(&from, &to).map_err(HostError::system("write", &place))?);
         }
         Ok(hash) => Failure::new(
             Reason::HashMismatch,
             format!("a payload file was unpacked to {hash} instead of {sha256}; it must be sent again"),
-        )
-        .into(),
-        Err(Copy::Input(e)) => invalid(format!("{sha256}: {e}")).into(),
-        Err(Copy::Output(e)) if e.kind() == ErrorKind::StorageFull => Unpack::DiskFull,
-        Err(Copy::Output(e)) => HostError::system("write", &temporary)(e).into(),
+        ),
+        Err(failure) => failure,
     };
     files::remove(host, &temporary)?;
-    Err(verdict)
+    Err(failure)
 }
 
-enum Copy {
-    Input(io::Error),
-    Output(io::Error),
-}
-
-/// Decompresses one zstd frame to exactly `size` bytes, and refuses data after it. Returns the hash of the output.
-fn decompress(entry: &mut impl Read, mut output: &fs::File, size: u64) -> Result<String, Copy> {
-    let input = |problem: &str| Copy::Input(io::Error::new(ErrorKind::InvalidData, problem));
-    let mut decoder = zstd::stream::read::Decoder::new(entry).map_err(Copy::Input)?.single_frame();
-    decoder.window_log_max(WINDOW_LOG_MAX).map_err(Copy::Input)?;
+/// Decompresses one zstd frame to a new file of exactly `size` bytes, and refuses data after the frame. Returns the hash of the file.
+fn decompress(host: &dyn Host, entry: &mut impl Read, path: &str, sha256: &str, size: u64) -> Result<String, Failure> {
+    let refused = |problem: &dyn std::fmt::Display| invalid(format!("{sha256}: {problem}"));
+    let unreadable = |e: io::Error| refused(&e);
+    let failed = |e: io::Error| HostError::system("write", path)(e);
+    let mut output = files::make(&host.path(path)?).map_err(failed)?;
+    let mut decoder = zstd::stream::read::Decoder::new(entry).map_err(unreadable)?.single_frame();
+    decoder.window_log_max(WINDOW_LOG_MAX).map_err(unreadable)?;
     let (mut hash, mut buffer, mut left) = (Sha256::new(), vec![0; 128 << 10], size);
     loop {
-        let n = decoder.read(&mut buffer).map_err(Copy::Input)?;
+        let n = decoder.read(&mut buffer).map_err(unreadable)?;
         if n == 0 {
             break;
         }
-        left = left.checked_sub(n as u64).ok_or_else(|| input("is larger than it should be"))?;
+        left = left.checked_sub(n as u64).ok_or_else(|| refused(&"is larger than it should be"))?;
         hash.update(&buffer[..n]);
-        output.write_all(&buffer[..n]).map_err(Copy::Output)?;
+        output.write_all(&buffer[..n]).map_err(failed)?;
     }
     if left > 0 {
-        return Err(input("is smaller than it should be"));
+        return Err(refused(&"is smaller than it should be"));
     }
     if decoder.finish().bytes().next().is_some() {
-        return Err(input("holds more than one zstd frame"));
+        return Err(refused(&"holds more than one zstd frame"));
     }
-    output.sync_all().map_err(Copy::Output)?;
+    output.sync_all().map_err(failed)?;
     Ok(hex::encode(hash.finalize()))
 }
 

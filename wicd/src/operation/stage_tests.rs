@@ -8,7 +8,7 @@ use crate::operation::tests::{ARCHIVE, Bed, archive, file, frame, message, reaso
 const DEST: &str = r"C:\k\x.exe";
 
 #[test]
-fn what_is_missing_is_unpacked() {
+fn missing_blobs_are_unpacked() {
     let bed = Bed::new();
     let (x, y) = (file(DEST, b"x content"), file(r"C:\k\y.exe", b"y"));
     bed.write(&blob(&y.sha256), b"y");
@@ -25,7 +25,7 @@ fn what_is_missing_is_unpacked() {
 
 /// Content is hashed while it is unpacked, and wrong content never gets the name of the blob.
 #[test]
-fn bad_archives_are_refused() {
+fn invalid_archives_are_refused() {
     let x = file(DEST, b"x content");
     let good = frame(b"x content");
     let tar = archive(&[(&x.sha256, &good)]);
@@ -87,7 +87,7 @@ fn names_that_lead_elsewhere_are_refused() {
 fn a_full_disk_is_reported_with_figures() {
     let bed = Bed::new();
     let x = payload::File { size: 300 << 20, ..file(DEST, b"") };
-    bed.host.set_disk_free(400 << 20);
+    bed.state().machine.disk_free = 400 << 20;
     let answer = bed.stage(&[x], &[]);
     assert_eq!(reason(&answer), "DiskFull");
     assert_eq!(
@@ -97,7 +97,7 @@ fn a_full_disk_is_reported_with_figures() {
 }
 
 #[test]
-fn blobs_of_this_payload_and_the_one_before_are_kept() {
+fn blobs_of_the_current_and_the_previous_payload_are_kept() {
     let bed = Bed::new();
     for v in ["1", "2", "3"] {
         bed.join(v);
@@ -107,10 +107,10 @@ fn blobs_of_this_payload_and_the_one_before_are_kept() {
         let files = crate::operation::tests::payload_files(v);
         files.iter().filter(|(f, _)| bed.exists(&blob(&f.sha256))).count()
     };
-    assert_eq!(bed.stage_version("3").outcome, Outcome::Done);
+    bed.stage_version("3");
     assert_eq!([kept("1"), kept("2"), kept("3")], [0, 3, 3]);
     assert!(!bed.exists(&blob("rubbish.part")));
-    assert_eq!(bed.stage_version("4").outcome, Outcome::Done);
+    bed.stage_version("4");
     assert_eq!([kept("2"), kept("3"), kept("4")], [3, 3, 3]);
 }
 
@@ -127,7 +127,7 @@ proptest! {
 
     /// A wrong byte anywhere in an archive leads to the right file or none.
     #[test]
-    fn damage_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
+    fn damage_is_detected(at in any::<prop::sample::Index>(), flip in 1u8..) {
         let bed = Bed::new();
         let content = b"x content x content".repeat(50);
         let x = file(DEST, &content);

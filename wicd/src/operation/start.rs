@@ -46,10 +46,10 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
         dependencies: Vec::new(),
         environment: BTreeMap::new(),
         start: StartType::Auto,
-        recovery: Some(Recovery {
+        recovery: Recovery {
             delays: [10, 30, 60, 120].map(Duration::from_secs).to_vec(),
             reset: Duration::from_mins(5),
-        }),
+        },
     }
 }
 

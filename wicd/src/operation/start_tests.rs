@@ -5,33 +5,44 @@ use std::collections::BTreeMap;
 use api::host::{Body, CertificateKind};
 
 use super::*;
-use crate::operation::tests::{Bed, exe, message, reason, service, wanted};
+use crate::operation::tests::{Bed, crash_anywhere, exe, message, reason, wanted};
 
 fn applied(bed: &Bed, v: &str) -> Start {
-    assert_eq!(bed.stage_version(v).outcome, Outcome::Done);
+    bed.stage_version(v);
     let answer = bed.apply(wanted(v));
     bed.start_body(v, &answer)
 }
 
+/// Checks that certificates and keys are in the same files, and that no key is pending.
+fn assert_certificates_are_installed(bed: &Bed, body: &Start, about: &str) {
+    for (&kind, chain) in &body.certificates {
+        let pem = bed.read(certificates::paths(kind)[0]).unwrap();
+        assert!(pem.starts_with(chain.trim_end()) && pem.contains("PRIVATE KEY"), "{kind:?} {about}");
+        assert!(!bed.exists(certificates::key_path(kind)), "{kind:?} {about}");
+    }
+}
+
 /// The recovery delays are in seconds, not milliseconds.
 #[test]
-fn the_service_comes_up_and_comes_back() {
+fn the_service_starts_and_is_restarted_after_failures() {
     let bed = Bed::new();
     let body = applied(&bed, "1");
     assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
-    let spec = bed.host.state().specs[WICD_SERVICE].clone();
+    let spec = bed.state().specs[WICD_SERVICE].clone();
     assert_eq!(spec.command, format!(r"C:\k\wicd\{}\wicd.exe service", exe("1")));
     assert_eq!(spec.start, StartType::Auto);
-    let recovery = spec.recovery.unwrap();
-    assert_eq!(recovery.delays.iter().map(Duration::as_millis).collect::<Vec<_>>(), [10_000, 30_000, 60_000, 120_000]);
-    assert_eq!(bed.host.state().services[WICD_SERVICE].state, ServiceState::Running);
+    assert_eq!(
+        spec.recovery.delays.iter().map(Duration::as_millis).collect::<Vec<_>>(),
+        [10_000, 30_000, 60_000, 120_000]
+    );
+    assert_eq!(bed.state().services[WICD_SERVICE].state, ServiceState::Running);
     let settings: Settings = files::read_json(&bed.host, SETTINGS).unwrap().unwrap();
     assert_eq!(settings.certificate_seconds, 3600);
 }
 
 /// Windows loads libraries from the directory of a program first.
 #[test]
-fn nothing_of_others_stays_beside_the_program_of_the_service() {
+fn other_files_beside_the_program_of_the_service_are_removed() {
     let bed = Bed::new();
     let body = applied(&bed, "1");
     let directory = format!(r"{}\{}", path::WICD, exe("1"));
@@ -43,23 +54,19 @@ fn nothing_of_others_stays_beside_the_program_of_the_service() {
 }
 
 #[test]
-fn certificates_and_keys_lie_together_and_no_key_waits_any_more() {
+fn certificates_and_keys_are_installed_together() {
     let bed = Bed::new();
     let body = applied(&bed, "1");
     for _twice in 0..2 {
         assert_eq!(bed.run(Body::Start(body.clone())).outcome, Outcome::Done);
-        for (kind, chain) in &body.certificates {
-            let pem = bed.read(certificates::paths(*kind)[0]).unwrap();
-            assert!(pem.starts_with(chain.trim_end()) && pem.contains("PRIVATE KEY"), "{kind:?}");
-            assert!(!bed.exists(certificates::key_path(*kind)), "{kind:?}");
-        }
+        assert_certificates_are_installed(&bed, &body, "");
         // A file with the time in its name, and the current one.
         assert_eq!(files::list(&bed.host, path::WICD_CERTS).unwrap().len(), 2);
     }
 }
 
 #[test]
-fn certificates_of_others_are_refused() {
+fn an_invalid_certificate_is_refused() {
     let bed = Bed::new();
     let good = applied(&bed, "1");
     let other_host = Bed::new();
@@ -75,29 +82,22 @@ fn certificates_of_others_are_refused() {
         let answer = bed.run(Body::Start(Start { certificates, ..good.clone() }));
         assert_eq!(reason(&answer), expected, "{name}: {}", message(&answer));
         assert!(!bed.exists(path::KUBELET_FIRST_CERT), "{name}");
-        assert!(!bed.host.state().services.contains_key(WICD_SERVICE), "{name}");
+        assert!(!bed.state().services.contains_key(WICD_SERVICE), "{name}");
     }
+    bed.state().machine.clock_ms = 2 * 86_400_000;
+    let expired = bed.run(Body::Start(good.clone()));
+    assert_eq!(reason(&expired), "CertificateInvalid");
+    assert!(message(&expired).contains("clocks"));
+    bed.state().machine.clock_ms = 0;
     // The pending key is still there for the right certificate.
     assert_eq!(bed.run(Body::Start(good)).outcome, Outcome::Done);
 }
 
 #[test]
-fn a_certificate_that_is_over_is_refused() {
-    let bed = Bed::new();
-    let body = applied(&bed, "1");
-    bed.host.state().machine.clock_ms = 2 * 86_400_000;
-    let answer = bed.run(Body::Start(body));
-    assert_eq!(reason(&answer), "CertificateInvalid");
-    assert!(message(&answer).contains("clocks"));
-}
-
-#[test]
-fn another_exe_is_taken_up_and_the_old_one_goes() {
+fn another_version_of_wicd_replaces_the_old_one() {
     let bed = Bed::new();
     bed.join("1");
-    let stops = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = stops.clone();
-    bed.host.on_service(move |event, service| seen.lock().unwrap().push((event, service.command.clone())));
+    let stops = bed.record(|event, service| (event, service.command.clone()));
     bed.join("2");
     use crate::fake::ServiceEvent::{Started, Stopped};
     let command = |v| service_spec(&exe(v)).command;
@@ -109,28 +109,25 @@ fn another_exe_is_taken_up_and_the_old_one_goes() {
 
 /// A program with other content may have the right size, for example after a power failure.
 #[test]
-fn the_service_never_runs_a_program_of_other_bytes() {
+fn the_service_never_runs_a_damaged_program() {
     let bed = Bed::new();
     let body = applied(&bed, "1");
     let place = api::host::exe_path(&exe("1"));
-    bed.write(&place, b"?");
-    assert_eq!(bed.run(Body::Start(body.clone())).outcome, Outcome::Done);
-    assert_eq!(bed.read(&place).unwrap(), "1");
-    bed.write(&place, b"?");
-    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
-    assert_eq!(bed.read(&place).unwrap(), "1");
+    for _twice in 0..2 {
+        bed.write(&place, b"?");
+        assert_eq!(bed.run(Body::Start(body.clone())).outcome, Outcome::Done);
+        assert_eq!(bed.read(&place).unwrap(), "1");
+    }
 }
 
 #[test]
-fn services_that_must_start_afresh_are_stopped_before_wicds_service_starts() {
+fn services_to_restart_are_stopped_before_wicds_service_starts() {
     let bed = Bed::new();
     bed.join("1");
     for (name, description) in [("kubelet", "OpenShift managed kubelet"), ("spooler", "Prints")] {
-        bed.host.state().services.insert(name.into(), service(name, description, &[]));
+        bed.add_service(name, description, &[]);
     }
-    let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = events.clone();
-    bed.host.on_service(move |event, service| seen.lock().unwrap().push((event, service.name.clone())));
+    let events = bed.record(|event, service| (event, service.name.clone()));
     let restart = ["kubelet", "spooler", "missing"].map(String::from).to_vec();
     let body = Start { restart, wicd_sha256: exe("1"), ..Start::default() };
     assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
@@ -141,39 +138,36 @@ fn services_that_must_start_afresh_are_stopped_before_wicds_service_starts() {
 
 /// On a host of WMCO, WMCO's service becomes the operator's.
 #[test]
-fn the_service_of_wmco_is_taken_over() {
-    let bed = Bed::new();
-    let theirs = service(WICD_SERVICE, "OpenShift managed windows-instance-config-daemon", &[]);
-    bed.host.state().services.insert(WICD_SERVICE.into(), theirs);
+fn the_service_of_wmco_becomes_the_operators() {
+    let bed = Bed::staged("1");
+    bed.add_service(WICD_SERVICE, "OpenShift managed windows-instance-config-daemon", &[]);
     // Services are running, so they see the new proxy only after a restart of the host.
-    assert_eq!(bed.stage_version("1").outcome, Outcome::Done);
-    let answer = bed.apply(wanted("1"));
-    assert_eq!(reason(&answer), "RebootRequired");
-    assert_eq!(bed.run(Body::Start(bed.start_body("1", &answer))).outcome, Outcome::Done);
-    assert_eq!(bed.host.state().services[WICD_SERVICE].command, service_spec(&exe("1")).command);
+    assert!(matches!(bed.apply_and_start("1", wanted("1")), Outcome::RebootRequired { .. }));
+    assert_eq!(bed.state().services[WICD_SERVICE].command, service_spec(&exe("1")).command);
 }
 
 #[test]
-fn what_must_be_there_first() {
-    let bed = Bed::new();
-    let body = Start { wicd_sha256: exe("1"), ..Start::default() };
-    assert_eq!(reason(&bed.run(Body::Start(body.clone()))), "HostFilesChanged");
-    assert_eq!(reason(&bed.run(Body::Start(Start { wicd_sha256: "..".into(), ..body.clone() }))), "HostFilesChanged");
-    bed.write(&api::host::launcher_path(&exe("1")), b"2");
-    assert_eq!(
-        reason(&bed.run(Body::Start(body.clone()))),
-        "HostFilesChanged",
-        "it is another program than its name says"
-    );
-    bed.write(&api::host::launcher_path(&exe("1")), b"1");
-    assert_eq!(reason(&bed.run(Body::Start(body))), "HostFilesChanged");
+fn start_needs_the_program_and_a_desired_state() {
+    for (about, wicd_sha256, sent) in [
+        ("no program", exe("1"), None),
+        ("no hash", "..".to_owned(), None),
+        ("another program than its name says", exe("1"), Some("2")),
+        ("no desired state", exe("1"), Some("1")),
+    ] {
+        let bed = Bed::new();
+        if let Some(sent) = sent {
+            bed.write(&api::host::launcher_path(&exe("1")), sent.as_bytes());
+        }
+        let answer = bed.run(Body::Start(Start { wicd_sha256, ..Start::default() }));
+        assert_eq!(reason(&answer), "HostFilesChanged", "{about}");
+    }
 }
 
 #[test]
-fn a_service_that_does_not_stay_up_is_reported() {
+fn a_service_that_ends_after_its_start_is_reported() {
     for (state, part) in [(ServiceState::Stopped, "ended right after"), (ServiceState::Pending, "in time")] {
         let bed = Bed::new();
-        bed.host.state().started_state = Some(state);
+        bed.state().started_state = Some(state);
         bed.host.put_service(&service_spec(&exe("1"))).unwrap();
         bed.host.start_service(WICD_SERVICE).unwrap();
         let failure = wait_until_running(&bed.host, Duration::ZERO).unwrap_err();
@@ -188,25 +182,14 @@ fn start_converges_after_a_crash_anywhere() {
     let arrange = || {
         let bed = Bed::new();
         let body = applied(&bed, "1");
-        (bed, Body::Start(body))
+        (bed, body)
     };
     let (straight, body) = arrange();
-    straight.host.fail_after(None);
-    assert_eq!(straight.run(body).outcome, Outcome::Done);
-    let calls = straight.host.state().calls;
-    assert!(calls > 30, "{calls}");
-    for n in 0..calls {
-        let (bed, body) = arrange();
-        bed.host.fail_after(Some(n));
-        bed.run(body.clone());
-        bed.host.fail_after(None);
-        assert_eq!(bed.run(body.clone()).outcome, Outcome::Done, "after call {n}");
-        assert_eq!(bed.rest(), straight.rest(), "after call {n}");
-        let Body::Start(Start { certificates, .. }) = body else { unreachable!() };
-        for (kind, chain) in certificates {
-            let pem = bed.read(certificates::paths(kind)[0]).unwrap();
-            assert!(pem.starts_with(chain.trim_end()) && pem.contains("PRIVATE KEY"), "{kind:?} after call {n}");
-            assert!(!bed.exists(certificates::key_path(kind)), "{kind:?} after call {n}");
-        }
-    }
+    assert_eq!(straight.run(Body::Start(body)).outcome, Outcome::Done);
+    let act = |bed: &Bed, body: &Start| drop(bed.run(Body::Start(body.clone())));
+    crash_anywhere(arrange, act, 1, |bed, body, about| {
+        assert_eq!(bed.run(Body::Start(body.clone())).outcome, Outcome::Done, "{about}");
+        assert_eq!(bed.rest(), straight.rest(), "{about}");
+        assert_certificates_are_installed(bed, body, about);
+    });
 }

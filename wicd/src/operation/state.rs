@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exe_of_a_service() {
+    fn the_hash_of_wicd_is_read_from_its_command_line() {
         let sha = "a".repeat(64);
         for (command, expected) in [
             (format!("{} service", api::host::exe_path(&sha)), Some(sha.clone())),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn container_runtimes_of_others() {
+    fn other_container_runtimes_are_reported_unless_disabled() {
         let service = |name: &str, start| ServiceInfo { name: name.into(), start, ..ServiceInfo::default() };
         let services = [
             service("Docker", StartType::Auto),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_others() {
+    fn services_of_another_installer_are_reported() {
         let service = |name: &str, description: &str| ServiceInfo {
             name: name.into(),
             description: description.into(),

@@ -52,14 +52,14 @@ const LEVEL: i32 = 3;
 
 /// Time limits for Windows. The operator waits five minutes for the answer.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+pub(super) struct Limits {
     /// Limit for each part.
-    part: Duration,
+    pub(super) part: Duration,
     /// Limit for all parts, after which no further part begins.
     all: Duration,
 }
 
-const LIMITS: Limits = Limits { part: Duration::from_secs(30), all: Duration::from_mins(3) };
+pub(super) const LIMITS: Limits = Limits { part: Duration::from_secs(30), all: Duration::from_mins(3) };
 
 /// Archive that is being written, with the result for each part.
 struct Archive {
@@ -68,13 +68,8 @@ struct Archive {
     index: Vec<Value>,
 }
 
-/// Collects support data in an archive.
-pub(super) fn collect(host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
-    collect_within(LIMITS, host, operation, asked)
-}
-
-/// Collects support data within these limits. wicd's files and logs come first, so that a slow Windows does not displace them.
-fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
+/// Collects support data in an archive. wicd's files and logs come first, so that a slow Windows does not displace them.
+pub(super) fn collect(limits: Limits, host: &dyn Host, operation: &str, asked: &Support) -> Result<Outcome, Failure> {
     let target = support_path(operation);
     let failed = |e| HostError::system("write", &target)(e);
     let _held = files::parents(host, &target)?;
@@ -92,18 +87,6 @@ fn collect_within(limits: Limits, host: &dyn Host, operation: &str, asked: &Supp
 }
 
 impl Archive {
-    /// Adds an entry, unless the archive is full.
-    fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
-        if self.bytes + content.len() as u64 > MOST_OF_ALL {
-            self.failed(name, "the archive is full");
-            return Ok(());
-        }
-        self.append(name, content)?;
-        self.bytes += content.len() as u64;
-        self.index.push(json!({"part": name, "bytes": content.len()}));
-        Ok(())
-    }
-
     fn append(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
@@ -128,12 +111,15 @@ impl Archive {
     /// Adds a part, or the reason why it is missing.
     fn part(&mut self, name: &str, content: Result<Vec<u8>, HostError>) -> io::Result<()> {
         match content {
-            Ok(content) => self.add(name, &content),
-            Err(error) => {
-                self.failed(name, &chain(&error));
-                Ok(())
+            Ok(content) if self.bytes + content.len() as u64 <= MOST_OF_ALL => {
+                self.append(name, &content)?;
+                self.bytes += content.len() as u64;
+                self.index.push(json!({"part": name, "bytes": content.len()}));
             }
+            Ok(_) => self.failed(name, "the archive is full"),
+            Err(error) => self.failed(name, &chain(&error)),
         }
+        Ok(())
     }
 }
 
@@ -161,11 +147,7 @@ fn of_windows(limits: Limits, host: &dyn Host, asked: &Support, archive: &mut Ar
 }
 
 /// State of the host, for the answer to the request.
-pub(super) fn state(host: &dyn Host) -> Result<HostState, HostError> {
-    state_within(LIMITS.part, host)
-}
-
-fn state_within(limit: Duration, host: &dyn Host) -> Result<HostState, HostError> {
+pub(super) fn state(limit: Duration, host: &dyn Host) -> Result<HostState, HostError> {
     let timeout = || Err(HostError::Timeout { what: "Windows to describe the host".into(), seconds: limit.as_secs() });
     answer_within(limit, host, |host| observe(host, &[])).unwrap_or_else(timeout)
 }

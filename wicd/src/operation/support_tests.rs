@@ -16,7 +16,7 @@ use super::*;
 const SECRET: &str = "hunter2hunter2";
 
 fn unpacked(bed: &Bed) -> BTreeMap<String, String> {
-    let archive = std::fs::File::open(bed.host.path(&support_path("gather-1")).unwrap()).unwrap();
+    let archive = std::fs::File::open(bed.path(&support_path("gather-1")).unwrap()).unwrap();
     let mut tar = tar::Archive::new(zstd::Decoder::new(archive).unwrap());
     let entries = tar.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
@@ -27,28 +27,29 @@ fn unpacked(bed: &Bed) -> BTreeMap<String, String> {
     entries.collect()
 }
 
-#[cfg(unix)]
-fn collected(bed: &Bed) -> BTreeMap<String, String> {
+/// Collects support data within these limits. Returns the parts, and the entries of the index.
+fn collected(bed: &Bed, limits: Limits) -> (BTreeMap<String, String>, Vec<Value>) {
     files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    let mut asked = request("gather-1", 0, Body::Support(Support { hours: 24 }));
-    asked.recipient = api::host::Recipient::default();
-    assert_eq!(run(&bed.host, &asked).outcome, Outcome::Done);
-    unpacked(bed)
+    let outcome = collect(limits, &bed.host, "gather-1", &Support { hours: 24 });
+    assert_eq!(outcome, Ok(Outcome::Done));
+    let parts = unpacked(bed);
+    let index = serde_json::from_str(&parts["index.json"]).unwrap();
+    (parts, index)
 }
 
 // Unix only, because of the link: Windows lets only some users create links.
 #[cfg(unix)]
 #[test]
-fn a_host_that_is_a_node_is_described_and_not_changed() {
+fn the_archive_describes_a_node_and_the_host_does_not_change() {
     let bed = Bed::new();
     bed.join("1");
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
     bed.write(r"C:\var\log\pods\shop_web\0.log", SECRET.as_bytes());
     let long = [vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap()], b"\nthe end\n".to_vec()].concat();
     bed.write(r"C:\var\log\long.log", &long);
-    std::os::unix::fs::symlink("/etc/passwd", bed.host.path(r"C:\var\log\link.log").unwrap()).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", bed.path(r"C:\var\log\link.log").unwrap()).unwrap();
     {
-        let mut state = bed.host.state();
+        let mut state = bed.state();
         let mut failed = service("broken", "", &[]);
         failed.state = ServiceState::Stopped;
         failed.environment.insert("TOKEN".into(), SECRET.into());
@@ -59,8 +60,11 @@ fn a_host_that_is_a_node_is_described_and_not_changed() {
         state.hns.insert("/networks".into(), json!([{"Name": "OVN"}]));
     }
     files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    let (before, epoch) = (bed.tree(), files::read(&bed.host, super::super::EPOCH).unwrap());
-    let parts = collected(&bed);
+    let before = bed.tree();
+    let mut asked = request("gather-1", 0, Body::Support(Support { hours: 24 }));
+    asked.recipient = api::host::Recipient::default();
+    assert_eq!(run(&bed.host, &asked).outcome, Outcome::Done);
+    let parts = unpacked(&bed);
     for (part, text) in [
         ("machine.json", "win-1"),
         ("services.json", "1067"),
@@ -87,18 +91,14 @@ fn a_host_that_is_a_node_is_described_and_not_changed() {
     let changed: Vec<&String> =
         before.keys().chain(after.keys()).filter(|name| before.get(*name) != after.get(*name)).collect();
     assert!(changed.is_empty(), "changed: {changed:?}");
-    assert_eq!(files::read(&bed.host, super::super::EPOCH).unwrap(), epoch);
 }
 
 #[test]
-fn parts_that_fail_do_not_end_the_rest() {
+fn a_part_that_fails_leaves_the_others() {
     let bed = Bed::new();
-    bed.host.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
+    bed.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
     // Not with `run`, whose answer would need the list of services as well.
-    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    let outcome = collect(&bed.host, "gather-1", &Support { hours: 24 }).unwrap();
-    assert_eq!(outcome, Outcome::Done);
-    let parts = unpacked(&bed);
+    let (parts, _) = collected(&bed, LIMITS);
     for part in ["services.json", "events/System.xml", "hns/networks.json"] {
         assert!(!parts.contains_key(part) && parts["index.json"].contains(part), "{part}: {}", parts["index.json"]);
     }
@@ -106,19 +106,14 @@ fn parts_that_fail_do_not_end_the_rest() {
 }
 
 #[test]
-fn a_call_of_windows_that_hangs_costs_its_own_part_alone() {
+fn a_call_that_hangs_loses_only_its_own_part() {
     let bed = Bed::new();
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
-    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
     // Held until the end of the test.
     let held = std::sync::Arc::new(std::sync::Mutex::new(()));
     let _guard = held.lock().unwrap();
-    bed.host.state().hung.insert("hns /networks".into(), held.clone());
-    let limits = Limits { part: Duration::from_secs(3), all: LIMITS.all };
-    let outcome = collect_within(limits, &bed.host, "gather-1", &Support { hours: 24 }).unwrap();
-    assert_eq!(outcome, Outcome::Done);
-    let parts = unpacked(&bed);
-    let index: Vec<Value> = serde_json::from_str(&parts["index.json"]).unwrap();
+    bed.state().hung.insert("hns /networks".into(), held.clone());
+    let (parts, index) = collected(&bed, Limits { part: Duration::from_secs(3), all: LIMITS.all });
     let failed: Vec<&Value> = index.iter().filter(|entry| !entry["failed"].is_null()).collect();
     assert_eq!(failed, [&json!({"part": "hns/networks.json", "failed": "no answer within 3 s"})]);
     for part in ["logs/kubelet/kubelet.log", "certificates.json", "machine.json", "hns/endpoints.json", "updates.json"]
@@ -128,58 +123,51 @@ fn a_call_of_windows_that_hangs_costs_its_own_part_alone() {
 }
 
 #[test]
-fn our_own_files_are_there_when_windows_has_had_its_time() {
+fn files_of_wicd_are_collected_before_the_time_is_over() {
     let bed = Bed::new();
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
-    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    let limits = Limits { part: LIMITS.part, all: Duration::ZERO };
-    collect_within(limits, &bed.host, "gather-1", &Support { hours: 24 }).unwrap();
-    let parts = unpacked(&bed);
+    let (parts, index) = collected(&bed, Limits { part: LIMITS.part, all: Duration::ZERO });
     let names: Vec<&str> = parts.keys().map(String::as_str).collect();
     let ours =
         ["certificates.json", "desired.json", "index.json", "logs/kubelet/kubelet.log", "owned.json", "state.json"];
     assert_eq!(names, ours);
-    let index: Vec<Value> = serde_json::from_str(&parts["index.json"]).unwrap();
     let left_out = json!({"part": "updates.json", "failed": "left out: the parts before it took 0 s"});
     assert!(index.contains(&left_out), "{index:?}");
 }
 
 #[test]
-fn an_answer_does_not_wait_for_a_windows_that_hangs() {
+fn the_answer_does_not_wait_for_a_call_that_hangs() {
     let bed = Bed::new();
     let held = std::sync::Arc::new(std::sync::Mutex::new(()));
     let _guard = held.lock().unwrap();
-    bed.host.state().hung.insert("machine ".into(), held.clone());
-    let error = state_within(Duration::from_secs(1), &bed.host).unwrap_err();
+    bed.state().hung.insert("machine ".into(), held.clone());
+    let error = state(Duration::from_secs(1), &bed.host).unwrap_err();
     assert_eq!(error.to_string(), "timed out waiting for Windows to describe the host after 1 s");
 }
 
 #[test]
-fn limits_cut_the_oldest_logs_and_never_the_index() {
+fn limits_drop_the_oldest_logs_and_never_the_index() {
     let bed = Bed::new();
     let full = vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap() - 1];
-    let set_age = |file: &str, age: u64| {
+    let write = |file: &str, age: u64| {
+        bed.write(file, &full);
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000 - age);
-        std::fs::File::options().write(true).open(bed.host.path(file).unwrap()).unwrap().set_modified(at).unwrap();
+        std::fs::File::options().write(true).open(bed.path(file).unwrap()).unwrap().set_modified(at).unwrap();
     };
     // More logs than fit, of a service with many logs and the first name.
     for n in 0..=MOST_OF_ALL / MOST_OF_A_LOG {
         let file = format!(r"C:\var\log\containerd\containerd-{n:02}.log");
-        bed.write(&file, &full);
-        set_age(&file, n);
+        write(&file, n);
     }
     for (file, age) in [
         (r"C:\var\log\kubelet\kubelet.log", 100),
         (r"C:\var\log\wicd\wicd.log", 101),
         (r"C:\var\log\wicd\old.log", 900),
     ] {
-        bed.write(file, &full);
-        set_age(file, age);
+        write(file, age);
     }
-    bed.host.state().events.insert("System".into(), vec!["x".repeat(MOST_OF_EVENTS - 10), "y".repeat(20)]);
-    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    assert_eq!(collect(&bed.host, "gather-1", &Support { hours: 24 }).unwrap(), Outcome::Done);
-    let parts = unpacked(&bed);
+    bed.state().events.insert("System".into(), vec!["x".repeat(MOST_OF_EVENTS - 10), "y".repeat(20)]);
+    let (parts, index) = collected(&bed, LIMITS);
     for part in
         ["logs/kubelet/kubelet.log", "logs/wicd/wicd.log", "logs/wicd/old.log", "logs/containerd/containerd-00.log"]
     {
@@ -187,15 +175,14 @@ fn limits_cut_the_oldest_logs_and_never_the_index() {
     }
     let oldest = format!("logs/containerd/containerd-{:02}.log", MOST_OF_ALL / MOST_OF_A_LOG);
     assert!(!parts.contains_key(&oldest));
-    let index: Vec<Value> = serde_json::from_str(&parts["index.json"]).unwrap();
     assert!(index.iter().any(|e| e["part"] == oldest.as_str() && e["failed"] == "the archive is full"), "{index:?}");
     assert!(parts["events/System.xml"].len() <= MOST_OF_EVENTS && !parts["events/System.xml"].contains('y'));
 }
 
 #[test]
-fn an_index_is_bounded() {
+fn the_index_is_limited() {
     let bed = Bed::new();
-    let target = bed.host.path(r"C:\x.tar.zst").unwrap();
+    let target = bed.path(r"C:\x.tar.zst").unwrap();
     let file = File::create(&target).unwrap();
     let tar = tar::Builder::new(Encoder::new(file, LEVEL).unwrap());
     let mut archive = Archive { tar, bytes: MOST_OF_ALL, index: Vec::new() };
@@ -213,7 +200,7 @@ fn an_index_is_bounded() {
 }
 
 #[test]
-fn the_newest_log_of_each_service_goes_first() {
+fn the_newest_log_of_each_service_comes_first() {
     let log = |directory: &str, name: &str, modified: u64| Log {
         directory: format!(r"C:\var\log\{directory}"),
         file: name.to_owned(),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use api::host::{
-    AccountState, Antivirus, Apply, Cleanup, ConfigFile, Defender, Desired, Facts, HostState, Reboot, Recipient,
-    RestartCause, ServiceState, Stage, Start, operation_dir,
+    AccountState, Antivirus, Apply, Cleanup, ConfigFile, Defender, Desired, Facts, Reboot, Recipient, RestartCause,
+    ServiceState, Stage, Start, operation_dir,
 };
 use api::payload;
 use api::services::{Service, ServicesConfig};
@@ -35,7 +35,6 @@ pub(crate) fn request(operation: &str, epoch: i64, body: Body) -> Request {
 
 /// Test bed: a host, and the CA of an operator that sends requests to it.
 pub(crate) struct Bed {
-    dir: tempfile::TempDir,
     pub host: FakeHost,
     pub ca: Issuer<'static, KeyPair>,
 }
@@ -136,27 +135,37 @@ pub(crate) fn exe(v: &str) -> String {
     hex::encode(Sha256::digest(v))
 }
 
+impl std::ops::Deref for Bed {
+    type Target = FakeHost;
+
+    fn deref(&self) -> &FakeHost {
+        &self.host
+    }
+}
+
 impl Bed {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let host = FakeHost::new(dir.path());
-        Self { dir, host, ca: ca_pem("cluster").1 }
+        Self { host: FakeHost::temporary(), ca: ca_pem("cluster").1 }
     }
 
     pub(crate) fn run(&self, body: Body) -> Answer {
         run(&self.host, &request("join-1", 1, body))
     }
 
-    pub(crate) fn write(&self, path: &str, content: &[u8]) {
-        files::write(&self.host, path, content, Access::Inherited).unwrap();
+    /// Returns a host on which the payload of version `v` is staged.
+    pub(crate) fn staged(v: &str) -> Self {
+        let bed = Self::new();
+        bed.stage_version(v);
+        bed
     }
 
-    pub(crate) fn read(&self, path: &str) -> Option<String> {
-        files::read(&self.host, path).unwrap().map(|c| String::from_utf8_lossy(&c).into_owned())
+    pub(crate) fn clean_up(&self) -> Answer {
+        self.run(Body::Cleanup(Cleanup {}))
     }
 
-    pub(crate) fn exists(&self, path: &str) -> bool {
-        files::exists(&self.host, path).unwrap()
+    /// Adds a running service.
+    pub(crate) fn add_service(&self, name: &str, description: &str, dependencies: &[&str]) {
+        self.state().services.insert(name.into(), service(name, description, dependencies));
     }
 
     /// Sends an archive and stages these files from it.
@@ -165,12 +174,17 @@ impl Bed {
         self.run(Body::Stage(Stage { files: files.to_vec(), archive: ARCHIVE.into() }))
     }
 
+    /// Stages files with this content.
+    pub(crate) fn stage_all(&self, contents: &[(payload::File, Vec<u8>)]) {
+        let frames: Vec<_> = contents.iter().map(|(file, content)| (file.sha256.as_str(), frame(content))).collect();
+        let entries: Vec<_> = frames.iter().map(|(name, frame)| (*name, frame.as_slice())).collect();
+        let files: Vec<_> = contents.iter().map(|(file, _)| file.clone()).collect();
+        assert_eq!(self.stage(&files, &archive(&entries)).outcome, Outcome::Done);
+    }
+
     /// Stages the payload of version `v`.
-    pub(crate) fn stage_version(&self, v: &str) -> Answer {
-        let contents: Vec<_> = payload_files(v).into_iter().map(|(f, c)| (f, frame(&c))).collect();
-        let entries: Vec<_> = contents.iter().map(|(f, c)| (f.sha256.as_str(), c.as_slice())).collect();
-        let files: Vec<_> = contents.iter().map(|(f, _)| f.clone()).collect();
-        self.stage(&files, &archive(&entries))
+    pub(crate) fn stage_version(&self, v: &str) {
+        self.stage_all(&payload_files(v));
     }
 
     pub(crate) fn apply(&self, apply: Apply) -> Answer {
@@ -199,13 +213,17 @@ impl Bed {
     }
 
     /// Configures the host at version `v`, with all verbs.
-    pub(crate) fn join(&self, v: &str) -> HostState {
-        assert_eq!(self.stage_version(v).outcome, Outcome::Done);
-        let applied = self.apply(wanted(v));
-        assert_eq!(applied.outcome, Outcome::Done);
+    pub(crate) fn join(&self, v: &str) {
+        self.stage_version(v);
+        assert_eq!(self.apply_and_start(v, wanted(v)), Outcome::Done);
+    }
+
+    /// Applies a desired state whose payload is staged, and starts wicd's service. Returns the outcome of `apply`.
+    pub(crate) fn apply_and_start(&self, v: &str, apply: Apply) -> Outcome {
+        let applied = self.apply(apply);
         let started = self.run(Body::Start(self.start_body(v, &applied)));
         assert_eq!(started.outcome, Outcome::Done);
-        started.state.unwrap()
+        applied.outcome
     }
 
     /// Returns all files and directories, with the content of files without random content.
@@ -224,13 +242,15 @@ impl Bed {
             }
         }
         let mut tree = BTreeMap::new();
-        walk(self.dir.path(), self.dir.path(), &mut tree);
+        let root = self.host.path(r"C:\x").unwrap();
+        let root = root.parent().unwrap();
+        walk(root, root, &mut tree);
         tree
     }
 
     /// Returns the state besides files: services, variables and number of trusted certificates.
     pub(crate) fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
-        let State { services, env, trusted, .. } = self.host.state().clone();
+        let State { services, env, trusted, .. } = self.state().clone();
         (services, env, trusted.len())
     }
 }
@@ -251,13 +271,34 @@ pub(crate) fn message(answer: &Answer) -> &str {
     }
 }
 
+/// Lets the process crash after each number of calls that `act` makes, each time on a fresh host, and checks the host then.
+pub(crate) fn crash_anywhere<T>(
+    arrange: impl Fn() -> (Bed, T),
+    act: impl Fn(&Bed, &T),
+    step: usize,
+    mut check: impl FnMut(&Bed, &T, &str),
+) {
+    let (straight, arranged) = arrange();
+    straight.fail_after(None);
+    act(&straight, &arranged);
+    let calls = straight.state().calls;
+    assert!(calls > 30, "{calls}");
+    for n in (0..calls).step_by(step) {
+        let (bed, arranged) = arrange();
+        bed.fail_after(Some(n));
+        act(&bed, &arranged);
+        bed.fail_after(None);
+        check(&bed, &arranged, &format!("after call {n}"));
+    }
+}
+
 #[test]
 fn facts_change_nothing() {
     let bed = Bed::new();
-    bed.host.state().services.insert("containerd".into(), service("containerd", "Container runtime", &[]));
+    bed.add_service("containerd", "Container runtime", &[]);
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect::<Vec<_>>();
-    bed.host.state().unreachable = Some("timed out".into());
-    bed.host.state().ports_in_use = [10250, 9999].into();
+    bed.state().unreachable = Some("timed out".into());
+    bed.state().ports_in_use = [10250, 9999].into();
     let asked = Facts {
         files: files.clone(),
         api_server: Some("https://api:6443".into()),
@@ -275,7 +316,7 @@ fn facts_change_nothing() {
 }
 
 #[test]
-fn facts_have_what_waits_and_what_checks() {
+fn facts_report_pending_restarts_antivirus_and_accounts() {
     let bed = Bed::new();
     let asked = || Body::Facts(Facts { service_accounts: vec!["web".into(), "db".into()], ..Facts::default() });
     let state = bed.run(asked()).state.unwrap();
@@ -284,11 +325,11 @@ fn facts_have_what_waits_and_what_checks() {
 
     let filters = vec!["csagent".to_owned()];
     let with = |defender| Antivirus { defender, filters: filters.clone() };
-    bed.host.state().restart_causes.insert(RestartCause::WindowsUpdate);
-    bed.host.state().antivirus = with(Defender::Checks);
-    bed.host.state().machine.domain = Some("corp.example.com".into());
-    bed.host.state().service_accounts.insert("web".into(), AccountState::Usable);
-    bed.host.state().services.insert("docker".into(), service("docker", "Docker Engine", &[]));
+    bed.state().restart_causes.insert(RestartCause::WindowsUpdate);
+    bed.state().antivirus = with(Defender::Checks);
+    bed.state().machine.domain = Some("corp.example.com".into());
+    bed.state().service_accounts.insert("web".into(), AccountState::Usable);
+    bed.add_service("docker", "Docker Engine", &[]);
     let state = bed.run(asked()).state.unwrap();
     let accounts = [("web".to_owned(), AccountState::Usable), ("db".to_owned(), AccountState::NotFound)];
     assert_eq!((state.service_accounts, state.antivirus), (accounts.into(), with(Defender::Checks)));
@@ -297,7 +338,7 @@ fn facts_have_what_waits_and_what_checks() {
         ([RestartCause::WindowsUpdate].into(), vec!["docker".to_owned()])
     );
 
-    bed.host.state().excluded.insert(r"C:\k\containerd\containerd.exe".into());
+    bed.state().excluded.insert(r"C:\k\containerd\containerd.exe".into());
     assert_eq!(bed.run(asked()).state.unwrap().antivirus, with(Defender::Excludes));
     assert_eq!(
         bed.run(Body::Reboot(Reboot::default())).state.unwrap().antivirus,
@@ -307,10 +348,10 @@ fn facts_have_what_waits_and_what_checks() {
 }
 
 #[test]
-fn facts_tell_how_a_joined_host_stands() {
+fn facts_report_the_state_of_a_node() {
     let bed = Bed::new();
     bed.join("1");
-    bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
+    bed.add_service("kubelet", "OpenShift managed kubelet", &[]);
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect();
     let state = bed.run(Body::Facts(Facts { files, ..Facts::default() })).state.unwrap();
     assert_eq!(state.marker.unwrap().version, "1");
@@ -325,11 +366,11 @@ fn facts_tell_how_a_joined_host_stands() {
 }
 
 #[test]
-fn what_is_refused_before_anything_is_done() {
+fn another_protocol_and_missing_rights_are_refused() {
     let bed = Bed::new();
     let request = |protocol| Request { protocol, ..request("x", 1, Body::Cleanup(Cleanup {})) };
     assert_eq!(reason(&run(&bed.host, &request(PROTOCOL + 1))), "HostFilesChanged");
-    bed.host.state().machine.is_admin = false;
+    bed.state().machine.is_admin = false;
     assert_eq!(reason(&run(&bed.host, &request(PROTOCOL))), "NotAdministrator");
     assert_eq!(bed.tree().len(), 0);
 }
@@ -350,7 +391,7 @@ fn requests_and_answers_are_files() {
     assert_eq!(files::list(&bed.host, &operation_dir("join-1")).unwrap(), ["facts.answer.json", "facts.request.json"]);
     assert!(matches!(serve(&bed.host, Verb::Facts, r"..\x"), Err(ServeError::OperationId(_))));
     assert!(matches!(serve(&bed.host, Verb::Facts, "join-2"), Err(ServeError::Request { .. })));
-    std::fs::File::create(bed.host.path(&api::host::request_path("join-1", Verb::Apply)).unwrap())
+    std::fs::File::create(bed.path(&api::host::request_path("join-1", Verb::Apply)).unwrap())
         .unwrap()
         .set_len(MAX_REQUEST + 1)
         .unwrap();
@@ -359,14 +400,14 @@ fn requests_and_answers_are_files() {
 
 /// Collecting all facts takes seconds.
 #[test]
-fn no_verb_asks_for_all_facts_but_for_its_answer() {
+fn all_facts_are_collected_only_for_the_answer() {
     let bed = Bed::new();
     let counted = |body: Body| {
         let verb = body.verb();
-        bed.host.state().counts.clear();
+        bed.state().counts.clear();
         let answer = bed.run(body);
         assert_ne!(reason(&answer), "HostBusy");
-        assert_eq!(bed.host.state().counts.get("machine"), Some(&1), "{verb:?}");
+        assert_eq!(bed.state().counts.get("machine"), Some(&1), "{verb:?}");
         answer
     };
     counted(Body::Facts(Facts::default()));
@@ -386,7 +427,7 @@ fn a_host_is_restarted_once() {
     let reboot = || serve_body(&bed, "boot-1", Body::Reboot(Reboot { boot_id: "1".into() })).unwrap().unwrap();
     // The answer was written while the host still ran.
     assert_eq!(reboot().state.unwrap().machine.boot_id, "1");
-    assert_eq!((reboot().outcome, bed.host.state().reboots), (Outcome::Done, 1));
+    assert_eq!((reboot().outcome, bed.state().reboots), (Outcome::Done, 1));
 }
 
 proptest! {

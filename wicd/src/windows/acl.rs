@@ -11,13 +11,13 @@ use std::os::windows::io::AsRawHandle;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
-use windows_sys::Win32::Foundation::{CloseHandle, ERROR_ALREADY_EXISTS, HANDLE, LocalFree};
+use windows_sys::Win32::Foundation::{ERROR_ALREADY_EXISTS, LocalFree};
 use windows_sys::Win32::Security::Authorization::{
     ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, GetSecurityInfo, SDDL_REVISION_1,
-    SE_FILE_OBJECT, SE_KERNEL_OBJECT,
+    SE_FILE_OBJECT, SE_KERNEL_OBJECT, SE_OBJECT_TYPE,
 };
 use windows_sys::Win32::Security::{
-    ACCESS_ALLOWED_ACE, ACL, DACL_SECURITY_INFORMATION, GetAce, GetSecurityDescriptorControl, GetTokenInformation,
+    ACCESS_ALLOWED_ACE, ACL, DACL_SECURITY_INFORMATION, GetAce, GetSecurityDescriptorControl,
     OWNER_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, PSID, SE_BACKUP_NAME,
     SE_DACL_PROTECTED, SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME, SECURITY_ATTRIBUTES, SetKernelObjectSecurity,
     TOKEN_QUERY, TOKEN_USER, TokenUser,
@@ -27,9 +27,8 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_FLAG_OPEN_REPARSE_POINT, FILE_READ_ATTRIBUTES, GetFileInformationByHandle, READ_CONTROL, WRITE_DAC,
     WRITE_OWNER,
 };
-use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
-use super::privilege;
+use super::privilege::{self, Token};
 use super::wide::{check, check_code, is, text, wide};
 use crate::access::{self, AccessList, Entry, Guard};
 use crate::host::{HostError, PathEntry};
@@ -110,22 +109,8 @@ pub(super) fn take_any() {
 
 fn place_of(file: &File) -> io::Result<PathEntry> {
     let meta = file.metadata()?;
-    let (mut owner, mut dacl, mut descriptor): (PSID, *mut ACL, PSECURITY_DESCRIPTOR) =
-        (null_mut(), null_mut(), null_mut());
-    // SAFETY: the handle is open; null stands for data that is not requested. Owner and list are in the descriptor.
-    check_code(unsafe {
-        GetSecurityInfo(
-            file.as_raw_handle(),
-            SE_FILE_OBJECT,
-            OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
-            &raw mut owner,
-            null_mut(),
-            &raw mut dacl,
-            null_mut(),
-            &raw mut descriptor,
-        )
-    })?;
-    let descriptor = Descriptor(descriptor);
+    let what = OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION;
+    let (owner, dacl, descriptor) = security(file, SE_FILE_OBJECT, what)?;
     let (mut control, mut revision) = (0, 0);
     // SAFETY: the descriptor is the one that Windows gave.
     check(unsafe { GetSecurityDescriptorControl(descriptor.0, &raw mut control, &raw mut revision) })?;
@@ -141,23 +126,28 @@ fn place_of(file: &File) -> io::Result<PathEntry> {
 
 /// SID of the owner of a pipe: the user who has created it.
 pub(super) fn pipe_owner(pipe: &impl AsRawHandle) -> io::Result<String> {
-    let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) = (null_mut(), null_mut());
-    // SAFETY: the handle is open; null stands for data that is not requested. The owner is in the descriptor.
+    let (owner, _, _descriptor) = security(pipe, SE_KERNEL_OBJECT, OWNER_SECURITY_INFORMATION)?;
+    // SAFETY: the owner is in the descriptor, which is still alive.
+    unsafe { sid_text(owner) }
+}
+
+/// Owner and access list of an open object, as far as `what` selects them, and the descriptor that both are in.
+fn security(object: &impl AsRawHandle, kind: SE_OBJECT_TYPE, what: u32) -> io::Result<(PSID, *mut ACL, Descriptor)> {
+    let (mut owner, mut dacl, mut descriptor) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: the handle is open; null stands for data that is not requested.
     check_code(unsafe {
         GetSecurityInfo(
-            pipe.as_raw_handle(),
-            SE_KERNEL_OBJECT,
-            OWNER_SECURITY_INFORMATION,
+            object.as_raw_handle(),
+            kind,
+            what,
             &raw mut owner,
             null_mut(),
-            null_mut(),
+            &raw mut dacl,
             null_mut(),
             &raw mut descriptor,
         )
     })?;
-    let _descriptor = Descriptor(descriptor);
-    // SAFETY: the owner is in the descriptor, which is still alive.
-    unsafe { sid_text(owner) }
+    Ok((owner, dacl, Descriptor(descriptor)))
 }
 
 /// Entries of an access list.
@@ -276,17 +266,11 @@ fn names(file: &File) -> io::Result<u32> {
 
 /// SID of the user that runs wicd.
 fn own_sid() -> io::Result<String> {
-    let mut token: HANDLE = null_mut();
     // Large enough for any SID, and aligned for `TOKEN_USER`.
     let mut user = [0_u64; 32];
-    let (room, mut length) = (u32::try_from(size_of_val(&user)).unwrap_or_default(), 0);
-    // SAFETY: the handle of our own process needs no closing, that of the token is closed; the buffer has the passed size, and
-    // is read only if it was filled. The SID is in it.
+    // SAFETY: the buffer is read only if it was filled with the struct. The SID is in it.
     unsafe {
-        check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
-        let filled = check(GetTokenInformation(token, TokenUser, user.as_mut_ptr().cast(), room, &raw mut length));
-        CloseHandle(token);
-        filled?;
+        Token::open(TOKEN_QUERY)?.read(TokenUser, &mut user)?;
         sid_text((*user.as_ptr().cast::<TOKEN_USER>()).User.Sid)
     }
 }

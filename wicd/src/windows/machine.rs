@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use api::host::{Feature, Machine};
 use windows_registry::LOCAL_MACHINE;
-use windows_sys::Win32::Foundation::{CloseHandle, ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA, HANDLE};
+use windows_sys::Win32::Foundation::{ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA};
 use windows_sys::Win32::Globalization::{GetSystemDefaultUILanguage, LCIDToLocaleName};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
     GAA_FLAG_SKIP_ANYCAST, GAA_FLAG_SKIP_DNS_SERVER, GAA_FLAG_SKIP_MULTICAST, GetAdaptersAddresses,
@@ -15,15 +15,15 @@ use windows_sys::Win32::NetworkManagement::IpHelper::{
 use windows_sys::Win32::Networking::WinSock::{
     AF_INET, AF_INET6, AF_UNSPEC, SOCKADDR_IN, SOCKADDR_IN6, SOCKET_ADDRESS,
 };
-use windows_sys::Win32::Security::{GetTokenInformation, TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
+use windows_sys::Win32::Security::{TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
 use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
 use windows_sys::Win32::System::SystemInformation::{
     ComputerNamePhysicalDnsHostname, GetComputerNameExW, GetTickCount64,
 };
-use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
 use super::domain;
 use super::library::Library;
+use super::privilege::Token;
 use super::wide::{check, check_code, error, is, plain, text_in, wide};
 use crate::host::{Adapter, HostError};
 
@@ -139,18 +139,9 @@ fn free_bytes() -> io::Result<u64> {
 }
 
 fn is_elevated() -> io::Result<bool> {
-    let mut token: HANDLE = null_mut();
     let mut elevation = TOKEN_ELEVATION::default();
-    let size = u32::try_from(size_of_val(&elevation)).unwrap_or(0);
-    let mut needed = 0;
-    // SAFETY: the handle of our own process needs no closing; that of the token is closed; the struct has the passed size.
-    unsafe {
-        check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
-        let done =
-            check(GetTokenInformation(token, TokenElevation, (&raw mut elevation).cast(), size, &raw mut needed));
-        CloseHandle(token);
-        done?;
-    }
+    // SAFETY: the struct is the one of the class.
+    unsafe { Token::open(TOKEN_QUERY)?.read(TokenElevation, &mut elevation)? };
     Ok(elevation.TokenIsElevated != 0)
 }
 

@@ -6,9 +6,8 @@ use std::{
 };
 
 use windows_registry::LOCAL_MACHINE;
-use windows_sys::Win32::Foundation::ERROR_FILE_NOT_FOUND;
 
-use super::wide::{is, plain};
+use super::wide::{if_found, plain};
 use crate::host::HostError;
 
 const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment";
@@ -25,11 +24,7 @@ pub(super) const DEFENDER: &str = "WinDefend";
 pub(super) fn env_var(name: &str) -> Result<Option<String>, HostError> {
     let failed = || HostError::system("read the environment variable", name);
     let key = LOCAL_MACHINE.open(ENVIRONMENT).map_err(plain).map_err(failed())?;
-    match key.get_string(name).map_err(plain) {
-        Ok(value) => Ok(Some(value)),
-        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(None),
-        Err(e) => Err(failed()(e)),
-    }
+    if_found(key.get_string(name)).map_err(failed())
 }
 
 /// Sets or (`None`) deletes a machine-wide environment variable.
@@ -37,10 +32,7 @@ pub(super) fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostErr
     let key = LOCAL_MACHINE.options().read().write().open(ENVIRONMENT).map_err(plain);
     let done = key.and_then(|key| match value {
         Some(value) => key.set_string(name, value).map_err(plain),
-        None => match key.remove_value(name).map_err(plain) {
-            Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(e),
-            _ => Ok(()),
-        },
+        None => if_found(key.remove_value(name)).map(drop),
     });
     done.map_err(HostError::system("write the environment variable", name))
 }
@@ -63,11 +55,8 @@ pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
 /// Reports whether the policy for Defender excludes a program.
 pub(super) fn is_excluded_from_defender(program: &str) -> Result<bool, HostError> {
     let value = LOCAL_MACHINE.open(format!(r"{DEFENDER_POLICY}\Processes")).and_then(|key| key.get_value(program));
-    match value.map_err(plain) {
-        Ok(_) => Ok(true),
-        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(false),
-        Err(e) => Err(HostError::system("read the exclusions from Windows Defender of", program)(e)),
-    }
+    let value = if_found(value).map_err(HostError::system("read the exclusions from Windows Defender of", program))?;
+    Ok(value.is_some())
 }
 
 /// Removes a program from the policy for Defender, and the policy itself if no program is left in it.
@@ -83,13 +72,8 @@ pub(super) fn include_in_defender(program: &str) -> Result<(), HostError> {
         }
         Ok(())
     });
-    match done.map_err(plain) {
-        // The key or the value does not exist: another program has removed it.
-        Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => {
-            Err(HostError::system("remove the exclusion from Windows Defender of", program)(e))
-        }
-        _ => Ok(()),
-    }
+    // If the key or the value does not exist, another program has removed it.
+    if_found(done).map(drop).map_err(HostError::system("remove the exclusion from Windows Defender of", program))
 }
 
 /// Services that a service depends on, as the service manager stores them.
@@ -113,10 +97,7 @@ pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String
     let key = LOCAL_MACHINE.options().read().write().open(service_key(service)).map_err(plain)?;
     let set = |value: &str, list: Vec<String>| {
         if list.is_empty() {
-            return match key.remove_value(value).map_err(plain) {
-                Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(e),
-                _ => Ok(()),
-            };
+            return if_found(key.remove_value(value)).map(drop);
         }
         key.set_multi_string(value, &list.iter().map(String::as_str).collect::<Vec<_>>()).map_err(plain)
     };

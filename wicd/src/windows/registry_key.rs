@@ -7,7 +7,7 @@
 use std::io;
 
 use windows_registry::{Key, LOCAL_MACHINE, Type};
-use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_INSUFFICIENT_BUFFER};
+use windows_sys::Win32::Foundation::ERROR_INSUFFICIENT_BUFFER;
 use windows_sys::Win32::Security::{
     DACL_SECURITY_INFORMATION, GetSecurityDescriptorLength, OWNER_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR,
     SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME,
@@ -18,7 +18,7 @@ use windows_sys::Win32::System::Registry::{HKEY_LOCAL_MACHINE, RegDeleteKeyExW, 
 use super::acl::Descriptor;
 use super::library::Library;
 use super::privilege;
-use super::wide::{check_code, is, plain, wide};
+use super::wide::{check_code, if_found, plain, wide};
 use crate::host::{HostError, RegistryValue as Value, RegistryValues as Values};
 
 /// Access list of a key while wicd writes: SYSTEM and Administrators may change the key and new subkeys, and all may read.
@@ -28,7 +28,7 @@ type IsValid = unsafe extern "system" fn(PSECURITY_DESCRIPTOR, u32, u32) -> u8;
 
 /// Text and binary values of a key; `None` if it does not exist.
 pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
-    let read = || {
+    let read = || -> io::Result<Values> {
         let opened = LOCAL_MACHINE.open(key).map_err(plain)?;
         let mut values = Values::new();
         for (name, value) in opened.values().map_err(plain)? {
@@ -43,20 +43,13 @@ pub(super) fn values(key: &str) -> Result<Option<Values>, HostError> {
         }
         Ok(values)
     };
-    match read() {
-        Ok(values) => Ok(Some(values)),
-        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(None),
-        Err(e) => Err(HostError::system("read the registry key", key)(e)),
-    }
+    if_found(read()).map_err(HostError::system("read the registry key", key))
 }
 
 /// Names of the subkeys of a key; none if it does not exist.
 pub(super) fn keys(key: &str) -> Result<Vec<String>, HostError> {
-    let names = || LOCAL_MACHINE.open(key).and_then(|opened| Ok(opened.keys()?.collect())).map_err(plain);
-    match names() {
-        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(Vec::new()),
-        names => names.map_err(HostError::system("list the registry key", key)),
-    }
+    let names = if_found(LOCAL_MACHINE.open(key).and_then(|opened| Ok(opened.keys()?.collect())));
+    names.map(Option::unwrap_or_default).map_err(HostError::system("list the registry key", key))
 }
 
 /// Creates a key, unless it exists, and sets values in it.
@@ -67,10 +60,7 @@ pub(super) fn put(key: &str, values: &Values) -> Result<(), HostError> {
 /// Removes a key without subkeys, and returns whether it no longer exists. Checks for subkeys first, because Windows reports them as denied access.
 pub(super) fn remove(key: &str) -> Result<bool, HostError> {
     let done = has_keys(key).and_then(|has_keys| if has_keys { Ok(false) } else { delete(key).map(|()| true) });
-    match done {
-        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(true),
-        done => done.map_err(HostError::system("remove the registry key", key)),
-    }
+    if_found(done).map(|is_gone| is_gone.unwrap_or(true)).map_err(HostError::system("remove the registry key", key))
 }
 
 fn has_keys(key: &str) -> io::Result<bool> {
@@ -150,10 +140,7 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
         // SAFETY: the descriptor was checked, and is in the buffer, which is still alive.
         unsafe { set_security(&open(key, WRITE_DAC | WRITE_OWNER)?, what, raw) }
     };
-    match restore() {
-        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(()),
-        done => done.map_err(HostError::system("restore the access list of the registry key", key)),
-    }
+    if_found(restore()).map(drop).map_err(HostError::system("restore the access list of the registry key", key))
 }
 
 /// Enables the privileges of administrators to take ownership of a key, and to give it to another owner.

@@ -284,7 +284,7 @@ pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     loop {
         let (action, done) = match open(&spec.name, ACCESS)? {
             Some(service) => ("change service", change(&service, spec)),
-            None => ("make service", create(spec, ACCESS).map(|()| true)),
+            None => ("make service", create(spec, ACCESS).and_then(|service| change(&service, spec)).map(|_| true)),
         };
         match done {
             // A deleted service of this name exists until all handles to it are closed.
@@ -294,12 +294,13 @@ pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     }
 }
 
-fn create(spec: &ServiceSpec, access: u32) -> io::Result<()> {
+/// Creates a service without the settings that Windows takes only for an existing one, which [`change`] adds.
+fn create(spec: &ServiceSpec, access: u32) -> io::Result<Handle> {
     let (name, command) = (wide(&spec.name)?, wide(&spec.command)?);
     let dependencies = wide_list(&spec.dependencies)?;
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_CREATE_SERVICE).map_err(io::Error::other)?;
     // SAFETY: the handle is open and all texts are terminated. Null stands for: no group, no tag, LocalSystem.
-    let service = Handle::new(unsafe {
+    Handle::new(unsafe {
         win::CreateServiceW(
             manager.0,
             name.as_ptr(),
@@ -315,15 +316,7 @@ fn create(spec: &ServiceSpec, access: u32) -> io::Result<()> {
             null(),
             null(),
         )
-    })?;
-    // First, because a service without its variables would start without the cluster's proxy.
-    super::registry::set_service_environment(&spec.name, &spec.environment)?;
-    set_description(&service, &spec.description)?;
-    if let Some(recovery) = &spec.recovery {
-        let (delays, reset) = recovery_raw(recovery);
-        set_recovery(&service, &delays, reset)?;
-    }
-    Ok(())
+    })
 }
 
 fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
@@ -350,6 +343,7 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
         })?;
         changed = true;
     }
+    // Before the rest, because a service without its variables would start without the cluster's proxy.
     if super::registry::service_environment(&spec.name) != spec.environment {
         super::registry::set_service_environment(&spec.name, &spec.environment)?;
         changed = true;
@@ -358,13 +352,11 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
         set_description(service, &spec.description)?;
         changed = true;
     }
-    if let Some(wanted) = &spec.recovery {
-        let (delays, reset) = recovery_raw(wanted);
-        // Written if it cannot be read.
-        if recovery(service).ok() != Some((delays.clone(), reset, true)) {
-            set_recovery(service, &delays, reset)?;
-            changed = true;
-        }
+    let (delays, reset) = recovery_raw(&spec.recovery);
+    // Written if it cannot be read.
+    if recovery(service).ok() != Some((delays.clone(), reset, true)) {
+        set_recovery(service, &delays, reset)?;
+        changed = true;
     }
     Ok(changed)
 }

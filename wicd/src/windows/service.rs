@@ -146,7 +146,7 @@ impl Status {
 fn start_log() {
     // `apply` creates and protects the directory; a link in its place would lead to files of others.
     if files::parents(&WindowsHost, log::FILE).is_ok()
-        && let Ok(subscriber) = log::subscriber(log::FILE.as_ref(), log::LIMIT, log::FILES)
+        && let Ok(subscriber) = log::subscriber(log::FILE.as_ref())
         && subscriber.try_init().is_ok()
     {
         std::panic::set_hook(Box::new(|panic| error!("{panic}")));

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use windows_sys::Win32::Foundation::ERROR_FILE_NOT_FOUND;
+
 /// Converts `text` to UTF-16 with a zero at the end. A zero inside would cut it short, so it is refused.
 pub(super) fn wide(text: &str) -> io::Result<Vec<u16>> {
     if text.contains('\0') {
@@ -28,18 +30,8 @@ pub(super) fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
 /// # Safety
 /// `pointer` is null or points to UTF-16 with a zero at the end, which no other thread changes meanwhile.
 pub(super) unsafe fn text(pointer: *const u16) -> String {
-    if pointer.is_null() {
-        return String::new();
-    }
-    let mut length = 0;
-    // SAFETY: the caller promises a zero at the end; no more is read.
-    let units = unsafe {
-        while *pointer.add(length) != 0 {
-            length += 1;
-        }
-        std::slice::from_raw_parts(pointer, length)
-    };
-    String::from_utf16_lossy(units)
+    // SAFETY: as promised by the caller.
+    String::from_utf16_lossy(if pointer.is_null() { &[] } else { unsafe { units(pointer) } })
 }
 
 /// Returns the texts of a list in the format of [`wide_list`].
@@ -48,21 +40,30 @@ pub(super) unsafe fn text(pointer: *const u16) -> String {
 /// `pointer` is null or points to such a list, which no other thread changes meanwhile.
 pub(super) unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
     let mut list = Vec::new();
-    if pointer.is_null() {
-        return list;
-    }
     // SAFETY: the caller promises that the list ends with an empty text; no more is read.
     unsafe {
-        while *pointer != 0 {
-            let mut length = 0;
-            while *pointer.add(length) != 0 {
-                length += 1;
-            }
-            list.push(String::from_utf16_lossy(std::slice::from_raw_parts(pointer, length)));
-            pointer = pointer.add(length + 1);
+        while !pointer.is_null() && *pointer != 0 {
+            let text = units(pointer);
+            list.push(String::from_utf16_lossy(text));
+            pointer = pointer.add(text.len() + 1);
         }
     }
     list
+}
+
+/// Returns the units of a text, without the zero at its end.
+///
+/// # Safety
+/// `pointer` points to UTF-16 with a zero at the end, which no other thread changes while the result is used.
+unsafe fn units<'a>(pointer: *const u16) -> &'a [u16] {
+    let mut length = 0;
+    // SAFETY: the caller promises a zero at the end; no more is read.
+    unsafe {
+        while *pointer.add(length) != 0 {
+            length += 1;
+        }
+        std::slice::from_raw_parts(pointer, length)
+    }
 }
 
 /// Returns the text in a buffer, up to the first zero.
@@ -100,5 +101,13 @@ pub(super) fn plain<E: Into<io::Error>>(error: E) -> io::Error {
     match error.raw_os_error().map(i32::cast_unsigned) {
         Some(code) if code & 0xffff_0000 == 0x8007_0000 => self::error(code & 0xffff),
         _ => error,
+    }
+}
+
+/// Returns `None` if the result is the error for a missing key or value of the registry.
+pub(super) fn if_found<T, E: Into<io::Error>>(result: Result<T, E>) -> io::Result<Option<T>> {
+    match result.map_err(plain) {
+        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(None),
+        result => result.map(Some),
     }
 }

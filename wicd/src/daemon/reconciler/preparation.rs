@@ -1,11 +1,11 @@
 //! Preparation of a service's prerequisites on the host before it starts.
 
 use api::host::{Desired, ServiceState, path};
-use api::services::{Prepare, Service, ServiceAccountToken};
+use api::services::{Prepare, Service};
 use serde_json::Value;
 use tracing::info;
 
-use super::{DesiredService, Prepared, Reconciler};
+use super::{DesiredService, Prepared, Reconciler, find};
 use crate::files;
 use crate::host::{HostError, ServiceInfo};
 use crate::network::{self, Progress};
@@ -24,13 +24,13 @@ impl Reconciler {
     ) -> Prepared {
         let services = &desired.services.services;
         let Some(service) = services.iter().find(|s| s.name == wanted.name) else { return Prepared::Ready };
-        let state = |name: &str| all.iter().find(|a| a.name.eq_ignore_ascii_case(name)).map(|a| a.state);
-        let runs = |name: &str| state(name) == Some(ServiceState::Running);
-        let running = matches!(state(&service.name), Some(ServiceState::Running | ServiceState::Pending));
+        let runs = |name: &str| find(all, name).is_some_and(|a| a.state == ServiceState::Running);
+        let running = find(all, &service.name).is_some_and(ServiceInfo::is_up);
         let ours = |name: &str| services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
         // A running service has found its certificate.
         if acts_as_node(service) && !running {
-            let is_there = self.has_certificate();
+            let missing = || format!("kubelet has not stored {} yet", path::KUBELET_CURRENT_CERT);
+            let is_there = self.has_file(path::KUBELET_CURRENT_CERT, missing);
             let found = self.is_done(service, "certificate", is_there);
             // kubelet stores it right after its start.
             self.moving |= !found && runs(KUBELET);
@@ -42,7 +42,8 @@ impl Reconciler {
             None => return Prepared::Ready,
             Some(Prepare::ServiceAccountToken(token)) => {
                 // A running service reads the file again by itself. It ends only if the file is missing at its start.
-                let is_there = if running { Ok(Progress::Ready) } else { self.has_token(token) };
+                let missing = || format!("there is no token of the ServiceAccount {} yet", token.service_account);
+                let is_there = if running { Ok(Progress::Ready) } else { self.has_file(&token.path, missing) };
                 let is_done = self.is_done(service, "token", is_there);
                 return if is_done { Prepared::Ready } else { Prepared::NotYet };
             }
@@ -62,17 +63,10 @@ impl Reconciler {
         if self.is_done(service, "network", progress) { Prepared::Ready } else { Prepared::NotYet }
     }
 
-    fn has_certificate(&self) -> Result<Progress, HostError> {
-        let is_there = files::size(&*self.host, path::KUBELET_CURRENT_CERT)?.is_some();
-        let missing = || Progress::Waiting(format!("kubelet has not stored {} yet", path::KUBELET_CURRENT_CERT));
-        Ok(if is_there { Progress::Ready } else { missing() })
-    }
-
-    fn has_token(&self, token: &ServiceAccountToken) -> Result<Progress, HostError> {
-        let is_there = files::size(&*self.host, &token.path)?.is_some();
-        let missing =
-            || Progress::Waiting(format!("there is no token of the ServiceAccount {} yet", token.service_account));
-        Ok(if is_there { Progress::Ready } else { missing() })
+    /// Reports whether a file exists, for which a service waits otherwise.
+    fn has_file(&self, path: &str, missing: impl FnOnce() -> String) -> Result<Progress, HostError> {
+        let is_there = files::size(&*self.host, path)?.is_some();
+        Ok(if is_there { Progress::Ready } else { Progress::Waiting(missing()) })
     }
 
     /// Logs a missing prerequisite once, and returns whether it exists.
