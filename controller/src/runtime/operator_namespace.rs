@@ -93,9 +93,7 @@ impl OperatorNamespace {
             Found::Elsewhere => {
                 format!("the operator's Deployment is in the namespace {name}, which is the one that is used")
             }
-            Found::Nowhere => {
-                format!("no namespace has a Deployment of the operator; {name} is used")
-            }
+            Found::Nowhere => format!("no namespace has a Deployment of the operator; {name} is used"),
             Found::Several(namespaces) => format!(
                 "{} namespaces have a Deployment of the operator, and {name} is not one of them: name one with --namespace",
                 namespaces.len()

@@ -196,22 +196,13 @@ mod tests {
     #[tokio::test]
     async fn a_stalled_client_is_disconnected() {
         let short = Duration::from_millis(50);
+        let limits = |head, connection| Limits { connections: 9, per_address: 9, head, connection };
+        let endless = format!("POST / HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(MAX_HEAD));
+        let half_body = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc";
         for (about, limits, sent) in [
-            (
-                "half a head",
-                Limits { connections: 9, per_address: 9, head: short, connection: PATIENT },
-                "POST / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-            ),
-            (
-                "half a body",
-                Limits { connections: 9, per_address: 9, head: PATIENT, connection: short },
-                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc",
-            ),
-            (
-                "a head without end",
-                Limits { connections: 9, per_address: 9, head: PATIENT, connection: PATIENT },
-                &format!("POST / HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(MAX_HEAD)),
-            ),
+            ("half a head", limits(short, PATIENT), "POST / HTTP/1.1\r\nHost: x\r\nX-Slow: "),
+            ("half a body", limits(PATIENT, short), half_body),
+            ("a head without end", limits(PATIENT, PATIENT), endless.as_str()),
         ] {
             let mut stream = connect("127.0.0.1", server(limits).await).await;
             stream.write_all(sent.as_bytes()).await.unwrap();

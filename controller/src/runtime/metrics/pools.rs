@@ -384,11 +384,7 @@ mod tests {
             ("joining", json!({"phase": "Joining", "conditions": not_ready}), None),
             ("not Ready", json!({"phase": "NotReady", "conditions": not_ready}), Some("w NotReady NodeNotReady 1")),
             ("failed", json!({"phase": "Failed", "failures": failures}), Some("w Failed Unreachable 1")),
-            (
-                "failed, and tried again",
-                json!({"phase": "Joining", "failures": failures}),
-                Some("w Joining Unreachable 1"),
-            ),
+            ("retried", json!({"phase": "Joining", "failures": failures}), Some("w Joining Unreachable 1")),
         ] {
             assert_eq!(of(&[("w".into(), status)]).next().as_deref(), expected, "{about}");
         }
