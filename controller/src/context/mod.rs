@@ -7,7 +7,7 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Client, Config,
+    Client, Config, ResourceExt as _,
     client::ClientBuilder,
     runtime::reflector::{ObjectRef, Store},
 };
@@ -19,7 +19,7 @@ use tower::{
     timeout::{Timeout, TimeoutLayer},
 };
 use wnp_core::{
-    render::{Found, Kept, settled},
+    render::{Found, Kept, Rendered, Stored, settled},
     rollout::{image_pull::MAX_PULLING, release_file::ReleaseFile},
 };
 
@@ -37,7 +37,7 @@ use crate::{
         self, ClusterError,
         release::{CurrentRelease, Release, ReleaseError},
         secrets::Secrets,
-        versions::Versions,
+        versions::{VersionError, Versions},
     },
     context::wicd_reports::WicdReports,
     csr::{Issuing, ManualRequests, Renewals},
@@ -163,13 +163,9 @@ fn bounded<S>(builder: ClientBuilder<S>, answer: Duration) -> ClientBuilder<Conc
 
 /// Caches of the objects that are watched in the cluster.
 pub(crate) struct Caches {
-    /// Cached WindowsNodePools.
     pub pools: Store<WindowsNodePool>,
-    /// Cached WindowsInstances.
     pub instances: Instances,
-    /// Cached Windows Nodes.
     pub nodes: Store<Node>,
-    /// Cached Machines of the Machine APIs.
     pub machines: Machines,
     /// Objects that are in none of the caches because they cannot be read.
     pub unreadable: Unreadable,
@@ -177,13 +173,10 @@ pub(crate) struct Caches {
 
 /// Settings and identity of this process.
 pub(crate) struct Process {
-    /// Settings of the process.
     pub args: Run,
-    /// Name of the process.
     pub identity: String,
     /// Epoch of the Lease, by which hosts refuse earlier leaders.
     pub epoch: i64,
-    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
     /// Token that stops all tasks of the process.
     pub stop: CancellationToken,
@@ -215,11 +208,8 @@ pub(crate) struct Hosts {
     pub wmco_host_keys: WmcoHostKeys,
     /// Identity of the operator and its files, for sessions with hosts.
     pub operator: Arc<Operator>,
-    /// Release that hosts get.
     pub release: CurrentRelease,
-    /// Stored services versions.
     pub versions: Versions,
-    /// Drainer of nodes.
     pub drainer: Drainer,
     /// Limit of open SSH connections for granted operations.
     pub connections: SshSlots,
@@ -232,11 +222,8 @@ pub(crate) struct Hosts {
 /// Record of this process's writes, so that no decision is based on older state.
 #[derive(Default)]
 pub(crate) struct Writes {
-    /// Written statuses of instances.
     pub instances: WriteTracker,
-    /// Written grants.
     pub grants: WriteTracker,
-    /// Written metadata of Nodes.
     pub nodes: WrittenNodes,
 }
 
@@ -258,15 +245,10 @@ pub(crate) struct Wicd {
 
 /// Context that needs no release: for the certificate approver and the watches.
 pub(crate) struct Base {
-    /// Settings and identity of this process.
     pub process: Process,
-    /// Writer of events.
     pub events: Events,
-    /// Cluster in which the operator runs.
     pub cluster: ThisCluster,
-    /// Caches of the objects that are watched in the cluster.
     pub caches: Caches,
-    /// Rights, certificates and reports of wicd on the hosts.
     pub wicd: Wicd,
     /// State of the legacy operator, which must not run at the same time.
     pub other_operator: OtherOperator,
@@ -302,6 +284,11 @@ impl Base {
         }
     }
 
+    /// Triggers a reconcile of each pool.
+    pub(crate) fn wake_all_pools(&self) {
+        self.wake.pools(self.caches.pools.state().iter().map(|pool| pool.name_any()));
+    }
+
     /// Returns the Node with this name, as last seen.
     pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.caches.nodes.get(&ObjectRef::new(name))
@@ -310,11 +297,8 @@ impl Base {
 
 /// Context that all controllers share: [`Base`], to which it dereferences, and the resources for the work on hosts.
 pub(crate) struct Context {
-    /// Context that needs no release.
     pub base: Arc<Base>,
-    /// Resources for the work on hosts.
     pub hosts: Hosts,
-    /// Record of this process's writes.
     pub writes: Writes,
 }
 
@@ -351,6 +335,17 @@ impl Context {
             pulls: SshSlots::new(PULLS, Share::AtMost(MAX_PULLING as usize)),
         };
         Self { base, hosts, writes: Writes::default() }
+    }
+
+    /// Returns a stored version, if it is one of this operator.
+    ///
+    /// # Errors
+    /// Fails if the version cannot be read.
+    pub(crate) async fn own_version(&self, version: &str) -> Result<Option<Arc<Rendered>>, VersionError> {
+        Ok(match self.hosts.versions.get(version).await?.as_deref() {
+            Some(Stored::Ours(rendered)) => Some(Arc::new(rendered.clone())),
+            _ => None,
+        })
     }
 
     /// Returns the pool of an instance.

@@ -36,8 +36,7 @@ impl Pass<'_> {
             match verdict {
                 EvictionDecision::Evict { .. } => match self.put_back(pod) {
                     Some(found) => {
-                        self.needs_help = true;
-                        self.note(found.why);
+                        self.blockers.push(found.why);
                         if found.wait.is_zero() {
                             candidates.push(pod);
                         } else {
@@ -107,7 +106,7 @@ impl Pass<'_> {
         let _in_flight = self.cx.limits.permit(&target.namespace).await;
         let answer = read(evict::evict(&self.cx.client, &target, self.grace()).await, "evict", &target)?;
         let may_force = self.overdue() && self.drain.options.on_timeout == OnTimeout::Force;
-        match self.settle(answer, &target)? {
+        match Self::settle(answer, &target)? {
             Asked::Refused { blocker, by: Refusal::Budget, .. } if may_force => self.force(pod, &target, blocker).await,
             asked => Ok(asked),
         }
@@ -124,15 +123,14 @@ impl Pass<'_> {
         if answer == Answer::Evicting {
             self.forced.push(format!("{target}: {blocker}"));
         }
-        self.settle(answer, target)
+        Self::settle(answer, target)
     }
 
-    fn settle(&mut self, answer: Answer, target: &Target) -> Result<Asked, DrainError> {
+    fn settle(answer: Answer, target: &Target) -> Result<Asked, DrainError> {
         match answer {
             Answer::Evicting | Answer::Gone | Answer::Terminating => Ok(Asked::Leaving),
             Answer::RetryAfter { after, blocker, by } => Ok(Asked::Refused { blocker, after, by }),
             Answer::NeedsUser { blocker } => {
-                self.needs_help = true;
                 Ok(Asked::Refused { blocker, after: Some(SLOW_RETRY), by: Refusal::Budget })
             }
             Answer::Forbidden(message) => Err(DrainError::EvictionForbidden { pod: target.to_string(), message }),

@@ -15,7 +15,6 @@ pub(crate) enum DrainError {
     Api {
         /// Request, for example "list the pods of node win-1".
         what: String,
-        /// Error of the request.
         #[source]
         source: Box<kube::Error>,
     },
@@ -24,7 +23,6 @@ pub(crate) enum DrainError {
     Slow {
         /// Request, for example "list the pods of node win-1".
         what: String,
-        /// Time limit of the pass.
         limit: Duration,
     },
     /// The operator may not evict this pod, by its role or by an admission policy. All other pods were still tried.
@@ -32,7 +30,6 @@ pub(crate) enum DrainError {
     EvictionForbidden {
         /// `namespace/name` of the pod.
         pod: String,
-        /// Message of the API server.
         message: String,
     },
     /// The API server rejects the eviction. All other pods were still tried.
@@ -40,21 +37,14 @@ pub(crate) enum DrainError {
     EvictionRejected {
         /// `namespace/name` of the pod.
         pod: String,
-        /// Message of the API server.
         message: String,
     },
     /// The Node was deleted, or deleted and created again, since the caller read it.
     #[error("node {node} no longer exists, or was replaced by another of the same name; read it again")]
-    NodeGone {
-        /// Name of the Node.
-        node: String,
-    },
+    NodeGone { node: String },
     /// The Node changed during every attempt to patch it.
     #[error("node {node} keeps changing while its cordon is written; the operator retries")]
-    CordonConflict {
-        /// Name of the Node.
-        node: String,
-    },
+    CordonConflict { node: String },
     /// A pod rule has an invalid selector.
     #[error(transparent)]
     InvalidRule(#[from] InvalidRule),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_does_not_put_off_the_others() {
+    async fn a_cancelled_wait_returns_its_turn() {
         let limits = Limits::new();
         let turn = || limits.bucket.lock().turn(Instant::now());
         while turn().is_zero() {}

@@ -49,8 +49,8 @@ pub(crate) struct Drain<'a> {
     pub started: Timestamp,
     /// Current time.
     pub now: Timestamp,
-    /// Time when the node was first seen cordoned, as stored. `None` means the start of the drain.
-    pub cordoned_at: Option<Timestamp>,
+    /// Time when the node was first seen cordoned, as stored.
+    pub cordoned_at: Timestamp,
     /// Drain options of the pool.
     pub options: &'a Options,
 }
@@ -65,8 +65,6 @@ pub(crate) struct Progress {
     /// At most 5 obstacles, sorted: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of an obstacle does not change between
     /// passes, so that the caller can report each new set once.
     pub blockers: Vec<String>,
-    /// True if some obstacle needs the help of a user.
-    pub needs_help: bool,
     /// True if the deadline has passed.
     pub overdue: bool,
     /// Time until the next call. Zero after [`State::Drained`] and [`State::TimedOut`].
@@ -108,12 +106,5 @@ impl Drainer {
     /// refuses, for minutes.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, limits: Arc::new(limit::Limits::new()), budget: PASS_BUDGET, resume: Arc::default() }
-    }
-
-    /// Sets another time limit for the API calls of a pass.
-    #[cfg(test)]
-    pub(crate) fn with_pass_budget(mut self, budget: Duration) -> Self {
-        self.budget = budget;
-        self
     }
 }

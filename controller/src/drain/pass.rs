@@ -50,7 +50,7 @@ pub(crate) async fn left_behind(
 ) -> Result<Vec<String>, DrainError> {
     let node = Node { metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }, ..Node::default() };
     let cordon = Cordon { operation_id: String::new(), pre_cordoned: false };
-    let drain = Drain { node: &node, cordon: &cordon, may_cordon: true, started: now, now, cordoned_at: None, options };
+    let drain = Drain { node: &node, cordon: &cordon, may_cordon: true, started: now, now, cordoned_at: now, options };
     let pass = Pass::new(cx, &drain)?;
     let verdicts = Box::pin(async { pass.judge(pass.list_pods().await?).await }).await?;
     let stays = |verdict: &EvictionDecision| matches!(verdict, EvictionDecision::Skip(_));
@@ -66,10 +66,9 @@ pub(super) struct Pass<'a> {
     waited: Duration,
     unreachable: bool,
     recordoned: bool,
-    blockers: Vec<String>,
+    pub(super) blockers: Vec<String>,
     warnings: Vec<String>,
     pub(super) forced: Vec<String>,
-    pub(super) needs_help: bool,
 }
 
 impl<'a> Pass<'a> {
@@ -85,7 +84,6 @@ impl<'a> Pass<'a> {
             blockers: Vec::new(),
             warnings: Vec::new(),
             forced: Vec::new(),
-            needs_help: false,
         })
     }
 
@@ -136,7 +134,6 @@ impl<'a> Pass<'a> {
             }
         }
         if !self.blockers.is_empty() {
-            self.needs_help = true;
             return Ok(self.report(State::Refused, remaining, self.patience()));
         }
 
@@ -207,8 +204,7 @@ impl<'a> Pass<'a> {
 
     /// Decides whether the drain is complete when no pod has to leave: the scheduler must have seen the cordon, and volumes must be detached.
     async fn conclude(&mut self, node: &Node, verdicts: Vec<(Pod, EvictionDecision)>) -> Result<Progress, DrainError> {
-        let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
-        let settled = elapsed(cordoned_at, self.drain.now);
+        let settled = elapsed(self.drain.cordoned_at, self.drain.now);
         if self.recordoned || settled < CORDON_SETTLES {
             let left = if self.recordoned { CORDON_SETTLES } else { CORDON_SETTLES.saturating_sub(settled) };
             return Ok(self.report(State::Waiting, 0, left));
@@ -252,7 +248,6 @@ impl<'a> Pass<'a> {
             state,
             remaining: i32::try_from(remaining).unwrap_or(i32::MAX),
             blockers: std::mem::take(&mut self.blockers),
-            needs_help: self.needs_help,
             overdue: self.overdue(),
             next,
             forced: std::mem::take(&mut self.forced),
@@ -262,17 +257,12 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn block(&mut self, pod: &Pod, why: &str) {
-        self.note(format!("{}: {why}", Target::of(pod)));
-    }
-
-    pub(super) fn note(&mut self, blocker: String) {
-        self.blockers.push(blocker);
+        self.blockers.push(format!("{}: {why}", key(pod)));
     }
 
     /// Returns the cause if the pod was put back on the node after the cordon.
     pub(super) fn put_back(&self, pod: &Pod) -> Option<PutBack> {
-        let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
-        if self.recordoned { None } else { put_back(pod, cordoned_at, self.drain.now) }
+        if self.recordoned { None } else { put_back(pod, self.drain.cordoned_at, self.drain.now) }
     }
 
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {

@@ -318,27 +318,6 @@ fn split(path: &str) -> (String, Vec<(String, String)>) {
 }
 
 fn pairs(query: &str) -> Vec<(String, String)> {
-    let pair = |pair: &str| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decode(key), decode(value))
-    };
-    query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
-}
-
-fn decode(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match (first, tail) {
-            (b'+', _) => bytes.push(b' '),
-            (b'%', [high, low, tail @ ..]) => {
-                let hex = [*high, *low];
-                bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).unwrap(), 16).unwrap());
-                rest = tail;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    String::from_utf8(bytes).unwrap()
+    let url = reqwest::Url::parse(&format!("http://api-server/?{query}")).unwrap();
+    url.query_pairs().into_owned().collect()
 }

@@ -7,11 +7,7 @@ use tokio::sync::Semaphore;
 
 use api::{Failures, Step};
 
-use super::{
-    error::StepError,
-    idle_session,
-    scope::{Scope, until},
-};
+use super::{error::StepError, failures::until, idle_session, scope::Scope};
 use crate::{args::host_key_policy::fingerprint_of, runtime::events::EventReason};
 use wnp_core::operation::identity::{Identity, Purpose};
 
@@ -125,7 +121,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             scope.mark_reachable();
             let key = if known.is_some() { "the host key that its entry declares" } else { "its known host key" };
             let note = format!("the host answers at {place} with {key} and its known machine id");
-            scope.cx.events.say(&*scope.instance, EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
+            scope.say(EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
             Ok(None)
         }
         Err(error @ StepError::Api { .. }) => Err(error),
@@ -142,7 +138,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
             let note = format!("{reason}: {what}: {error}");
-            scope.cx.events.say(&*scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
+            scope.say(EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))
         }
     }

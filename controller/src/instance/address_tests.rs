@@ -10,7 +10,7 @@ use crate::runtime::ssh_slots::SshSlot;
 
 /// Many entries may change at once. Verifying them must delay neither granted work nor other work on the host.
 #[tokio::test]
-async fn looks_at_hosts_that_moved_have_places_of_their_own() {
+async fn address_checks_have_their_own_ssh_slots() {
     let mut bed = Bed::new().await;
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({}));
@@ -44,14 +44,11 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
 
 /// An entry may be pointed to another machine just before its removal. Its host is still at the proven address.
 #[tokio::test]
-async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
+async fn a_leaving_host_is_contacted_at_its_last_proven_address() {
     let bed = Bed::new().await;
     let (address, port) = (bed.host.address().to_string(), bed.host.port());
-    let shown = bed.host.host_key();
-    let pinned = json!({"keyType": "ssh-ed25519", "publicKey": shown.to_openssh().unwrap().split(' ').nth(1),
-        "fingerprint": shown.fingerprint(russh::keys::HashAlg::Sha256).to_string()});
-    let status =
-        json!({"currentVersion": "1-a", "hostKey": pinned, "provenAt": {"address": address, "port": i32::from(port)}});
+    let proven_at = json!({"address": address, "port": i32::from(port)});
+    let status = json!({"currentVersion": "1-a", "hostKey": bed.pinned_key(), "provenAt": proven_at});
     let mut instance = bed.instance(&json!({}), &json!({}), &status);
     let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     instance.spec.host.port = i32::from(elsewhere.local_addr().unwrap().port());

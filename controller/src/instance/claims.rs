@@ -34,17 +34,8 @@ const ANSWER: Duration = Duration::from_mins(2);
 
 /// Returns the claim of an instance from its status, for a request of the operator itself.
 pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
-    claims::claim(
-        instance,
-        status,
-        &cx.beside(
-            instance,
-            status,
-            &Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts),
-            &Neighbours::default(),
-            None,
-        ),
-    )
+    let reserved = Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts);
+    claims::claim(instance, status, &cx.beside(instance, status, &reserved, &Neighbours::default(), None))
 }
 
 impl Base {
@@ -57,10 +48,10 @@ impl Base {
         node: Option<&'a Node>,
     ) -> ClaimInputs<'a> {
         let origin = instance.spec.origin.as_ref();
-        let machine =
-            origin.and_then(|o| o.machine.as_deref()).map(|m| self.caches.machines.addresses(m)).unwrap_or_default();
+        let addresses = |machine: &str| self.caches.machines.addresses(machine);
+        let machine = origin.and_then(|o| o.machine.as_deref()).map(addresses).unwrap_or_default();
         ClaimInputs {
-            proven: proven_addresses(origin, status, &|machine| self.caches.machines.addresses(machine)),
+            proven: proven_addresses(origin, status, &addresses),
             machine: machine.into_iter().map(|(_, address)| address).collect(),
             reserved,
             neighbours,

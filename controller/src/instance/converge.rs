@@ -53,6 +53,11 @@ struct OpenHost {
 /// Result of a step: continue with or without a connection, or end the work in this reconcile.
 type Flow = ControlFlow<Converged, Option<OpenHost>>;
 
+/// Ends the work of this reconcile with an action.
+fn waits(action: Action) -> Flow {
+    Flow::Break(Converged::Waits(action))
+}
+
 /// Brings the host closer to the target, until the target is reached or a wait is needed. The caller has started the operation.
 pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
     let mut work = Convergence::begin(scope, target);
@@ -118,9 +123,7 @@ impl<'a> Convergence<'a> {
         match join::without_connection(wanted, seen.as_ref(), self.registering) {
             WithoutConnection::Joined => Ok(Flow::Break(Converged::Works(node))),
             WithoutConnection::Connect => self.connect().await,
-            WithoutConnection::Register => {
-                register(self.scope, node.as_deref(), wanted).await.map(Converged::Waits).map(Flow::Break)
-            }
+            WithoutConnection::Register => register(self.scope, node.as_deref(), wanted).await.map(waits),
             WithoutConnection::Reboot if self.scope.is_nondisruptive_update_applied() => {
                 request_restart(self.scope).await?;
                 Ok(Flow::Break(Converged::Works(node)))
@@ -141,7 +144,7 @@ impl<'a> Convergence<'a> {
         let (scope, target) = (&mut *self.scope, self.target);
         let (session, state) = match connect(scope, target, Step::Connect).await {
             Ok(connected) => connected,
-            Err(error) => return restarting(scope, error).map(Converged::Waits).map(Flow::Break),
+            Err(error) => return restarting(scope, error).map(waits),
         };
         let node = scope.cx.node(&scope.name());
         if joins(scope)
@@ -190,7 +193,7 @@ impl<'a> Convergence<'a> {
                 open.session.close().await;
                 return Ok(Flow::Break(Converged::MustBeEmpty));
             }
-            OnHost::Reboot => return reboot(scope, session, &seen.state).await.map(Converged::Waits).map(Flow::Break),
+            OnHost::Reboot => return reboot(scope, session, &seen.state).await.map(waits),
             OnHost::Certify => certify(scope, seen).await?,
             OnHost::Start => {
                 // wicd reads its version from the annotation of an existing Node, which must not name an older one.
@@ -204,7 +207,7 @@ impl<'a> Convergence<'a> {
                 if self.restarts_later {
                     return Ok(Flow::Break(Converged::Works(node)));
                 }
-                return register(scope, node.as_deref(), wanted).await.map(Converged::Waits).map(Flow::Break);
+                return register(scope, node.as_deref(), wanted).await.map(waits);
             }
             OnHost::Joined => {
                 open.session.close().await;

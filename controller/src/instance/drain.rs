@@ -30,11 +30,13 @@ const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 
 /// Returns the cordon of the current operation.
 pub(super) fn cordon(scope: &Scope) -> Cordon {
-    let operation = scope.status.operation.as_ref();
-    Cordon {
-        operation_id: operation.map(|o| o.id.clone()).unwrap_or_default(),
-        pre_cordoned: operation.is_some_and(|o| o.pre_cordoned),
-    }
+    let pre_cordoned = scope.status.operation.as_ref().is_some_and(|o| o.pre_cordoned);
+    Cordon { operation_id: scope.operation_id(), pre_cordoned }
+}
+
+/// Lifts the cordon of the current operation from its Node.
+pub(super) async fn lift_cordon(scope: &Scope, node: &Node) -> Result<(), StepError> {
+    Ok(drain::release_cordon(&cordon(scope), &scope.cx.cluster.client, node).await?)
 }
 
 /// Reports whether a Node has a leftover cordon of the legacy operator, on a host that has not changed since.
@@ -48,7 +50,7 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
         return Ok(());
     }
     if let Some(node) = scope.find_node().await?.node().filter(|n| is_legacy_cordon(scope, n)) {
-        drain::take_over_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        drain::take_over_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await?;
     }
     Ok(())
 }
@@ -93,8 +95,7 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     }
     scope.enter_step(Step::Cordon, "cordoning the node").await?;
     let cordon = cordon(scope);
-    let node =
-        drain::take_cordon(&cordon, &scope.cx.cluster.client, node, may_cordon).await.map_err(StepError::Drain)?;
+    let node = drain::take_cordon(&cordon, &scope.cx.cluster.client, node, may_cordon).await?;
     if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
 }
 
@@ -119,16 +120,14 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
         }
     }
     let note = "another client uncordoned the node during the drain; the operator cordoned it again";
-    scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Drain", note);
+    scope.say(EventReason::ExternalUncordon, "Drain", note);
 }
 
 /// Waits until no pod is bound to the name of a missing Node. Such pods run as long as the host does. The cluster removes them, or the Node is
 /// created again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = pool_options(scope);
-    let name = scope.name();
-    let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, clock::now(), &options);
-    let pods = pods.await.map_err(StepError::Drain)?;
+    let pods = drain::left_behind(&scope.cx.hosts.drainer, &scope.name(), clock::now(), &options).await?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
         "the Node was deleted, and {} pods are still bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
@@ -158,12 +157,11 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
     let options = pool_options(scope);
     let may_cordon = !is_outside_budget(scope);
-    let drain =
-        Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
+    let drain = Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at, options: &options };
     let progress = match drain::pass(&scope.cx.hosts.drainer, &drain).await {
         // Another client has uncordoned the node, which is no failure of the host.
         Err(DrainError::CordonConflict { .. }) if !may_cordon => return wait_for_place(scope).await.map(Some),
-        progress => progress.map_err(StepError::Drain)?,
+        progress => progress?,
     };
     if let Some(status) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;
@@ -173,7 +171,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         lifted(scope, now);
     }
     for warning in by_text(&progress.warnings) {
-        scope.cx.events.say(&*scope.instance, EventReason::DrainWarning, "Drain", &warning);
+        scope.say(EventReason::DrainWarning, "Drain", &warning);
     }
     for forced in &progress.forced {
         let note = format!("deleted despite its disruption budget: {forced}");
@@ -187,7 +185,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
-            drain::release_cordon(&cordon, &scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
+            drain::release_cordon(&cordon, &scope.cx.cluster.client, node).await?;
             if let Some(operation) = &mut scope.status.record().operation {
                 operation.drain = None;
             }
@@ -241,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_without_a_controller_are_not_an_event_each() {
+    fn warnings_of_many_pods_are_one_event() {
         let bare = |pod: &str| format!("shop/{pod}: no controller recreates it");
         let cases = [
             (vec![], vec![]),

@@ -18,7 +18,7 @@ use testbed::sim::Fault;
 
 use super::{
     reconcile_instance,
-    test_bed::{Bed, CLUSTER, IMAGES, NODE, key, new_key},
+    test_bed::{Bed, CLUSTER, IMAGES, LONG_AGO, NODE, key, new_key, operation},
 };
 use crate::fake_api::{AtWrite, Call};
 
@@ -37,7 +37,7 @@ pub(super) struct World {
 }
 
 pub(super) fn grant(id: &str, type_: GrantType, more: &Value) -> Value {
-    let mut grant = json!({"id": id, "type": type_.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
+    let mut grant = json!({"id": id, "type": type_.as_str(), "grantedTime": LONG_AGO});
     grant.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     grant
 }
@@ -86,8 +86,19 @@ impl World {
         self.status()["lastOperation"] == id
     }
 
+    /// Returns the operation, or null if there is none.
+    pub(super) fn operation(&self) -> Value {
+        self.status()["operation"].clone()
+    }
+
+    /// Returns a condition of the instance, or null if it is missing.
+    pub(super) fn condition(&self, type_: &str) -> Value {
+        let conditions = self.status()["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|c| c["type"] == type_).unwrap_or_default()
+    }
+
     /// Reports whether an attempt has failed.
-    fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.status()["failures"]["count"].is_number()
     }
 
@@ -97,6 +108,16 @@ impl World {
 
     pub(super) fn edit(&self, change: impl FnOnce(&mut Value)) {
         self.bed.api.objects(|o| o.edit("windowsinstances", "win-1", change));
+    }
+
+    /// Changes the Node, as another client would.
+    pub(super) fn edit_node(&self, change: impl FnOnce(&mut Value)) {
+        self.bed.api.objects(|o| o.edit("nodes", "win-1", change));
+    }
+
+    /// Sets the status of the Node's condition `Ready`.
+    pub(super) fn set_ready(&self, status: &str) {
+        self.edit_node(|n| n["status"]["conditions"] = json!([{"type": "Ready", "status": status}]));
     }
 
     /// Runs a pod on the node.
@@ -114,7 +135,7 @@ impl World {
     }
 
     /// Gives the host a version and a grant to join. Returns the version.
-    fn begin_join(&self) -> String {
+    pub(super) fn begin_join(&self) -> String {
         let version = self.publish(110);
         self.grant("join-1", GrantType::Provision, &version, &json!({}));
         version
@@ -148,10 +169,17 @@ impl World {
         });
     }
 
+    /// Gives the host a new version, and a grant to update to it with this disruption. Returns the version.
+    pub(super) fn begin_update(&self, disruption: &str) -> String {
+        let version = self.publish(120);
+        self.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": disruption}));
+        version
+    }
+
     /// Removes the host, as its pool does.
     pub(super) fn take_out(&self) {
         self.edit(|i| {
-            i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
+            i["spec"]["leaving"] = json!({"since": LONG_AGO, "why": "it is no longer listed"});
             i["spec"]["grant"] = grant("remove-1", GrantType::Remove, &json!({}));
         });
     }
@@ -187,7 +215,7 @@ impl World {
             match self.node() {
                 None if is_start => drop(self.bed.api.objects(|o| o.put("nodes", node))),
                 Some(known) if is_start || known["status"]["nodeInfo"] != node["status"]["nodeInfo"] => {
-                    self.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["status"] = node["status"].take()));
+                    self.edit_node(|n| n["status"] = node["status"].take());
                 }
                 // kubelet registers only when it starts.
                 _ => {}
@@ -196,12 +224,10 @@ impl World {
         let node = self.node().map(|node| serde_json::from_value(node).unwrap());
         let changes = self.bed.host.wicd_report(node.as_ref());
         if !changes.is_empty() {
-            self.bed.api.objects(|o| {
-                o.edit("nodes", "win-1", |node| {
-                    for (key, value) in changes {
-                        node["metadata"]["annotations"][key] = json!(value);
-                    }
-                });
+            self.edit_node(|node| {
+                for (key, value) in changes {
+                    node["metadata"]["annotations"][key] = json!(value);
+                }
             });
         }
     }
@@ -313,16 +339,12 @@ async fn a_removal_that_is_interrupted_anywhere_leaves_nothing() {
 #[tokio::test]
 async fn a_node_that_a_finalizer_keeps_is_waited_for_and_named() {
     let (mut world, _) = World::joined().await;
-    let keep = |world: &World, finalizers: Value| {
-        world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["metadata"]["finalizers"] = finalizers));
-    };
+    let keep = |world: &World, finalizers: Value| world.edit_node(|n| n["metadata"]["finalizers"] = finalizers);
     keep(&world, json!(["storage.example.com/detach"]));
     world.take_out();
     let says = |world: &World| {
-        world.instance().is_some_and(|i| {
-            let status = i["status"]["conditions"].to_string();
-            status.contains("finalizers are removed: storage.example.com/detach") && status.contains("patch node win-1")
-        })
+        let text = world.status()["conditions"].to_string();
+        text.contains("finalizers are removed: storage.example.com/detach") && text.contains("patch node win-1")
     };
     world.works_until("it names the finalizer", says).await;
     let deletions = world.bed.api.calls("DELETE", "/api/v1/nodes/win-1").len();
@@ -345,7 +367,7 @@ async fn a_host_that_is_cut_off_anywhere_joins() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_taken_out_anywhere_in_its_join_leaves_nothing() {
+async fn a_host_that_is_removed_anywhere_in_its_join_leaves_nothing() {
     let prepare = async || World { leaves_at_crash: true, ..World::new().await };
     at_each_write(AtWrite::Crash, prepare, async |world: &mut World| {
         let version = world.begin_join();
@@ -359,19 +381,11 @@ async fn a_host_that_is_taken_out_anywhere_in_its_join_leaves_nothing() {
     .await;
 }
 
-/// Grant of a change that does not disturb pods.
-fn quiet() -> Value {
-    json!({"disruption": "None"})
-}
-
 #[tokio::test]
 async fn a_quiet_change_that_is_interrupted_anywhere_disturbs_nothing() {
     interrupted(a_node, async |world: &mut World| {
-        let version = world.publish(120);
         let boots = world.bed.host.boots();
-        let mut grant = quiet();
-        grant["version"] = json!(version);
-        world.grant("update-1", GrantType::Update, &version, &grant);
+        let version = world.begin_update("None");
         world.works_until("it is updated", |w| w.follows(&version)).await;
         assert_eq!(world.bed.host.boots(), boots);
         assert!(!world.was_cordoned());
@@ -387,9 +401,8 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
         world
     };
     interrupted(prepare, async |world: &mut World| {
-        let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
-        let change = json!({"version": version, "disruption": "Drain"});
-        world.grant("update-1", GrantType::Update, &version, &change);
+        let starts = world.bed.host.kubelet_starts();
+        let version = world.begin_update("Drain");
         let is_updated = |w: &World| {
             assert!(!w.has_pods() || w.bed.host.kubelet_starts() == starts, "kubelet was restarted under a pod");
             w.follows(&version)
@@ -406,12 +419,11 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
 
 /// A Node that a user deletes comes back without a cordon, and pods are scheduled to it.
 #[tokio::test]
-async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again() {
+async fn a_node_recreated_during_its_change_is_drained_again() {
     let (mut world, _) = World::joined().await;
-    let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
-    world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
-    let drains = |w: &World| w.status()["operation"]["step"] == "Drain";
-    world.works_until("it is drained", drains).await;
+    let starts = world.bed.host.kubelet_starts();
+    let version = world.begin_update("Drain");
+    world.works_until("it is drained", |w| w.operation()["step"] == "Drain").await;
     let mut node = world.node().unwrap();
     node["metadata"]["uid"] = json!("made-again");
     node["spec"] = json!({});
@@ -478,7 +490,7 @@ async fn an_image_that_cannot_be_pulled_is_tried_again() {
         status["failures"]["count"].as_i64() > Some(1) && status["images"] == json!([IMAGES[1]])
     };
     world.works_until("it has the other one", has_failed).await;
-    assert!(world.follows(&version) || world.status()["operation"]["type"] == "PullImages");
+    assert!(world.follows(&version) || world.operation()["type"] == "PullImages");
     let failures = world.status()["prePulled"]["failures"].clone();
     assert_eq!((&failures["lastReason"], &failures["step"]), (&json!("PrePullFailed"), &json!("PullImages")));
     assert!(!failures["lastMessage"].as_str().unwrap().contains('\u{7}'));
@@ -503,9 +515,7 @@ async fn a_pull_of_images_takes_no_connection_of_other_work() {
 async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     let (mut world, version) = World::joined().await;
     let boots = world.bed.host.boots();
-    world.bed.api.objects(|o| {
-        o.edit("nodes", "win-1", |n| n["metadata"]["annotations"][names::key::REBOOT_REQUIRED] = json!("true"));
-    });
+    world.edit_node(|n| n["metadata"]["annotations"][names::key::REBOOT_REQUIRED] = json!("true"));
     world.edit(|i| i["status"]["wicd"] = json!("another"));
     world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Reboot"}));
     world.works_until("it has the other wicd", |w| w.has_ended("update-1")).await;
@@ -515,7 +525,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
 
 /// The pool revokes the grant of a host that it sees waiting. If it sees the host only afterwards, the grant stays.
 #[tokio::test]
-async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() {
+async fn a_failed_key_rotation_is_retried_although_the_instance_changes() {
     let (mut world, _) = World::joined().await;
     world.begin_key_rotation();
     let has_failed = |w: &World| w.status()["keyRotation"]["failures"]["count"] == 1;
@@ -554,15 +564,12 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
 #[tokio::test]
 async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     let (mut world, _) = World::joined().await;
-    let (version, boots) = (world.publish(120), world.bed.host.boots());
+    let boots = world.bed.host.boots();
     world.bed.host.fault(Fault::NeedsReboot);
-    let mut grant = quiet();
-    grant["version"] = json!(version);
-    world.grant("update-1", GrantType::Update, &version, &grant);
+    world.begin_update("None");
     let waits = |w: &World| {
         let asks = |n: Value| n["metadata"]["annotations"].get(names::key::REBOOT_REQUIRED).is_some();
-        let is_over = |i: Value| i["status"]["operation"].is_null() && i["status"]["lastOperation"] == "update-1";
-        w.node().is_some_and(asks) && w.instance().is_some_and(is_over)
+        w.node().is_some_and(asks) && w.operation().is_null() && w.has_ended("update-1")
     };
     world.works_until("it asks for a restart", waits).await;
     assert_eq!(world.bed.host.boots(), boots, "it was restarted without a turn");
@@ -571,7 +578,7 @@ async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
 
 /// A grant for a node that accepts no pods needs no slot in the budget. The node may have recovered just before.
 #[tokio::test]
-async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
+async fn a_recovered_node_is_not_cordoned_outside_the_disruption_budget() {
     let (mut world, _) = World::joined().await;
     world.take_out();
     world.edit(|i| i["spec"]["grant"]["withoutPlace"] = json!(true));
@@ -591,21 +598,13 @@ async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
 async fn a_node_that_is_ready_again_by_itself_is_not_repaired() {
     let (mut world, version) = World::joined().await;
     let before = (world.bed.host.kubelet_starts(), world.bed.host.boots());
-    let is_ready = |w: &World, ready: &str| {
-        w.bed.api.objects(|o| {
-            o.edit("nodes", "win-1", |n| n["status"]["conditions"] = json!([{"type": "Ready", "status": ready}]));
-        });
-    };
-    is_ready(&world, "Unknown");
+    world.set_ready("Unknown");
     world.bed.host.fault(Fault::Refuse);
     world.grant("repair-1", GrantType::Repair, &version, &json!({"disruption": "Reboot"}));
     world.works_until("it cannot be reached", World::has_failed).await;
     world.bed.host.mend();
-    is_ready(&world, "True");
-    let is_over = |w: &World| {
-        let status = w.status().clone();
-        status["operation"].is_null() && status["lastOperation"] == "repair-1" && status["failures"].is_null()
-    };
+    world.set_ready("True");
+    let is_over = |w: &World| w.operation().is_null() && w.has_ended("repair-1") && w.status()["failures"].is_null();
     world.works_until("it is left as it is", is_over).await;
     assert_eq!((world.bed.host.kubelet_starts(), world.bed.host.boots()), before, "it was disturbed");
 }
@@ -624,15 +623,13 @@ async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
 
 /// The host was unreachable when it was to be deconfigured, so its node still works.
 #[tokio::test]
-async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_deconfigured() {
+async fn a_removal_drains_again_if_a_user_uncordons_the_node_before_the_cleanup() {
     let (mut world, _) = World::joined().await;
     world.take_out();
     world.edit(|i| {
-        i["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        i["status"]["operation"] = json!({
-            "id": "remove-1", "type": "Remove", "step": "Deconfigure", "epoch": 1, "startTime": "2026-01-01T00:00:00Z",
-            "stepStartTime": "2026-01-01T00:00:00Z", "drain": {"startTime": "2026-01-01T00:00:00Z", "remaining": 0},
-        });
+        i["metadata"]["deletionTimestamp"] = json!(LONG_AGO);
+        let drain = json!({"drain": {"startTime": LONG_AGO, "remaining": 0}});
+        i["status"]["operation"] = operation("remove-1", "Remove", "Deconfigure", &drain);
     });
     world.run_pod("cart");
     let is_gone = |w: &World| {
@@ -651,16 +648,15 @@ async fn a_removal_that_a_wrong_clock_began_ends() {
     let wrong = "2099-01-01T00:00:00Z";
     world.edit(|i| {
         i["spec"]["leaving"]["since"] = json!(wrong);
-        i["status"]["operation"] = json!({
-            "id": "remove-1", "type": "Remove", "step": "Drain", "epoch": 1, "startTime": wrong, "stepStartTime": wrong,
-            "drain": {"startTime": wrong, "cordonedTime": wrong, "remaining": 0},
-        });
+        let drain = json!({"startTime": wrong, "cordonedTime": wrong, "remaining": 0});
+        let more = json!({"startTime": wrong, "stepStartTime": wrong, "drain": drain});
+        i["status"]["operation"] = operation("remove-1", "Remove", "Drain", &more);
     });
     world.works_until("it leaves", World::is_gone).await;
 }
 
 #[tokio::test]
-async fn an_annotation_that_means_nothing_is_reported() {
+async fn an_annotation_without_effect_is_reported() {
     let (mut world, _) = World::joined().await;
     world.take_out();
     world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("yes"));
@@ -676,11 +672,11 @@ async fn an_annotation_that_means_nothing_is_reported() {
 
 /// The cache still has an abandoned instance for a moment.
 #[tokio::test]
-async fn a_host_that_was_given_up_is_not_given_up_again() {
+async fn an_abandoned_host_is_not_abandoned_twice() {
     let (mut world, _) = World::joined().await;
     world.take_out();
     world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("true"));
-    world.edit(|i| i["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    world.edit(|i| i["metadata"]["deletionTimestamp"] = json!(LONG_AGO));
     let seen: WindowsInstance = world.bed.sync().unwrap();
     world.works_until("it is gone", |w| w.instance().is_none()).await;
     let result = super::remove::abandon(&mut world.bed.scope(seen)).await;
@@ -688,7 +684,7 @@ async fn a_host_that_was_given_up_is_not_given_up_again() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
+async fn node_metadata_refused_by_the_api_server_is_a_failure_of_its_host() {
     let (mut world, version) = World::joined().await;
     let refusal = "metadata.labels: Invalid value: \"b\"";
     world.bed.api.fail("PATCH", NODE, 422, "Invalid", refusal, Value::Null);
@@ -710,18 +706,13 @@ async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
 
 /// All missing requirements are reported at once, before the host is changed.
 #[tokio::test]
-async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
+async fn a_host_that_fails_the_preflight_check_is_not_changed() {
     let mut world = World::new().await;
-    let version = world.publish(110);
     world.bed.host.fault(Fault::ClockBehind(Duration::from_hours(1)));
     world.bed.host.windows().state().unreachable = Some("timed out".to_owned());
-    world.grant("join-1", GrantType::Provision, &version, &json!({}));
+    let version = world.begin_join();
     world.works_until("it fails", World::has_failed).await;
-    let passed = |w: &World| {
-        let conditions = w.status()["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|c| c["type"] == "PreflightPassed").unwrap()
-    };
-    let condition = passed(&world);
+    let condition = world.condition("PreflightPassed");
     let message = condition["message"].as_str().unwrap_or_default();
     assert_eq!((condition["status"].as_str(), condition["reason"].as_str()), (Some("False"), Some("ClockSkew")));
     assert!(message.contains("s behind") && message.contains("timed out") && message.contains("https://"), "{message}");
@@ -731,21 +722,19 @@ async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     world.bed.host.windows().state().unreachable = None;
     world.edit(|i| i["status"]["failures"]["nextRetryTime"] = json!(jiff::Timestamp::now()));
     world.works_until("it joins", |w| w.follows(&version)).await;
-    assert_eq!(passed(&world)["status"], "True");
+    assert_eq!(world.condition("PreflightPassed")["status"], "True");
 }
 
 /// Each weakness of the host is reported with its remedy, and blocks nothing.
 #[tokio::test]
-async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
+async fn preflight_warnings_are_reported_and_block_nothing() {
     let mut world = World::new().await;
-    let version = world.publish(110);
     world.bed.host.windows().state().restart_causes.insert(RestartCause::WindowsUpdate);
     world.bed.host.windows().state().antivirus.filters.push("csagent".to_owned());
     world.bed.host.windows().state().machine.domain = Some("CORP.example.com".to_owned());
-    world.grant("join-1", GrantType::Provision, &version, &json!({}));
+    let version = world.begin_join();
     world.works_until("it joins", |w| w.follows(&version)).await;
-    let conditions = world.status()["conditions"].as_array().cloned().unwrap_or_default();
-    let passed = conditions.into_iter().find(|c| c["type"] == "PreflightPassed").unwrap();
+    let passed = world.condition("PreflightPassed");
     assert_eq!((passed["status"].as_str(), passed["reason"].as_str()), (Some("True"), Some("PassedWithWarnings")));
     let message = passed["message"].as_str().unwrap_or_default();
     assert!(message.contains("Windows Update") && message.contains("csagent"), "{message}");
@@ -755,14 +744,12 @@ async fn what_makes_a_host_a_worse_node_is_reported_and_stops_nothing() {
 
 /// A restart may restore the network of the host.
 #[tokio::test]
-async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
+async fn a_node_that_cannot_reach_the_api_server_is_repaired() {
     let (mut world, version) = World::joined().await;
     let boots = world.bed.host.boots();
     world.bed.host.windows().state().unreachable = Some("timed out".to_owned());
     world.bed.host.windows().state().ports_in_use.insert(10250);
-    world.bed.api.objects(|o| {
-        o.edit("nodes", "win-1", |n| n["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]));
-    });
+    world.set_ready("Unknown");
     world.grant("repair-1", GrantType::Repair, &version, &json!({"disruption": "Reboot"}));
     world.works_until("it is restarted", |w| w.bed.host.boots() > boots).await;
 }

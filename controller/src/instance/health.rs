@@ -28,8 +28,7 @@ pub(super) fn follow(scope: &mut Scope) {
     if scope.status.operation.is_some() && scope.status.failures.is_none() {
         return;
     }
-    let uid = scope.status.node_ref.as_ref().map(|r| r.uid.clone());
-    let Some(node) = scope.cx.node(&scope.name()).filter(|n| uid.is_some() && n.uid() == uid) else { return };
+    let Some(node) = scope.cx.node(&scope.name()).filter(|n| scope.is_recorded(n)) else { return };
     let (is_ready, _, says) = ready(&node);
     let generation = scope.instance.metadata.generation;
     follow_node(scope.status.record(), (is_ready, is_ready_unknown(&node)), &says, generation, clock::now());
@@ -61,30 +60,20 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
 
 /// Sets or removes the condition for a wicd that has stopped reporting. Returns the time until the next check.
 pub(super) fn update_wicd_silence(scope: &mut Scope, node: &Node, now: Instant) -> Option<Duration> {
-    let (name, conditions) = (scope.name(), &mut scope.status.record().conditions);
+    let name = scope.name();
     let Some(reported) = node.annotations().get(key::WICD_REPORTED).filter(|_| ready(node).0) else {
         scope.cx.wicd.reports.forget(&name);
-        conditions::remove(conditions, kind::WICD_SILENT);
+        scope.remove_condition(kind::WICD_SILENT);
         return None;
     };
     let unchanged = scope.cx.wicd.reports.unchanged(&name, reported, now);
-    let told = conditions::find(conditions, kind::WICD_SILENT).map(|c| c.message.clone());
+    let told = conditions::find(&scope.status.conditions, kind::WICD_SILENT).map(|c| c.message.clone());
     let Some(message) = silence(reported, unchanged, told.as_deref()) else {
-        conditions::remove(conditions, kind::WICD_SILENT);
+        scope.remove_condition(kind::WICD_SILENT);
         return Some(next_look(false));
     };
-    let generation = scope.instance.metadata.generation;
-    conditions::set(
-        conditions,
-        kind::WICD_SILENT,
-        Status::True,
-        Reason::WicdSilent,
-        &message,
-        generation,
-        clock::now(),
-    );
-    if told.is_none() {
-        scope.cx.events.say(&*scope.instance, EventReason::WicdSilent, "Keep", &message);
+    if scope.set_condition(kind::WICD_SILENT, Status::True, Reason::WicdSilent, &message).is_none() {
+        scope.say(EventReason::WicdSilent, "Keep", &message);
     }
     Some(next_look(true))
 }

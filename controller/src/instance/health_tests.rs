@@ -3,7 +3,10 @@
 use api::{WindowsInstance, conditions::find};
 use serde_json::{Value, json};
 
-use super::{super::test_bed::Bed, *};
+use super::{
+    super::test_bed::{Bed, operation},
+    *,
+};
 
 /// Returns the status of a node of the version `1-a`, with these conditions: type, status, reason.
 fn status(bed: &Bed, conditions: &[(&str, &str, &str)], more: &Value) -> Value {
@@ -14,13 +17,11 @@ fn status(bed: &Bed, conditions: &[(&str, &str, &str)], more: &Value) -> Value {
                 "lastTransitionTime": "2026-01-01T00:00:00Z"})
         })
         .collect();
-    let shown = bed.host.host_key();
-    let fingerprint = shown.fingerprint(russh::keys::HashAlg::Sha256).to_string();
     let mut status = json!({
         "currentVersion": "1-a",
         "nodeRef": {"name": "win-1", "uid": "n-1"},
         "provenAt": {"address": bed.host.address(), "port": bed.host.port()},
-        "hostKey": {"keyType": "ssh-ed25519", "publicKey": shown.to_openssh().unwrap().split(' ').nth(1), "fingerprint": fingerprint},
+        "hostKey": bed.pinned_key(),
         "conditions": conditions,
     });
     status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -45,47 +46,22 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
 
 /// Observations from before a host's kubelet stopped, or from before its Node was Ready again, no longer apply.
 #[tokio::test]
-async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
+async fn a_host_is_contacted_when_kubelet_stops_and_when_its_node_is_ready_again() {
     let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",
         "nextRetryTime": jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)}});
     let (healthy, unhealthy) = (("NodeHealthy", "True", "AsExpected"), ("NodeHealthy", "False", "NodeNotReady"));
     let (reached, refused) = (("Reachable", "True", "AsExpected"), ("Reachable", "False", "Unreachable"));
+    let (found, lost, without_kubelet) =
+        (("True", "AsExpected"), ("False", "Unreachable"), ("True", "AnswersWithoutKubelet"));
     // Ready status of the Node, known conditions, whether the host answers; expected attempts, Reachable, text of Ready, failures.
     for (about, node, known, answers, tried, reachable, words, fails) in [
-        ("kubelet works", "True", [healthy, reached], true, 0, ("True", "AsExpected"), "", false),
-        (
-            "it is off",
-            "Unknown",
-            [healthy, reached],
-            false,
-            1,
-            ("False", "Unreachable"),
-            "does not answer either",
-            false,
-        ),
-        (
-            "kubelet alone has stopped",
-            "Unknown",
-            [healthy, reached],
-            true,
-            1,
-            ("True", "AnswersWithoutKubelet"),
-            "the host answers over SSH",
-            false,
-        ),
-        (
-            "it was off before",
-            "Unknown",
-            [unhealthy, refused],
-            false,
-            0,
-            ("False", "Unreachable"),
-            "does not answer",
-            true,
-        ),
-        ("it is back", "True", [unhealthy, refused], true, 1, ("True", "AsExpected"), "", false),
-        ("its Node is back alone", "True", [unhealthy, refused], false, 1, ("False", "Unreachable"), "", false),
-        ("its SSH server alone is off", "True", [healthy, refused], false, 0, ("False", "Unreachable"), "", true),
+        ("kubelet works", "True", [healthy, reached], true, 0, found, "", false),
+        ("it is off", "Unknown", [healthy, reached], false, 1, lost, "does not answer either", false),
+        ("kubelet has stopped", "Unknown", [healthy, reached], true, 1, without_kubelet, "answers over SSH", false),
+        ("it was off before", "Unknown", [unhealthy, refused], false, 0, lost, "does not answer", true),
+        ("it is back", "True", [unhealthy, refused], true, 1, found, "", false),
+        ("its Node is back alone", "True", [unhealthy, refused], false, 1, lost, "", false),
+        ("its SSH server alone is off", "True", [healthy, refused], false, 0, lost, "", true),
     ] {
         let mut bed = Bed::new().await;
         bed.node_that_is(node, "n-1", &bed.host.address().to_string(), &json!({}));
@@ -100,8 +76,8 @@ async fn a_host_is_tried_when_kubelet_stops_and_when_its_node_is_ready_again() {
         let before = bed.cx.hosts.operator.traffic.connections.get();
         let status = reconciled(&bed, instance).await;
         assert_eq!(bed.cx.hosts.operator.traffic.connections.get() - before, tried, "{about}");
-        let found = condition(&status, kind::REACHABLE);
-        assert_eq!((found.0.as_str(), found.1.as_str()), reachable, "{about}");
+        let (status_now, reason) = condition(&status, kind::REACHABLE);
+        assert_eq!((status_now.as_str(), reason.as_str()), reachable, "{about}");
         assert!(says(&status).contains(words), "{about}: {}", says(&status));
         assert_eq!(status.failures.is_some(), fails, "{about}");
     }
@@ -115,12 +91,11 @@ async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
     let later = (jiff::Timestamp::now() + jiff::SignedDuration::from_mins(9)).to_string();
     let more = json!({
         "failures": {"count": 3, "lastReason": "Unreachable", "lastMessage": "x", "nextRetryTime": later},
-        "operation": {"id": "g-1", "type": "Update", "step": "Connect", "changed": true, "epoch": 1,
-            "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z"},
+        "operation": operation("g-1", "Update", "Connect", &json!({"changed": true})),
     });
     for (was, waits) in [("False", false), ("True", true)] {
         let known = [("NodeHealthy", was, "x"), ("Reachable", "False", "Unreachable")];
-        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &known, &more)));
+        let mut scope = bed.scope_with(&status(&bed, &known, &more));
         follow(&mut scope);
         let failures = scope.status.failures.as_ref().expect("the operation has not succeeded yet");
         assert_eq!(failures.next_retry_time.is_some(), waits, "{was}");
@@ -129,7 +104,7 @@ async fn a_host_that_is_back_ends_the_wait_of_its_operation() {
 
 /// The host key of an entry is compared with the proven one as soon as it is written, and not only at the next repair.
 #[tokio::test]
-async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
+async fn a_wrong_host_key_in_an_entry_is_reported_at_once() {
     const OTHER: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
     let mut bed = Bed::new().await;
     bed.node_that_is("True", "n-1", &bed.host.address().to_string(), &json!({}));
@@ -161,7 +136,7 @@ async fn a_wrong_host_key_in_an_entry_is_told_at_once() {
 #[tokio::test]
 async fn a_wicd_that_reports_nothing_is_missed() {
     let bed = Bed::new().await;
-    let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status(&bed, &[], &json!({}))));
+    let mut scope = bed.scope_with(&status(&bed, &[], &json!({})));
     let node = |ready: &str, reported: Option<&str>| -> Node {
         let annotations: std::collections::BTreeMap<_, _> =
             reported.map(|at| (key::WICD_REPORTED, at)).into_iter().collect();

@@ -58,19 +58,17 @@ pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::Config
     let node_ip = scope.node_ip();
     let taints = template_taints(&scope.pool, &scope.instance.spec.host);
     let host = HostParams { node_name: scope.name(), node_ip, taints };
-    target.rendered.configs(&scope.cx.hosts.release.get().cluster, &host).map_err(StepError::Render)
+    Ok(target.rendered.configs(&scope.cx.hosts.release.get().cluster, &host)?)
 }
 
 /// Logs in, pins the host key, sends wicd, queries the facts of the host, and checks that it can be a node.
 pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
-    let host = scope.instance.spec.host.clone();
-    let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
-    let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-    if !rebooting {
-        scope.announce_unstored_step(step, &what);
+    let what = scope.logging_in();
+    if !is_rebooting(scope) {
+        scope.announce_step(step, &what);
     }
-    let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
+    let operation = scope.operation_id();
     let mut session = login::open(scope, &operation, &login, &what).await?;
     scope.mark_reachable();
     // The host gets nothing while its name may belong to another host.
@@ -152,7 +150,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
             "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
             facts.hostname
         );
-        scope.cx.events.say(&*scope.instance, EventReason::HostNameTooLong, "Connect", &note);
+        scope.say(EventReason::HostNameTooLong, "Connect", &note);
     }
     scope.status.record().facts = Some(facts);
     Ok(())
@@ -184,14 +182,18 @@ fn space(files: &[payload::File], state: &HostState) -> u64 {
     missing.map(|f| f.compressed_size + f.size).sum()
 }
 
+/// Reports whether the operation waits for a restart of the host.
+fn is_rebooting(scope: &Scope) -> bool {
+    scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some())
+}
+
 /// Returns the wait for a restarting host, on which connection errors and a wrong clock are expected until the timeout. Returns any other error.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
-    let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
     let is_down = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
     let expected = is_down || has_wrong_clock;
-    if !rebooting || !expected {
+    if !is_rebooting(scope) || !expected {
         return Err(error);
     }
     if scope.in_step() > scope.cx.process.args.reboot_timeout {
@@ -216,7 +218,7 @@ pub(super) async fn upload(
     can_send(&target.version, &missing, &scope.cx.hosts.release.get().payload)?;
     let sent: u64 = missing.iter().map(|f| f.compressed_size).sum();
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
-    scope.announce_unstored_step(step, &what);
+    scope.announce_step(step, &what);
     Ok(scope.run_showing_step(session.upload(files, &state.missing)).await??)
 }
 
@@ -274,10 +276,7 @@ pub(super) async fn configure(
         wicd_sha256: release.wicd.sha256.clone(),
     };
     let answer = session.ask(Body::Apply(Box::new(apply))).await?;
-    for warning in answer.warnings.iter().take(10) {
-        let warning = facts::message(warning);
-        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, Step::Configure.as_str(), &warning);
-    }
+    scope.say_warnings(Step::Configure, &answer.warnings);
     let mut state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Apply.as_str() })?;
     if let Outcome::RebootRequired { why } = answer.outcome {
         state.reboot_required.get_or_insert(why);
@@ -325,7 +324,7 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
     if seen.requests.contains_key(&CertificateKind::Wicd)
         && let Some(problem) = scope.cx.wicd.rights.problem()
     {
-        return Err(StepError::Rights(problem));
+        return Err(problem.into());
     }
     let cx = &scope.cx.clone();
     let issue = |kind: CertificateKind, pem: String| {
@@ -336,8 +335,8 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
                 CertificateKind::Wicd => (csr::Kind::WicdClient, cx.process.args.wicd_certificate_lifetime),
             };
             let (client, issuing) = (cx.cluster.client.clone(), &cx.wicd.issuing);
-            let chain = csr::request_and_sign(client, claim, csr_kind, &pem, life, issuing).await;
-            chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
+            let chain = csr::request_and_sign(client, claim, csr_kind, &pem, life, issuing).await?;
+            Ok::<_, StepError>((kind, chain))
         }
     };
     let requests = seen.requests.clone().into_iter();
@@ -390,10 +389,13 @@ mod tests {
     use serde_json::json;
     use wnp_core::operation::preflight::{Fault, Faults};
 
-    use super::{super::test_bed::Bed, *};
+    use super::{
+        super::test_bed::{Bed, operation},
+        *,
+    };
 
     #[test]
-    fn kubelet_that_runs_without_a_node_does_not_stay_as_it_is() {
+    fn a_running_kubelet_without_a_node_is_restarted() {
         use ServiceState::{Missing, Pending, Running, Stopped};
         for (kubelet, wicd, no_node, asked, expected) in [
             (Running, Running, true, vec![], vec!["kubelet"]),
@@ -414,14 +416,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_is_not_said_to_be_down_for_a_jump_host_that_is_gone() {
+    async fn a_lost_jump_host_is_not_reported_as_an_unreachable_host() {
         let bed = Bed::new().await;
-        let long_ago = "2026-01-01T00:00:00Z";
-        let operation = json!({
-            "id": "g-1", "type": "Reboot", "step": "Reboot", "epoch": 1, "changed": true, "bootIdBefore": "1",
-            "startTime": long_ago, "stepStartTime": long_ago,
-        });
-        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"operation": operation})));
+        let operation = operation("g-1", "Reboot", "Reboot", &json!({"changed": true, "bootIdBefore": "1"}));
+        let mut scope = bed.scope_with(&json!({"operation": operation}));
         let broken = || SshError::Disconnected { address: "10.0.0.1".into(), why: "the host closed it".into() };
         let of_jump_host = SshError::JumpHostUnreachable { fault: Box::new(broken()) };
         let skew = Faults::from(Fault::ClockSkew { seconds: 3600, direction: "behind" });

@@ -110,7 +110,7 @@ mod tests {
 
     /// A host is recognised at any address. Otherwise, wicd would treat the node name in its record as obsolete.
     #[tokio::test]
-    async fn a_host_that_lives_under_another_name_is_seen() {
+    async fn a_host_with_an_instance_of_another_name_is_recognized() {
         let mut bed = Bed::with_objects().await;
         let facts =
             |machine: &str| json!({"hostname": "h", "machineId": machine, "osBuild": "", "osName": "", "bootId": ""});
@@ -126,7 +126,7 @@ mod tests {
         }
         bed.api.objects(|o| o.put("nodes", json!({"metadata": {"name": "adopted", "uid": "n"}})));
         bed.sync();
-        let scope = bed.scope(bed.instance(&json!({}), &json!({}), &Value::Null));
+        let scope = bed.scope_with(&Value::Null);
 
         for (machine, owner, same_machine_instance, owner_lives) in [
             ("new", None, None, false),

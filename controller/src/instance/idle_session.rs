@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{
     error::StepError,
     identity::prove,
-    login::{login, open_with_slot, open_without_slot},
+    login::{login, open_without_slot},
     scope::Scope,
 };
 use crate::runtime::{clock, ssh_slots::SshSlot};
@@ -20,14 +20,19 @@ use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Time limit of one observation of a host.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Minimum wait of an observation when all SSH slots are taken. The maximum is twice as long.
+/// Minimum wait when all slots are taken. The maximum is twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);
 
 /// Takes an SSH slot for an observation without a grant, or returns the wait. Does not queue, because work that is granted to
 /// the host in the meantime would wait, too.
 pub(super) fn place(scope: &Scope) -> Result<SshSlot, Duration> {
     let pool = &scope.instance.spec.pool_ref.name;
-    scope.cx.hosts.looks.take(pool).ok_or_else(|| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
+    scope.cx.hosts.looks.take(pool).ok_or_else(until_next_slot)
+}
+
+/// Returns the wait before the next attempt to take a slot.
+pub(super) fn until_next_slot() -> Duration {
+    NO_PLACE.mul_f64(1.0 + rand::random::<f64>())
 }
 
 /// Awaits an observation until its time limit: a host that answers very slowly must not keep its slot for hours.
@@ -48,11 +53,12 @@ pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepEr
     let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));
     let operation = format!("look-{}", &id[..10]);
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    if granted {
-        open_with_slot(&scope.cx, &scope.instance, &operation, &login).await
-    } else {
-        open_without_slot(&scope.cx, &scope.instance, &operation, &login).await
+    if !granted {
+        return open_without_slot(&scope.cx, &scope.instance, &operation, &login).await;
     }
+    // There is no step that could show the wait.
+    let slot = scope.cx.hosts.connections.acquire(&scope.instance.spec.pool_ref.name).await;
+    Ok(Session::open(&scope.cx.hosts.operator, &login, &host.name, &operation, Some(Box::new(slot))).await?)
 }
 
 /// Queries the facts of the host, and proves that it is the expected one.

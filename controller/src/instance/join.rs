@@ -13,10 +13,7 @@ use super::{
     scope::{Scope, Target},
 };
 use crate::runtime::events::EventReason;
-use wnp_core::{
-    node::{ready, reference},
-    status::instance::Situation,
-};
+use wnp_core::node::reference;
 
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
@@ -41,7 +38,7 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", short(&target.version));
-    scope.cx.events.say(&*scope.instance, EventReason::Joined, "Join", &note);
+    scope.say(EventReason::Joined, "Join", &note);
     Ok(Action::await_change())
 }
 
@@ -54,7 +51,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     scope.status.record().node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
     let note = format!("the host is already a node of version {}; the operator adopted it unchanged", short(&version));
-    scope.cx.events.say(&*scope.instance, EventReason::Adopted, "Join", &note);
+    scope.say(EventReason::Adopted, "Join", &note);
     Ok(Action::await_change())
 }
 
@@ -63,9 +60,7 @@ async fn is_node(scope: &mut Scope, node: Option<&Node>, version: String) -> Res
     scope.finish_operation();
     if let Some(node) = node {
         sync_node_metadata(scope, node).await?;
-        let (is_ready, _, says) = ready(node);
-        let up_to_date = scope.up_to_date();
-        scope.set_conditions(&Situation::Node { ready: is_ready, says: &says, up_to_date });
+        scope.describe_node(node);
     }
     super::remove::forget_unclean(scope).await?;
     scope.save().await

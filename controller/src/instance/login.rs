@@ -164,28 +164,17 @@ pub(super) async fn open(
     } else {
         let step = scope.step();
         let limit = connections.all();
-        scope.announce_unstored_step(
+        scope.announce_step(
             step,
             &format!("waiting for one of the {limit} SSH connections of all pools (--max-connections)"),
         );
         let slot = scope.run_showing_step(connections.acquire(&pool)).await?;
-        scope.announce_unstored_step(step, what);
+        scope.announce_step(step, what);
         slot
     };
     let (operator, name) = (scope.cx.hosts.operator.clone(), scope.instance.spec.host.name.clone());
     let opened = async move { Session::open(&operator, target, &name, operation, Some(Box::new(slot))).await };
     Ok(scope.run_showing_step(opened).await??)
-}
-
-/// Logs in with an SSH slot, for an observation without a step that could show the wait.
-pub(super) async fn open_with_slot(
-    cx: &Context,
-    instance: &WindowsInstance,
-    operation: &str,
-    target: &Target,
-) -> Result<Session, StepError> {
-    let slot = cx.hosts.connections.acquire(&instance.spec.pool_ref.name).await;
-    Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, Some(Box::new(slot))).await?)
 }
 
 /// Logs in without an SSH slot, because slots are for granted work. The caller limits the number of such connections.
@@ -206,7 +195,7 @@ mod tests {
     use super::{super::test_bed::Bed, *};
 
     #[tokio::test]
-    async fn a_jump_host_that_cannot_be_used_is_never_left_out() {
+    async fn an_unusable_jump_host_is_never_bypassed() {
         let bed = Bed::new().await;
         bed.api.fail("GET", "/api/v1/namespaces/operator/secrets/gone", 404, "NotFound", "no such Secret", Value::Null);
         let instance = bed.instance(&json!({}), &json!({}), &json!({}));
@@ -234,7 +223,7 @@ mod tests {
 
     /// The user compares the key on the host's console, or deletes the leftover Node.
     #[tokio::test]
-    async fn a_host_whose_key_is_not_on_record_is_told_with_the_key_that_it_shows() {
+    async fn the_error_for_an_unproven_host_key_names_the_offered_key() {
         let mut bed = Bed::new().await;
         let recorded = format!("/api/v1/namespaces/operator/configmaps/{}", api::names::LEGACY_HOST_KEYS);
         bed.api.fail("GET", &recorded, 404, "NotFound", "there is none", Value::Null);

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::json;
 
 use super::{error::StepError, node_events, scope::Scope};
-use crate::runtime::{clock, events::EventReason};
+use crate::runtime::{clock, errors::unless_changed, events::EventReason};
 use wnp_core::{
     node::maintenance::{Requests, idle_state, requests},
     operation::update::{Maintenance, ObservedChange},
@@ -88,12 +88,9 @@ async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> R
         "resourceVersion": node.metadata.resource_version,
         "annotations": {key::MAINTENANCE_STATE: word},
     }});
-    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    match nodes.patch(&node.name_any(), &params, &Patch::Merge(patch)).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(true),
-        Err(error) => Err(StepError::api("change the Node")(error)),
-    }
+    let params = PatchParams::apply(MANAGER_INSTANCE);
+    let written = nodes.patch(&node.name_any(), &params, &Patch::Merge(patch)).await;
+    unless_changed(written).map(|_| true).map_err(StepError::api("change the Node"))
 }
 
 /// Keeps the node drained. The host may be changed from here on, so it is verified before it is used again.
@@ -124,5 +121,5 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
 /// Reports that another client has removed the cordon of a node in maintenance.
 pub(super) fn note_uncordon(scope: &Scope) {
     let note = "another client uncordoned the node in maintenance; the operator cordons it again. To end the maintenance, remove its annotation";
-    scope.cx.events.say(&*scope.instance, EventReason::ExternalUncordon, "Maintenance", note);
+    scope.say(EventReason::ExternalUncordon, "Maintenance", note);
 }

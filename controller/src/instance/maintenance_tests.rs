@@ -7,41 +7,28 @@ use testbed::sim::Fault;
 use super::executor_tests::{World, grant, interrupted, is_cordoned};
 
 fn annotate(world: &World, name: &str, value: Value) {
-    world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["metadata"]["annotations"][name] = value));
-}
-
-fn annotation(world: &World, name: &str) -> Option<String> {
-    world.node()?["metadata"]["annotations"][name].as_str().map(String::from)
+    world.edit_node(|n| n["metadata"]["annotations"][name] = value);
 }
 
 fn withdraw(world: &World, name: &str) {
-    world.bed.api.objects(|o| {
-        o.edit("nodes", "win-1", |n| drop(n["metadata"]["annotations"].as_object_mut().unwrap().remove(name)));
-    });
+    world.edit_node(|n| drop(n["metadata"]["annotations"].as_object_mut().unwrap().remove(name)));
 }
 
 fn state(world: &World) -> Option<String> {
-    annotation(world, key::MAINTENANCE_STATE)
-}
-
-fn operation(world: &World) -> Value {
-    world.instance().unwrap()["status"]["operation"].clone()
+    world.node()?["metadata"]["annotations"][key::MAINTENANCE_STATE].as_str().map(String::from)
 }
 
 /// Reports whether the node was maintained since its last update.
 fn was_maintained(world: &World) -> bool {
-    world.instance().unwrap()["status"]["lastMaintenanceTime"].is_string()
+    world.status()["lastMaintenanceTime"].is_string()
 }
 
 fn message(world: &World) -> String {
-    let instance = world.instance().unwrap();
-    let conditions = instance["status"]["conditions"].as_array().unwrap().clone();
-    let ready = conditions.into_iter().find(|c| c["type"] == "Ready").unwrap();
-    ready["message"].as_str().unwrap().to_owned()
+    world.condition("Ready")["message"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Returns a node with a pod, for which a maintenance is requested and granted.
-async fn asked() -> (World, String) {
+async fn node_to_maintain() -> (World, String) {
     let (world, version) = World::joined().await;
     world.run_pod("cart");
     annotate(&world, key::MAINTENANCE, json!("disk"));
@@ -49,23 +36,22 @@ async fn asked() -> (World, String) {
     (world, version)
 }
 
-async fn drained(world: &mut World) {
-    world
-        .works_until("it is drained", |w| {
-            let is_drained = state(w).as_deref() == Some("Drained");
-            assert!(!is_drained || (!w.has_pods() && is_cordoned(&w.node().unwrap())), "it is not drained");
-            is_drained
-        })
-        .await;
+async fn wait_until_drained(world: &mut World) {
+    let is_empty = |w: &World| {
+        let is_drained = state(w).as_deref() == Some("Drained");
+        assert!(!is_drained || (!w.has_pods() && is_cordoned(&w.node().unwrap())), "it is not drained");
+        is_drained
+    };
+    world.works_until("it is drained", is_empty).await;
 }
 
 #[tokio::test]
 async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() {
-    let prepare = async || asked().await.0;
+    let prepare = async || node_to_maintain().await.0;
     interrupted(prepare, async |world: &mut World| {
-        drained(world).await;
+        wait_until_drained(world).await;
         assert_eq!(
-            (operation(world)["step"].as_str(), operation(world)["changed"].as_bool()),
+            (world.operation()["step"].as_str(), world.operation()["changed"].as_bool()),
             (Some("Maintain"), Some(true))
         );
         let text = message(world);
@@ -77,17 +63,16 @@ async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() 
         world.bed.host.reboot();
         withdraw(world, key::MAINTENANCE);
         // The pool revokes no operation that has begun.
-        world
-            .works_until("it is a node again", |w| {
-                let node = w.node().unwrap();
-                let is_ready = node["status"]["conditions"].to_string().contains(r#""status":"True","type":"Ready""#);
-                assert!(
-                    is_cordoned(&node) || is_ready || w.bed.host.boots() < 2,
-                    "it was used before it was found to work"
-                );
-                operation(w).is_null() && state(w).is_none() && !is_cordoned(&node)
-            })
-            .await;
+        let is_back = |w: &World| {
+            let node = w.node().unwrap();
+            let is_ready = node["status"]["conditions"].to_string().contains(r#""status":"True","type":"Ready""#);
+            assert!(
+                is_cordoned(&node) || is_ready || w.bed.host.boots() < 2,
+                "it was used before it was found to work"
+            );
+            w.operation().is_null() && state(w).is_none() && !is_cordoned(&node)
+        };
+        world.works_until("it is a node again", is_back).await;
         assert!(world.has_ended("maintenance-1"));
     })
     .await;
@@ -95,15 +80,12 @@ async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() 
 
 #[tokio::test]
 async fn a_request_that_is_withdrawn_before_the_node_is_drained_leaves_it_as_it_was() {
-    let (mut world, version) = asked().await;
+    let (mut world, version) = node_to_maintain().await;
     // The pod stays, because a budget forbids its eviction.
     let eviction = "/api/v1/namespaces/shop/pods/cart/eviction";
     world.bed.api.fail("POST", eviction, 429, "TooManyRequests", "the budget cart forbids it", Value::Null);
-    world
-        .works_until("it is being drained", |w| {
-            state(w).as_deref() == Some("Draining") && operation(w)["drain"].is_object()
-        })
-        .await;
+    let is_draining = |w: &World| state(w).as_deref() == Some("Draining") && w.operation()["drain"].is_object();
+    world.works_until("it is being drained", is_draining).await;
     withdraw(&world, key::MAINTENANCE);
     world.works_until("it is as it was", |w| w.follows(&version) && state(w).is_none()).await;
     assert!(world.has_pods());
@@ -113,8 +95,8 @@ async fn a_request_that_is_withdrawn_before_the_node_is_drained_leaves_it_as_it_
 
 #[tokio::test]
 async fn a_maintenance_counts_until_the_next_update() {
-    let (mut world, version) = asked().await;
-    drained(&mut world).await;
+    let (mut world, version) = node_to_maintain().await;
+    wait_until_drained(&mut world).await;
     assert!(!was_maintained(&world));
     withdraw(&world, key::MAINTENANCE);
     world.works_until("it is a node again", |w| w.follows(&version) && state(w).is_none()).await;
@@ -122,8 +104,7 @@ async fn a_maintenance_counts_until_the_next_update() {
     for (id, version, expected) in [("the-same-again", version, true), ("update-1", world.publish(120), false)] {
         let change = json!({"version": version, "disruption": "None"});
         world.grant(id, GrantType::Update, &version, &change);
-        let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == id);
-        world.works_until(id, |w| is_over(w) && w.follows(&version)).await;
+        world.works_until(id, |w| w.has_ended(id) && w.follows(&version)).await;
         assert_eq!(was_maintained(&world), expected, "{id}");
     }
 }
@@ -140,25 +121,24 @@ async fn a_host_that_was_patched_and_not_restarted_is_restarted_once_before_it_i
         (vec![NameOrDomain], false, 0),
         (vec![], false, 0),
     ] {
-        let (mut world, version) = asked().await;
-        drained(&mut world).await;
+        let (mut world, version) = node_to_maintain().await;
+        wait_until_drained(&mut world).await;
         let set = |w: &World| w.bed.host.windows().state().restart_causes.extend(causes.iter().copied());
         set(&world);
         let boots = world.bed.host.boots();
         withdraw(&world, key::MAINTENANCE);
         let restarts = |w: &World| w.bed.host.boots() - boots;
-        world
-            .works_until("it is a node again", |w| {
-                if stays {
-                    set(w);
-                }
-                let is_used = !is_cordoned(&w.node().unwrap());
-                assert!(!is_used || restarts(w) == expected, "{causes:?}: it was used after {} restarts", restarts(w));
-                is_used && w.follows(&version) && state(w).is_none()
-            })
-            .await;
+        let is_back = |w: &World| {
+            if stays {
+                set(w);
+            }
+            let is_used = !is_cordoned(&w.node().unwrap());
+            assert!(!is_used || restarts(w) == expected, "{causes:?}: it was used after {} restarts", restarts(w));
+            is_used && w.follows(&version) && state(w).is_none()
+        };
+        world.works_until("it is a node again", is_back).await;
         assert_eq!(restarts(&world), expected, "{causes:?}");
-        let condition = world.instance().unwrap()["status"]["conditions"].to_string();
+        let condition = world.status()["conditions"].to_string();
         let is_reported = condition.contains("Windows waits for a restart");
         assert_eq!(is_reported, stays || causes == [NameOrDomain], "{causes:?}: {condition}");
     }
@@ -167,10 +147,10 @@ async fn a_host_that_was_patched_and_not_restarted_is_restarted_once_before_it_i
 /// Each maintenance may install other patches.
 #[tokio::test]
 async fn a_maintenance_that_is_requested_again_may_need_another_restart() {
-    let (mut world, version) = asked().await;
+    let (mut world, version) = node_to_maintain().await;
     let boots = world.bed.host.boots();
     for expected in 1..=2 {
-        drained(&mut world).await;
+        wait_until_drained(&mut world).await;
         world.bed.host.windows().state().restart_causes.insert(api::host::RestartCause::WindowsUpdate);
         withdraw(&world, key::MAINTENANCE);
         world.works_until("it is restarted", |w| w.bed.host.boots() - boots == expected).await;
@@ -183,18 +163,15 @@ async fn a_maintenance_that_is_requested_again_may_need_another_restart() {
 
 #[tokio::test]
 async fn a_node_that_is_requested_again_on_its_way_back_is_drained_again() {
-    let (mut world, version) = asked().await;
-    drained(&mut world).await;
+    let (mut world, version) = node_to_maintain().await;
+    wait_until_drained(&mut world).await;
     let logins = world.bed.host.stats().connections;
     world.bed.host.fault(Fault::Refuse);
     withdraw(&world, key::MAINTENANCE);
-    world
-        .works_until("it is handed back", |w| {
-            state(w).as_deref() == Some("Returning") && !w.instance().unwrap()["status"]["failures"].is_null()
-        })
-        .await;
+    let returns = |w: &World| state(w).as_deref() == Some("Returning") && !w.status()["failures"].is_null();
+    world.works_until("it is handed back", returns).await;
     annotate(&world, key::MAINTENANCE_REQUEST, json!("fan"));
-    drained(&mut world).await;
+    wait_until_drained(&mut world).await;
     assert!(message(&world).ends_with(": fan (requested on the host)"), "{}", message(&world));
     world.bed.host.mend();
     withdraw(&world, key::MAINTENANCE_REQUEST);
@@ -204,38 +181,33 @@ async fn a_node_that_is_requested_again_on_its_way_back_is_drained_again() {
 
 #[tokio::test]
 async fn a_cordon_that_another_client_lifts_comes_back_and_one_that_was_there_stays() {
-    let (mut world, _) = asked().await;
-    drained(&mut world).await;
-    world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["spec"] = json!({})));
+    let (mut world, _) = node_to_maintain().await;
+    wait_until_drained(&mut world).await;
+    world.edit_node(|n| n["spec"] = json!({}));
     world.run_pod("late");
-    world
-        .works_until("it is drained again", |w| {
-            !w.has_pods() && is_cordoned(&w.node().unwrap()) && state(w).as_deref() == Some("Drained")
-        })
-        .await;
+    let is_drained =
+        |w: &World| !w.has_pods() && is_cordoned(&w.node().unwrap()) && state(w).as_deref() == Some("Drained");
+    world.works_until("it is drained again", is_drained).await;
 
-    let (mut world, _) = asked().await;
-    world.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["spec"] = json!({"unschedulable": true})));
-    drained(&mut world).await;
+    let (mut world, _) = node_to_maintain().await;
+    world.edit_node(|n| n["spec"] = json!({"unschedulable": true}));
+    wait_until_drained(&mut world).await;
     withdraw(&world, key::MAINTENANCE);
-    world.works_until("it is a node again", |w| operation(w).is_null() && state(w).is_none()).await;
+    world.works_until("it is a node again", |w| w.operation().is_null() && state(w).is_none()).await;
     assert!(is_cordoned(&world.node().unwrap()), "a user's cordon was lifted");
 }
 
 #[tokio::test]
-async fn a_request_shows_what_it_waits_for_and_a_refused_one_that_it_is() {
+async fn a_request_shows_its_obstacle_or_its_refusal() {
     let (mut world, version) = World::joined().await;
     annotate(&world, key::MAINTENANCE_REQUEST, json!("patches"));
     world.works_until("it waits", |w| state(w).as_deref() == Some("Waiting")).await;
-    world
-        .works_until("it says so", |w| {
-            message(w).contains("maintenance requested: patches (requested on the host); waits until")
-        })
-        .await;
+    let says_so =
+        |w: &World| message(w).contains("maintenance requested: patches (requested on the host); waits until");
+    world.works_until("it says so", says_so).await;
     annotate(&world, key::HOLD, json!("true"));
-    world
-        .works_until("it is held", |w| state(w).as_deref() == Some("Held") && message(w).contains("waits: on hold"))
-        .await;
+    let is_held = |w: &World| state(w).as_deref() == Some("Held") && message(w).contains("waits: on hold");
+    world.works_until("it is held", is_held).await;
     withdraw(&world, key::HOLD);
     world.edit(|i| i["metadata"]["annotations"] = json!({key::MAINTENANCE: "false"}));
     world.works_until("it is refused", |w| state(w).as_deref() == Some("Held") && message(w).contains("refuses")).await;
@@ -244,56 +216,53 @@ async fn a_request_shows_what_it_waits_for_and_a_refused_one_that_it_is() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_taken_out_in_its_maintenance_leaves_nothing() {
-    let (mut world, _) = asked().await;
-    drained(&mut world).await;
+async fn a_host_that_is_removed_in_its_maintenance_leaves_nothing() {
+    let (mut world, _) = node_to_maintain().await;
+    wait_until_drained(&mut world).await;
     world.take_out();
     world.works_until("it leaves", World::is_gone).await;
 }
 
 #[tokio::test]
 async fn a_host_that_stays_after_all_is_verified_before_it_is_used() {
-    let (mut world, version) = asked().await;
-    drained(&mut world).await;
+    let (mut world, version) = node_to_maintain().await;
+    wait_until_drained(&mut world).await;
     world.bed.host.fault(Fault::Refuse);
     world.take_out();
-    world.works_until("its removal fails", |w| operation(w)["type"] == "Remove").await;
+    world.works_until("its removal fails", |w| w.operation()["type"] == "Remove").await;
     world.edit(|i| {
         i["spec"]["leaving"] = Value::Null;
         i["spec"]["grant"] = Value::Null;
     });
     // The maintenance continues.
-    world
-        .works_until("it stays", |w| {
-            assert!(is_cordoned(&w.node().unwrap()), "it is used in its maintenance");
-            operation(w)["type"] == "Maintenance" && operation(w)["step"] == "Maintain"
-        })
-        .await;
+    let stays = |w: &World| {
+        assert!(is_cordoned(&w.node().unwrap()), "it is used in its maintenance");
+        w.operation()["type"] == "Maintenance" && w.operation()["step"] == "Maintain"
+    };
+    world.works_until("it stays", stays).await;
     assert_eq!(state(&world).as_deref(), Some("Drained"));
     withdraw(&world, key::MAINTENANCE);
-    world
-        .works_until("it is handed back", |w| {
-            assert!(is_cordoned(&w.node().unwrap()), "it is used before it was found to work");
-            state(w).as_deref() == Some("Returning")
-        })
-        .await;
+    let returns = |w: &World| {
+        assert!(is_cordoned(&w.node().unwrap()), "it is used before it was found to work");
+        state(w).as_deref() == Some("Returning")
+    };
+    world.works_until("it is handed back", returns).await;
     world.bed.host.mend();
     world.works_until("it is a node again", |w| w.follows(&version)).await;
 }
 
 #[tokio::test]
 async fn a_node_that_is_released_in_its_maintenance_does_not_look_drained() {
-    let (mut world, _) = asked().await;
-    drained(&mut world).await;
+    let (mut world, _) = node_to_maintain().await;
+    wait_until_drained(&mut world).await;
     world.edit(|i| {
         i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "its pool lets it go"});
         i["spec"]["grant"] = grant("orphan-1", GrantType::Orphan, &json!({}));
     });
-    world
-        .works_until("it is released", |w| {
-            assert!(is_cordoned(&w.node().unwrap()) || state(w).is_none(), "it takes pods, and looks drained");
-            w.instance().is_none()
-        })
-        .await;
+    let is_released = |w: &World| {
+        assert!(is_cordoned(&w.node().unwrap()) || state(w).is_none(), "it takes pods, and looks drained");
+        w.instance().is_none()
+    };
+    world.works_until("it is released", is_released).await;
     assert!(!is_cordoned(&world.node().unwrap()) && state(&world).is_none());
 }

@@ -12,6 +12,7 @@ mod drain;
 mod error;
 #[cfg(test)]
 mod executor_tests;
+mod failures;
 mod health;
 mod host_steps;
 mod identity;
@@ -79,7 +80,6 @@ use wnp_core::{
         self,
         owner::{NodeOwner, whose},
     },
-    render::Stored,
     rollout::{lost_settings, member::is_held},
     status::{
         annotations::{OF_INSTANCE, OF_NODE, without_effect},
@@ -115,11 +115,7 @@ pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) 
 /// Returns the next action after an error that could not be stored in the instance's status.
 pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
     tracing::warn!(instance = instance.name_any(), reason = error.reason().as_str(), %error, "the instance is reconciled again");
-    cx.process
-        .metrics
-        .reconcile_errors
-        .get_or_create(&crate::runtime::metrics::KindLabel { kind: "WindowsInstance" })
-        .inc();
+    cx.process.metrics.reconcile_failed("WindowsInstance");
     Action::requeue(API_RETRY)
 }
 
@@ -146,11 +142,14 @@ async fn work(scope: &mut Scope) -> Result<Action, StepError> {
         }
         Err(StepError::Outdated) => Err(StepError::Outdated),
         Err(error @ StepError::Api { .. }) if scope.status.operation.is_none() => Err(error),
-        Err(error) if rotate::is_in_progress(scope) => rotate::failed(scope, &error).await.map(Action::requeue),
-        Err(error) if pull::is_in_progress(scope) => pull::failed(scope, &error).await.map(Action::requeue),
+        Err(error) if scope.is_in_progress(GrantType::RotateKey) => {
+            rotate::failed(scope, &error).await.map(Action::requeue)
+        }
+        Err(error) if scope.is_in_progress(GrantType::PullImages) => {
+            pull::failed(scope, &error).await.map(Action::requeue)
+        }
         Err(error) => {
-            let type_ = scope.status.operation.as_ref().map(|o| o.type_);
-            let is_change = type_.is_some_and(|t| t != GrantType::Provision);
+            let is_change = scope.operation_type().is_some_and(|t| t != GrantType::Provision);
             let wait = scope.fail(&error).await?;
             let mut at_once = false;
             if !scope.removes() {
@@ -172,7 +171,7 @@ fn report_annotations(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
     let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE));
     for note in without_effect(scope.instance.annotations(), OF_INSTANCE).into_iter().chain(on_node) {
-        scope.cx.events.say(&*scope.instance, EventReason::AnnotationWithoutEffect, "Reconcile", &note);
+        scope.say(EventReason::AnnotationWithoutEffect, "Reconcile", &note);
     }
 }
 
@@ -322,19 +321,22 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
         }
         update::withdraw(scope).await?;
     }
-    match grant {
-        Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(scope, &grant).await,
-        Some(grant) if grant.type_ == GrantType::RotateKey => match scope.key_waits() {
-            // The pool revokes the grant if it sees the host before the wait is over. Otherwise, the grant stays.
-            Some(wait) => sync_idle_node(scope).await.map(|again| requeue(again.into_iter().chain([wait]).min())),
-            None => rotate::run(scope, &grant).await,
-        },
-        Some(grant) if grant.type_ == GrantType::PullImages => match scope.images_wait() {
-            Some(wait) => sync_idle_node(scope).await.map(|again| requeue(again.into_iter().chain([wait]).min())),
-            None => pull::run(scope, &grant).await,
-        },
-        Some(grant) => update::run(scope, &grant).await,
-        None => sync_idle_node(scope).await.map(requeue),
+    let Some(grant) = grant else { return sync_idle_node(scope).await.map(requeue) };
+    let wait = match grant.type_ {
+        GrantType::RotateKey => scope.key_waits(),
+        GrantType::PullImages => scope.images_wait(),
+        _ => None,
+    };
+    if let Some(wait) = wait {
+        // The pool revokes the grant if it sees the host before the wait is over. Otherwise, the grant stays.
+        let again = sync_idle_node(scope).await?;
+        return Ok(requeue(again.into_iter().chain([wait]).min()));
+    }
+    match grant.type_ {
+        GrantType::Stage => update::send_ahead(scope, &grant).await,
+        GrantType::RotateKey => rotate::run(scope, &grant).await,
+        GrantType::PullImages => pull::run(scope, &grant).await,
+        _ => update::run(scope, &grant).await,
     }
 }
 
@@ -347,18 +349,16 @@ fn requeue(again: Option<Duration>) -> Action {
 /// outdated, for example after a restore of the cluster's data from a backup.
 async fn adopt_reported_version(scope: &mut Scope) {
     let Some(node) = scope.cx.node(&scope.name()) else { return };
-    let ours = scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
-    let Some(follows) = node.annotations().get(key::VERSION).filter(|_| ours) else { return };
+    let Some(follows) = node.annotations().get(key::VERSION).filter(|_| scope.is_recorded(&node)) else { return };
     if scope.status.current_version.as_ref() == Some(follows) {
         return;
     }
-    let stored = scope.cx.hosts.versions.get(follows).await.ok().flatten();
-    if !matches!(stored.as_deref(), Some(Stored::Ours(_))) {
+    if scope.cx.own_version(follows).await.ok().flatten().is_none() {
         return;
     }
     let before = scope.status.record().current_version.replace(follows.clone()).unwrap_or_default();
     let note = format!("the host follows version {}, not the stored version {}", short(follows), short(&before));
-    scope.cx.events.say(&*scope.instance, EventReason::VersionCorrected, "Keep", &note);
+    scope.say(EventReason::VersionCorrected, "Keep", &note);
 }
 
 /// Keeps the desired metadata in the Node of a host without an operation, and reports its health. Returns the time until the next reconcile without
@@ -376,7 +376,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         let why = "its Node was deleted; the operator registers the host again";
         if scope.status.record().node_ref.take().is_some() {
             scope.status.record().holds_node_name = true;
-            scope.cx.events.say(&*scope.instance, EventReason::NodeDeleted, "Keep", why);
+            scope.say(EventReason::NodeDeleted, "Keep", why);
         }
         report_node(scope, &Situation::Waiting { leaving: false, why });
         return Ok(None);
@@ -391,7 +391,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     if let Some(operation) = cordoned_by(&node) {
         // The operation of this cordon is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
-        release_cordon(&left, &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        release_cordon(&left, &scope.cx.cluster.client, &node).await?;
     }
     report_host(scope, &node);
     let look = health::update_wicd_silence(scope, &node, Instant::now());
@@ -429,7 +429,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
     report_idle_node(scope, &node, &says);
     if was_ready && !ready {
-        scope.cx.events.say(&*scope.instance, EventReason::NodeNotReady, "Keep", &says);
+        scope.say(EventReason::NodeNotReady, "Keep", &says);
     }
     // A concurrent write by another client may be a heartbeat, which triggers no reconcile.
     let again = look.into_iter().chain(is_outdated.then_some(API_RETRY)).min();
@@ -478,28 +478,18 @@ fn report_node(scope: &mut Scope, situation: &Situation<'_>) {
 
 /// Reports what wicd has written to the Node: a required restart, and the drift of the host.
 fn report_host(scope: &mut Scope, node: &Node) {
-    let annotation = |key: &str| node.annotations().get(key).cloned();
-    let generation = scope.instance.metadata.generation;
-    // Returns true if the report has a new message.
-    let mut report = |type_: &'static str, reason: Reason, message: Option<&str>| {
-        let conditions = &mut scope.status.record().conditions;
-        let before = conditions::find(conditions, type_).map(|c| c.message.clone());
-        if let Some(message) = message {
-            conditions::set(conditions, type_, Status::True, reason, message, generation, clock::now());
-        } else {
-            conditions::remove(conditions, type_);
-        }
-        message.is_some() && before.as_deref() != message
-    };
-    let reboot = annotation(key::REBOOT_REQUIRED)
-        .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
-    report(kind::REBOOT_REQUIRED, Reason::Waiting, reboot);
+    if node.annotations().contains_key(key::REBOOT_REQUIRED) {
+        let waits = "the host must be restarted; it waits for its turn (rollout.maxUnavailable)";
+        scope.set_condition(kind::REBOOT_REQUIRED, Status::True, Reason::Waiting, waits);
+    } else {
+        scope.remove_condition(kind::REBOOT_REQUIRED);
+    }
+    let Some(drift) = node.annotations().get(key::DRIFT) else { return scope.remove_condition(kind::DRIFTED) };
     // The host provides this text, so it is sanitised.
-    let drift = annotation(key::DRIFT).map(|text| facts::message(&text));
-    if report(kind::DRIFTED, Reason::Drifted, drift.as_deref()) {
+    let drift = facts::message(drift);
+    if scope.set_condition(kind::DRIFTED, Status::True, Reason::Drifted, &drift).as_ref() != Some(&drift) {
         scope.cx.process.metrics.drift.inc();
-        let note = drift.unwrap_or_default();
-        scope.cx.events.say(&*scope.instance, EventReason::Drifted, "Keep", &note);
+        scope.say(EventReason::Drifted, "Keep", &drift);
     }
 }
 
@@ -509,22 +499,15 @@ async fn report_lost_settings(scope: &mut Scope) {
     let message = match (adopted_version(&scope.instance), target) {
         (Some(version), Some(target)) => {
             let wmco_versions = WmcoVersions::read([version.clone()].into(), &scope.pool, &scope.cx).await;
-            match scope.cx.hosts.versions.get(&target).await.ok().flatten().as_deref() {
-                Some(Stored::Ours(to)) => {
-                    lost_settings::message(&wmco_versions.losses_of(&scope.instance, &to.services))
-                }
-                _ => return,
-            }
+            let Some(to) = scope.cx.own_version(&target).await.ok().flatten() else { return };
+            lost_settings::message(&wmco_versions.losses_of(&scope.instance, &to.services))
         }
         (Some(_), None) => return,
         (None, _) => None,
     };
-    let conditions = &mut scope.status.record().conditions;
-    let Some(message) = message else { return conditions::remove(conditions, kind::UPDATE_WITHHELD) };
-    let is_new = conditions::find(conditions, kind::UPDATE_WITHHELD).is_none_or(|c| c.message != message);
-    let (why, generation) = (Reason::SettingsWouldBeLost, scope.instance.metadata.generation);
-    conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, clock::now());
-    if is_new {
-        scope.cx.events.say(&*scope.instance, EventReason::SettingsWouldBeLost, "Update", &message);
+    let Some(message) = message else { return scope.remove_condition(kind::UPDATE_WITHHELD) };
+    let before = scope.set_condition(kind::UPDATE_WITHHELD, Status::True, Reason::SettingsWouldBeLost, &message);
+    if before.as_ref() != Some(&message) {
+        scope.say(EventReason::SettingsWouldBeLost, "Update", &message);
     }
 }

@@ -11,7 +11,7 @@ use wnp_core::node::maintenance::requests;
 
 /// Reports an event on the instance and on its Node, if the Node exists.
 pub(super) fn say(scope: &Scope, reason: EventReason, action: &str, note: &str) {
-    scope.cx.events.say(&*scope.instance, reason, action, note);
+    scope.say(reason, action, note);
     say_on_node(scope, reason, action, note);
 }
 
@@ -85,37 +85,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_names_the_pool_and_what_it_follows() {
-        let leaving =
-            || Some(Leaving { since: Time::now(), why: "hosts/a.json no longer lists it".into(), confirmed: false });
-        for (type_, versions, rolling_back, leaving, request, expected) in [
-            (GrantType::Update, (Some("1"), Some("2")), false, None, None, "pool p changes it from version 1 to 2"),
-            (GrantType::Update, (Some("2"), Some("2")), false, None, None, "pool p applies version 2"),
-            (
-                GrantType::Update,
-                (Some("1"), Some("1")),
-                true,
-                None,
-                None,
-                "its new version does not work, and pool p returns it to version 1",
-            ),
-            (GrantType::Reboot, (Some("1"), Some("1")), false, None, None, "the host must be restarted"),
-            (GrantType::Repair, (None, None), false, None, None, "pool p repairs the node, which does not work"),
-            (GrantType::Maintenance, (None, None), false, None, Some("fan"), "maintenance is requested: fan"),
-            (GrantType::Maintenance, (None, None), false, None, None, "Maintenance by pool p"),
-            (
-                GrantType::Remove,
-                (None, None),
-                false,
-                leaving(),
-                None,
-                "the host leaves pool p: hosts/a.json no longer lists it",
-            ),
-            (GrantType::Remove, (None, None), false, None, None, "the host leaves pool p"),
+    fn the_cause_names_the_pool_and_the_version() {
+        use GrantType::{Maintenance, Reboot, Remove, Repair, Update};
+        let why = "hosts/a.json no longer lists it";
+        let returns = "its new version does not work, and pool p returns it to version 1";
+        let leaves = "the host leaves pool p: hosts/a.json no longer lists it";
+        for (type_, from, to, rolling_back, why, request, expected) in [
+            (Update, Some("1"), Some("2"), false, None, None, "pool p changes it from version 1 to 2"),
+            (Update, Some("2"), Some("2"), false, None, None, "pool p applies version 2"),
+            (Update, Some("1"), Some("1"), true, None, None, returns),
+            (Reboot, Some("1"), Some("1"), false, None, None, "the host must be restarted"),
+            (Repair, None, None, false, None, None, "pool p repairs the node, which does not work"),
+            (Maintenance, None, None, false, None, Some("fan"), "maintenance is requested: fan"),
+            (Maintenance, None, None, false, None, None, "Maintenance by pool p"),
+            (Remove, None, None, false, Some(why), None, leaves),
+            (Remove, None, None, false, None, None, "the host leaves pool p"),
         ] {
+            let leaving = why.map(|why| Leaving { since: Time::now(), why: why.into(), confirmed: false });
             let spec = WindowsInstanceSpec { pool_ref: PoolRef { name: "p".into() }, leaving, ..Default::default() };
             let instance = WindowsInstance::new("w", spec);
-            let (from_version, to_version) = (versions.0.map(str::to_owned), versions.1.map(str::to_owned));
+            let (from_version, to_version) = (from.map(str::to_owned), to.map(str::to_owned));
             let operation = Operation { type_, from_version, to_version, rolling_back, ..Operation::default() };
             assert_eq!(cause(&operation, &instance, request), expected);
         }

@@ -19,14 +19,8 @@ fn take_out(world: &World) {
     world.edit(|i| i["spec"]["leaving"]["why"] = json!("no longer listed at main@sha1:0f3c"));
 }
 
-fn not_ready(world: &World) {
-    world.bed.api.objects(|o| {
-        o.edit("nodes", "win-1", |n| n["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]));
-    });
-}
-
 #[tokio::test]
-async fn what_disturbs_a_node_is_reported_on_its_node() {
+async fn operations_that_disturb_a_node_report_events_on_it() {
     type Begin = Box<dyn Fn(&World, &str, &str)>;
     // Expected reasons and notes, the last one at the end of the operation; and a reason that must not occur.
     type Case = (&'static str, Begin, &'static [(&'static str, &'static str)], &'static str);
@@ -69,7 +63,7 @@ async fn what_disturbs_a_node_is_reported_on_its_node() {
         (
             "a repair",
             Box::new(|world, old, _| {
-                not_ready(world);
+                world.set_ready("Unknown");
                 world.grant("repair-1", GrantType::Repair, old, &json!({"disruption": "Reboot"}));
             }),
             &[
@@ -107,7 +101,7 @@ async fn what_disturbs_a_node_is_reported_on_its_node() {
 
 /// An attempt on an unreachable host disturbs nothing, however often it is repeated.
 #[tokio::test]
-async fn nothing_is_reported_before_the_operator_is_logged_in() {
+async fn no_event_is_reported_before_the_login() {
     for (type_, more) in [
         (GrantType::Update, json!({"disruption": "Restart", "services": ["kubelet"]})),
         (GrantType::Update, json!({"disruption": "Drain"})),
@@ -118,13 +112,12 @@ async fn nothing_is_reported_before_the_operator_is_logged_in() {
         let gone = std::net::TcpListener::bind((world.bed.host.address(), 0)).unwrap();
         let port = gone.local_addr().unwrap().port();
         drop(gone);
-        not_ready(&world);
+        world.set_ready("Unknown");
         world.edit(|i| i["spec"]["host"]["port"] = json!(port));
         let mut grant = more.clone();
         grant["version"] = json!(new);
         world.grant("g-1", type_, &new, &grant);
-        let has_failed = |w: &World| w.instance().is_some_and(|i| !i["status"]["failures"].is_null());
-        world.works_until(&format!("{type_:?} fails"), has_failed).await;
+        world.works_until(&format!("{type_:?} fails"), World::has_failed).await;
         for reason in ["ServicesRestarting", "Draining", "Rebooting", "Repairing"] {
             assert_eq!(notes(&world, reason), Vec::<String>::new(), "{type_:?} {more}");
         }
@@ -139,11 +132,8 @@ async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
         world.run_pod("cart");
         let eviction = "/api/v1/namespaces/shop/pods/cart/eviction";
         world.bed.api.fail("POST", eviction, 429, "TooManyRequests", "its budget does not allow it", Value::Null);
-        let new = world.publish(120);
-        let change = json!({"version": new, "disruption": "Drain"});
-        world.grant("update-1", GrantType::Update, &new, &change);
-        let drains = |w: &World| w.instance().is_some_and(|i| !i["status"]["operation"]["drain"].is_null());
-        world.works_until("its drain is blocked", drains).await;
+        world.begin_update("Drain");
+        world.works_until("its drain is blocked", |w| !w.operation()["drain"].is_null()).await;
         world.edit(|i| {
             i["spec"]["grant"] = Value::Null;
             if hold {

@@ -17,9 +17,7 @@ pub(crate) enum Found {
     Node(Box<Node>),
     /// The host was a node, and its Node no longer exists. Pods may still be bound to the name.
     Gone,
-    /// A Node with the host's name exists, and is not proven to be the host's.
-    Others,
-    /// The host never was a node.
+    /// The host never was a node, or the Node with its name is not proven to be its own.
     None,
 }
 
@@ -28,7 +26,7 @@ impl Found {
     pub(crate) fn node(self) -> Option<Node> {
         match self {
             Self::Node(node) => Some(*node),
-            Self::Gone | Self::Others | Self::None => None,
+            Self::Gone | Self::None => None,
         }
     }
 }
@@ -74,9 +72,8 @@ impl Scope {
                 self.status.record().node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            (_, NodeOwner::Others(_)) => Found::Others,
             // A mark shows that some operator created the node. Without a record of the host, that is not enough.
-            (_, NodeOwner::Hosts(_) | NodeOwner::Nobodys) => Found::None,
+            _ => Found::None,
         }
     }
 

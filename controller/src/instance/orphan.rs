@@ -54,7 +54,7 @@ pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = scope.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };
-        release_cordon(&left, &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        release_cordon(&left, &scope.cx.cluster.client, &node).await?;
     }
     let of_machine = scope.pool.spec.inventory.machine_set_ref.is_some();
     let lacks: Vec<String> = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_let_go_can_be_taken_by_the_legacy_operator() {
+    fn a_released_node_has_the_metadata_that_the_legacy_operator_needs() {
         let of = |kind: &str, key: &str, value: Value| json!({format!("{kind} {key}"): value});
         let mut cases = vec![
             (json!({}), false, None),

@@ -96,7 +96,7 @@ pub(super) async fn register(
 pub(super) async fn request_restart(scope: &Scope) -> Result<(), StepError> {
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
-    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    let params = PatchParams::apply(MANAGER_INSTANCE);
     nodes.patch(&scope.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
     Ok(())
 }
@@ -139,7 +139,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
             scope.save().await?;
         }
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
-        let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
+        let params = PatchParams::apply(MANAGER_INSTANCE);
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
             Ok(written) => scope.cx.writes.nodes.note(written),
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(false),

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     address::verify_before_removal,
-    drain::{cordon, left_behind, pass, take_cordon},
+    drain::{cordon, left_behind, lift_cordon, pass, take_cordon},
     error::StepError,
     identity::prove,
     login::{self, login},
@@ -28,11 +28,7 @@ use super::{
     orphan::hand_back,
     scope::Scope,
 };
-use crate::{
-    drain::release_cordon,
-    runtime::{clock, events::EventReason},
-};
-use remote::facts;
+use crate::runtime::{clock, errors::unless_changed, events::EventReason};
 use wnp_core::{
     inventory::ownership::HostOwners,
     node::ready,
@@ -205,23 +201,23 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
             operation.type_ = if is_requested { GrantType::Maintenance } else { GrantType::Update };
         }
     } else {
-        lift_cordon(scope).await?;
+        find_and_uncordon(scope).await?;
         scope.drop_operation();
     }
     scope.status.record().failures = None;
     if !scope.leaving() {
         let note = "the host stays in the pool: its node accepts pods again";
-        scope.cx.events.say(&*scope.instance, EventReason::RemovalTakenBack, "Remove", note);
+        scope.say(EventReason::RemovalTakenBack, "Remove", note);
     }
     Ok(())
 }
 
-/// Lifts the cordon of the current operation, if it has one.
-pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
+/// Finds the Node, and lifts the cordon of the current operation, if it has one.
+async fn find_and_uncordon(scope: &mut Scope) -> Result<(), StepError> {
     if scope.status.operation.is_some()
         && let Some(node) = scope.find_node().await?.node()
     {
-        release_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        lift_cordon(scope, &node).await?;
     }
     Ok(())
 }
@@ -232,7 +228,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     if let Some(node) = scope.find_node().await?.node() {
         maintenance::withdraw(scope, &node).await?;
     }
-    lift_cordon(scope).await?;
+    find_and_uncordon(scope).await?;
     let half = scope.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
         let to = short(o.to_version.as_deref().unwrap_or_default());
         format!(
@@ -244,7 +240,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
     let handed_back = hand_back(scope).await?;
     let note = half.unwrap_or(handed_back);
     delete(scope, |i| leaves_with(i, grant)).await?;
-    scope.cx.events.say(&*scope.instance, reason, "Orphan", &note);
+    scope.say(reason, "Orphan", &note);
     finish(scope).await
 }
 
@@ -267,17 +263,13 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
     let fresh = api.get_opt(&scope.name()).await.map_err(StepError::api("get the instance"))?;
     let fresh = fresh.filter(|f| f.uid() == scope.instance.uid() && is_wanted(f)).ok_or(StepError::Outdated)?;
     let unchanged = Preconditions { uid: fresh.uid(), resource_version: fresh.resource_version() };
-    match api.delete(&scope.name(), &DeleteParams::default().preconditions(unchanged)).await {
-        Ok(answer) => {
-            if let Some(written) = answer.left() {
-                scope.cx.writes.instances.note(&written);
-                Arc::make_mut(&mut scope.instance).metadata = written.metadata;
-            }
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Err(StepError::Outdated),
-        Err(error) => Err(StepError::api("delete the instance")(error)),
+    let answer = api.delete(&scope.name(), &DeleteParams::default().preconditions(unchanged)).await;
+    let answer = unless_changed(answer).map_err(StepError::api("delete the instance"))?.ok_or(StepError::Outdated)?;
+    if let Some(written) = answer.left() {
+        scope.cx.writes.instances.note(&written);
+        Arc::make_mut(&mut scope.instance).metadata = written.metadata;
     }
+    Ok(())
 }
 
 async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
@@ -286,7 +278,7 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
     }
     let what = "removing everything that the operator put on the host";
     scope.enter_step(Step::Deconfigure, what).await?;
-    let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
+    let operation = scope.operation_id();
     Box::pin(verify_before_removal(scope)).await?;
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     let mut session = login::open(scope, &operation, &login, what).await?;
@@ -297,14 +289,11 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
         let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
-        scope.cx.events.say(&*scope.instance, EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
+        scope.say(EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
         return Ok(());
     }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
-    for warning in answer.warnings.iter().take(10) {
-        let warning = facts::message(warning);
-        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, Step::Deconfigure.as_str(), &warning);
-    }
+    scope.say_warnings(Step::Deconfigure, &answer.warnings);
     session.tidy(&[Verb::Cleanup, Verb::Facts]).await?;
     session.remove_wicd().await?;
     session.close().await;
@@ -314,11 +303,8 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
 async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let only_this = Preconditions { uid: node.uid(), resource_version: None };
-    match nodes.delete(&node.name_any(), &DeleteParams::default().preconditions(only_this)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        Err(error) => Err(StepError::api("delete the Node")(error)),
-    }
+    let answer = nodes.delete(&node.name_any(), &DeleteParams::default().preconditions(only_this)).await;
+    unless_changed(answer).map(drop).map_err(StepError::api("delete the Node"))
 }
 
 async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
@@ -328,7 +314,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
         "the operator put nothing on the host, so there was nothing to remove"
     };
     scope.count_operation(true);
-    scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
+    scope.say(EventReason::Removed, "Remove", note);
     finish(scope).await
 }
 
@@ -340,7 +326,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, WindowsInstance::is_leaving).await?;
     let note = "its Machine no longer exists, and neither does the host";
     scope.count_operation(true);
-    scope.cx.events.say(&*scope.instance, EventReason::Removed, "Remove", note);
+    scope.say(EventReason::Removed, "Remove", note);
     finish(scope).await
 }
 
@@ -349,7 +335,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
-    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    let params = PatchParams::apply(MANAGER_INSTANCE);
     match instances.patch(&scope.name(), &params, &Patch::Merge(label)).await {
         Ok(_) => {}
         // The instance was abandoned a moment ago, which the cache does not show yet.
@@ -367,7 +353,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
         scope.name(),
         scope.instance.spec.host.address
     );
-    scope.cx.events.say(&*scope.instance, EventReason::RemovedUnclean, "Abandon", &note);
+    scope.say(EventReason::RemovedUnclean, "Abandon", &note);
     scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
     finish(scope).await
 }
@@ -407,7 +393,7 @@ async fn write_unclean(scope: &Scope, pool: &str, change: impl FnOnce(&mut Vec<U
     let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
     change(&mut unclean);
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version()}, "status": {"uncleanHosts": unclean}});
-    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    let params = PatchParams::apply(MANAGER_INSTANCE);
     let doing = StepError::api("store the pool's status");
     pools.patch_status(&pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
     Ok(())
@@ -422,31 +408,25 @@ async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let left: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER_INSTANCE).collect();
     let patch = json!({"metadata": {"finalizers": left, "uid": scope.instance.uid()}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
-    match instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(written) => {
-            scope.cx.writes.instances.note(&written);
-            Ok(Action::await_change())
-        }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Action::await_change()),
-        Err(error) => Err(StepError::api("release the instance")(error)),
+    let written = instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await;
+    if let Some(written) = unless_changed(written).map_err(StepError::api("release the instance"))? {
+        scope.cx.writes.instances.note(&written);
     }
+    Ok(Action::await_change())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instance::test_bed::Bed;
+    use crate::instance::test_bed::{Bed, operation};
 
     /// A removal that discarded the change would leave the host half changed if the host stays after all.
     #[tokio::test]
     async fn a_removal_in_the_middle_of_a_change_keeps_what_was_changed() {
         let bed = Bed::with_objects().await;
-        let operation = json!({
-            "id": "u-1", "type": "Update", "step": "Configure", "applied": true, "changed": true, "toVersion": "2-b",
-            "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",
-        });
-        let status = json!({"currentVersion": "1-a", "operation": operation});
-        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status));
+        let changed = json!({"applied": true, "changed": true, "toVersion": "2-b"});
+        let operation = operation("u-1", "Update", "Configure", &changed);
+        let mut scope = bed.scope_with(&json!({"currentVersion": "1-a", "operation": operation}));
         let grant = json!({"id": "r-1", "type": "Remove", "grantedTime": "2026-01-01T00:00:00Z"});
         take_up(&mut scope, &serde_json::from_value(grant).unwrap());
         assert_eq!((scope.operation_type(), scope.step()), (Some(GrantType::Remove), Step::Cordon));

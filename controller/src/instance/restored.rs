@@ -59,7 +59,7 @@ async fn ask(scope: &mut Scope) -> Result<(), StepError> {
         scope.status.record().node_ref = node.as_ref().map(reference);
         scope.status.record().failures = None;
         let note = "the lost status was recovered from the host and its Node";
-        scope.cx.events.say(&*scope.instance, EventReason::Recovered, "Connect", note);
+        scope.say(EventReason::Recovered, "Connect", note);
     }
     session.close().await;
     Ok(())

@@ -13,8 +13,8 @@ use super::super::{
 use super::*;
 use crate::runtime::ssh_slots::SshSlot;
 
-/// Returns a host that reports to be the node, and a leaving instance without a stored status.
-async fn bed() -> (Bed, Value, Value) {
+/// Returns a host that reports to be the node, and the spec of a leaving instance.
+async fn bed() -> (Bed, Value) {
     let bed = Bed::new().await;
     let marker =
         Marker { cluster_id: CLUSTER.into(), node_name: "win-1".into(), version: "1-a".into(), ..Marker::default() };
@@ -23,15 +23,15 @@ async fn bed() -> (Bed, Value, Value) {
     std::fs::write(state, serde_json::to_vec(&marker).unwrap()).unwrap();
     let grant = json!({"id": "g-1", "type": GrantType::Remove.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
     let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
-    (bed, json!({"leaving": leaving, "grant": grant}), json!({}))
+    (bed, json!({"leaving": leaving, "grant": grant}))
 }
 
 /// The author of a list can give a malicious host the name of any Node, and the host can report anything.
 #[tokio::test]
 async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
-    let (mut bed, spec, status) = bed().await;
+    let (mut bed, spec) = bed().await;
     bed.node("n-1", "10.9.9.9", &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
-    let instance = bed.instance(&json!({}), &spec, &status);
+    let instance = bed.instance(&json!({}), &spec, &json!({}));
     let mut scope = bed.scope(instance.clone());
     assert!(is_lost(&scope));
     let error = recover(&mut scope).await.unwrap_err();
@@ -48,10 +48,10 @@ async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
 
 #[tokio::test]
 async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
-    let (mut bed, spec, status) = bed().await;
+    let (mut bed, spec) = bed().await;
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-b"}));
-    let instance = bed.instance(&json!({}), &spec, &status);
+    let instance = bed.instance(&json!({}), &spec, &json!({}));
     let mut scope = bed.scope(instance.clone());
     assert_eq!(recover(&mut scope).await.unwrap(), None);
     assert_eq!(scope.status.node_ref.as_ref().unwrap().uid, "n-1");
@@ -76,13 +76,11 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
 /// The first join of another operator's node may end after the host key was pinned: by a timeout, a lost connection, or a crash.
 #[tokio::test]
 async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
-    let (mut bed, spec, _) = bed().await;
+    let (mut bed, spec) = bed().await;
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "10.19.0-a", key::VERSION: "10.19.0-a"}));
     std::fs::remove_dir_all(bed.host.drive_c().join("k/wicd")).unwrap();
-    let key = bed.host.host_key();
-    let pinned = json!({"keyType": "ssh-ed25519", "publicKey": key.to_openssh().unwrap().split(' ').nth(1),
-        "fingerprint": key.fingerprint(russh::keys::HashAlg::Sha256).to_string()});
+    let pinned = bed.pinned_key();
     for (about, status) in [
         ("it was reached", json!({"hostKey": pinned, "provenAddress": address})),
         ("its key is pinned, and no more", json!({"hostKey": pinned})),
@@ -109,10 +107,10 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
 /// The grant was given before the host was known to be a Ready node.
 #[tokio::test]
 async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
-    let (mut bed, spec, status) = bed().await;
+    let (mut bed, spec) = bed().await;
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
-    let instance = bed.instance(&json!({}), &spec, &status);
+    let instance = bed.instance(&json!({}), &spec, &json!({}));
     Box::pin(reconcile_instance(&instance.clone().into(), &bed.cx)).await.unwrap();
     assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
     let patches = bed.api.calls("PATCH", &format!("{INSTANCE}/status"));

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use api::{Grant, GrantType, KeyRotation, Step, host::Verb};
+use api::{Grant, KeyRotation, Step, host::Verb};
 
 use kube::runtime::controller::Action;
 
@@ -31,17 +31,12 @@ const USER_DATA_RECORD: &str = r"C:\ProgramData\ssh\windows-node-pools-machine.t
 /// Maximum size of a file with keys in bytes, larger than any such file.
 const MAX_FILE: usize = 1 << 20;
 
-/// Reports whether the operation is a key rotation on a host that must stay.
-pub(super) fn is_in_progress(scope: &Scope) -> bool {
-    !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
-}
-
 /// Performs the whole rotation, which takes seconds. Steps that an earlier operator has completed are skipped.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     let host = scope.instance.spec.host.clone();
     let Some(reference) = host.private_keys.first() else { return Ok(done(scope)) };
-    let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
+    let what = scope.logging_in();
     scope.enter_step(Step::Connect, &what).await?;
     let new = scope.cx.hosts.secrets.key(reference).await?;
     let (keys, _) = scope.cx.hosts.secrets.keys(&host.private_keys).await?;
@@ -134,7 +129,7 @@ async fn add(
         if let Some(both) = edit(&text, &change.new_line, &change.old_line, Old::Stays) {
             connection.rewrite(file, &bytes(&text), &bytes(&both)).await?;
             let note = format!("the key {} ({}) was added to {file}", new.fingerprint(), new.name());
-            scope.cx.events.say(&*scope.instance, EventReason::KeyAdded, Step::AddKey.as_str(), &note);
+            scope.say(EventReason::KeyAdded, Step::AddKey.as_str(), &note);
         }
     }
     if places.is_empty() {
@@ -177,7 +172,7 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
             let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
-            scope.cx.events.say(&*scope.instance, EventReason::KeyRetired, Step::RetireKey.as_str(), &note);
+            scope.say(EventReason::KeyRetired, Step::RetireKey.as_str(), &note);
         }
     }
     // A file that cannot be read may still have the old key.
@@ -197,20 +192,12 @@ fn rotation_over(scope: &mut Scope) {
     }
 }
 
-/// Records a failure. The node stays unchanged, other operations on it continue, and the rotation is tried again later.
+/// Records a failure of a rotation.
 pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = scope.status.key_rotation.clone().unwrap_or_default();
-    let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);
-    if error.is_unreachable() && failures.step == Step::Connect {
-        scope.mark_unreachable(error);
-    }
-    scope.note_refusal(error).await;
-    let (reason, step) = (error.reason(), failures.step);
-    scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, reason);
-    let note = format!("{reason}: {step}: {error}");
-    scope.cx.events.say(&*scope.instance, EventReason::KeyRotationFailed, step.as_str(), &note);
+    let failed = scope.fail_side_operation(before.failures.as_ref(), error, EventReason::KeyRotationFailed);
+    let (failures, wait) = failed.await;
     scope.status.record().key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
-    scope.drop_operation();
     scope.save().await?;
     Ok(wait)
 }
@@ -237,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back() {
+    fn bytes_survive_the_conversion_to_text() {
         let all: Vec<u8> = (0..=255).collect();
         let text: String = all.iter().copied().map(char::from).collect();
         assert_eq!(bytes(&text), all);

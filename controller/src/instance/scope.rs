@@ -1,47 +1,45 @@
 //! Instance that is being reconciled: its status, and how it is stored.
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use api::{
-    Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
+    Disruption, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Reason, Step, Time, WindowsInstance,
     WindowsInstanceStatus, WindowsNodePool,
-    act::Act,
-    conditions::{self, kind},
-    names::{UNKNOWN_VERSION, key},
-    text::line,
+    conditions::{self, Status, kind},
+    names::UNKNOWN_VERSION,
 };
 use futures::future::{self, BoxFuture, Either};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use sha2::{Digest as _, Sha256};
 
-use super::{error::StepError, own_status::OwnStatus};
+use super::{error::StepError, failures::end_wait, own_status::OwnStatus};
 use crate::{
     context::Context,
     runtime::{clock, events::EventReason},
 };
-use remote::RemoteError;
-use remote::ssh::{Connection, SshError};
+use remote::{
+    RemoteError, facts,
+    ssh::{Connection, SshError},
+};
 use wnp_core::{
-    acts::{is_retry_open, retry_requested},
-    backoff::{backoff, believed},
     node::ready,
     operation::{
         key_refusal,
         node_ip::{self, Moved},
         update::drains,
     },
-    render::{Rendered, Stored},
-    rollout::image_pull,
+    render::Rendered,
     status::instance::{Situation, describe, reached},
 };
 
-/// Maximum wait after an error that users correct elsewhere, as in credentials. They then watch the pool, so that a long wait has no benefit.
-const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
-
 /// Time after which the status reports what a registering Node waits for. Each step of the registration takes only moments, and earlier reports would
 /// cost one more write for every host that joins.
-pub(super) const REGISTER_QUIET: std::time::Duration = std::time::Duration::from_secs(10);
+pub(super) const REGISTER_QUIET: Duration = Duration::from_secs(10);
 
 /// Instance that is being reconciled.
 pub(super) struct Scope {
@@ -53,7 +51,7 @@ pub(super) struct Scope {
     pub pool: Arc<WindowsNodePool>,
     /// Status of the instance.
     pub status: OwnStatus,
-    step_began: Option<std::time::Instant>,
+    step_began: Option<Instant>,
 }
 
 /// Target version of a host, with its configuration.
@@ -87,9 +85,25 @@ impl Scope {
         self.instance.is_leaving()
     }
 
+    /// Reports whether an operation of this type is in progress on a host that must stay.
+    pub(super) fn is_in_progress(&self, type_: GrantType) -> bool {
+        !self.leaving() && self.operation_type() == Some(type_)
+    }
+
+    /// Reports whether a Node is the one on record for the host.
+    pub(super) fn is_recorded(&self, node: &Node) -> bool {
+        self.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
+    }
+
+    /// Returns a message about the log-in to the host.
+    pub(super) fn logging_in(&self) -> String {
+        let host = &self.instance.spec.host;
+        format!("logging in to {} port {} as {}", host.address, host.port, host.username)
+    }
+
     /// Reports whether the current operation removes or releases the host.
     pub(super) fn removes(&self) -> bool {
-        self.status.operation.as_ref().is_some_and(|o| matches!(o.type_, GrantType::Remove | GrantType::Orphan))
+        matches!(self.operation_type(), Some(GrantType::Remove | GrantType::Orphan))
     }
 
     /// Reports whether the pool is in mode Plan, so that nothing begins. A pool that is being deleted counts as applied.
@@ -117,11 +131,11 @@ impl Scope {
     }
 
     /// Returns the time until a pause ends by itself, if a grant waits for it. Such an end changes no object, and triggers no reconcile.
-    pub(super) fn until_pause_ends(&self) -> Option<std::time::Duration> {
+    pub(super) fn until_pause_ends(&self) -> Option<Duration> {
         let now = clock::now();
         let pause = self.pool.spec.rollout().pause(now).filter(|_| self.instance.open_grant().is_some());
-        let wait = std::time::Duration::try_from(pause?.end()?.duration_since(now)).unwrap_or_default();
-        Some(wait.max(std::time::Duration::from_secs(1)))
+        let wait = Duration::try_from(pause?.end()?.duration_since(now)).unwrap_or_default();
+        Some(wait.max(Duration::from_secs(1)))
     }
 
     /// Starts the operation of this grant, or continues the stored one if it is the same.
@@ -139,19 +153,16 @@ impl Scope {
             ..Operation::default()
         });
         if self.status.begins() {
-            self.step_began = Some(std::time::Instant::now());
+            self.step_began = Some(Instant::now());
         }
         self.status.record().operation.get_or_insert_default()
     }
 
     /// Returns a stored version as a target.
     pub(super) async fn target(&self, version: &str) -> Result<Target, StepError> {
-        match self.cx.hosts.versions.get(version).await?.as_deref() {
-            Some(Stored::Ours(rendered)) => {
-                Ok(Target { version: version.into(), rendered: Arc::new(rendered.clone()) })
-            }
-            _ => Err(StepError::NoVersion { version: version.into() }),
-        }
+        let rendered = self.cx.own_version(version).await?;
+        let rendered = rendered.ok_or_else(|| StepError::NoVersion { version: version.into() })?;
+        Ok(Target { version: version.into(), rendered })
     }
 
     /// Returns the version for the Node's annotation, which wicd follows: never one whose files are not in place.
@@ -187,6 +198,11 @@ impl Scope {
     /// Returns the step of the operation; [`Step::Unknown`] without an operation.
     pub(super) fn step(&self) -> Step {
         self.status.operation.as_ref().map(|o| o.step).unwrap_or_default()
+    }
+
+    /// Returns the ID of the operation; empty without an operation.
+    pub(super) fn operation_id(&self) -> String {
+        self.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default()
     }
 
     /// Returns the type of the operation.
@@ -237,12 +253,6 @@ impl Scope {
         self.save().await
     }
 
-    /// Begins a step that needs no record: an operator that resumes it finds out its progress itself. The next recorded step stores it, or
-    /// [`run_showing_step`](Self::while_shown) if it lasts.
-    pub(super) fn announce_unstored_step(&mut self, step: Step, what: &str) {
-        self.announce_step(step, what);
-    }
-
     /// Begins a step, and stores the essential state unless it is stored: the operation, that it changes the host, the host key, and that the host
     /// holds its name.
     pub(super) async fn enter_step_if_changed(&mut self, step: Step, what: &str) -> Result<(), StepError> {
@@ -282,8 +292,9 @@ impl Scope {
         })
     }
 
-    /// Begins a step in memory.
-    fn announce_step(&mut self, step: Step, what: &str) {
+    /// Begins a step without a record: an operator that resumes it finds out its progress itself. The next recorded step stores it, or
+    /// [`run_showing_step`](Self::run_showing_step) if it lasts.
+    pub(super) fn announce_step(&mut self, step: Step, what: &str) {
         if self.step() != step {
             self.observe_step();
             if let Some(operation) = &mut self.status.record().operation {
@@ -296,7 +307,7 @@ impl Scope {
             conditions::find(&status.conditions, kind::RECONCILING).map(|c| c.message.clone())
         };
         let before = reported(&self.status);
-        let type_ = self.status.operation.as_ref().map_or(GrantType::Provision, |o| o.type_);
+        let type_ = self.operation_type().unwrap_or(GrantType::Provision);
         self.set_conditions(&Situation::Working { type_, step, what });
         // A wait is reported many times, but logged only once.
         if reported(&self.status) == before {
@@ -308,14 +319,12 @@ impl Scope {
 
     /// Clears the time of the next attempt, because the attempt has begun.
     fn attempt_begins(&mut self) {
-        let failures = match self.status.operation.as_ref().map(|o| o.type_) {
+        let failures = match self.operation_type() {
             Some(GrantType::RotateKey) => self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()),
             Some(GrantType::PullImages) => self.status.record().pre_pulled.as_mut().and_then(|p| p.failures.as_mut()),
             _ => self.status.record().failures.as_mut(),
         };
-        if let Some(failures) = failures {
-            failures.next_retry_time = None;
-        }
+        end_wait(failures);
     }
 
     /// Records the duration of the step that ends in the metrics. If the step began in another reconcile or process, uses the stored time, which has
@@ -327,15 +336,50 @@ impl Scope {
             let label = crate::runtime::metrics::StepLabel { step: step.as_str() };
             self.cx.process.metrics.step_seconds.get_or_create(&label).observe(took.as_secs_f64());
         }
-        self.step_began = Some(std::time::Instant::now());
+        self.step_began = Some(Instant::now());
     }
 
     /// Returns the duration of the current step, by its stored start time.
-    pub(super) fn in_step(&self) -> std::time::Duration {
+    pub(super) fn in_step(&self) -> Duration {
         let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
-        since.map_or(std::time::Duration::ZERO, |t| {
-            std::time::Duration::try_from(clock::now().duration_since(t)).unwrap_or_default()
-        })
+        since.map_or(Duration::ZERO, |t| Duration::try_from(clock::now().duration_since(t)).unwrap_or_default())
+    }
+
+    /// Reports an event on the instance.
+    pub(super) fn say(&self, reason: EventReason, action: &str, note: &str) {
+        self.cx.events.say(&*self.instance, reason, action, note);
+    }
+
+    /// Reports the warnings of the host about a step, at most 10.
+    pub(super) fn say_warnings(&self, step: Step, warnings: &[String]) {
+        for warning in warnings.iter().take(10) {
+            self.say(EventReason::HostWarning, step.as_str(), &facts::message(warning));
+        }
+    }
+
+    /// Sets a condition, and returns its message from before.
+    pub(super) fn set_condition(
+        &mut self,
+        type_: &'static str,
+        status: Status,
+        why: Reason,
+        message: &str,
+    ) -> Option<String> {
+        let conditions = &mut self.status.record().conditions;
+        let before = conditions::find(conditions, type_).map(|c| c.message.clone());
+        conditions::set(conditions, type_, status, why, message, self.instance.metadata.generation, clock::now());
+        before
+    }
+
+    /// Removes a condition.
+    pub(super) fn remove_condition(&mut self, type_: &'static str) {
+        conditions::remove(&mut self.status.record().conditions, type_);
+    }
+
+    /// Sets the conditions for a host that is a node.
+    pub(super) fn describe_node(&mut self, node: &Node) {
+        let ((ready, _, says), up_to_date) = (ready(node), self.up_to_date());
+        self.set_conditions(&Situation::Node { ready, says: &says, up_to_date });
     }
 
     /// Sets the conditions for a situation.
@@ -393,184 +437,6 @@ impl Scope {
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
     }
 
-    /// Returns the failure that follows earlier ones, and the wait until the next attempt.
-    pub(super) fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
-        let now = clock::now();
-        let count = before.map_or(0, |f| f.count).saturating_add(1);
-        let max = match error {
-            // A correction by a user elsewhere is detected soon.
-            StepError::Secret(_) | StepError::Rights(_) => {
-                CREDENTIALS_BACKOFF_MAX.max(self.cx.process.args.backoff_base).min(self.cx.process.args.backoff_max)
-            }
-            _ => self.cx.process.args.backoff_max,
-        };
-        let wait =
-            backoff(u32::try_from(count).unwrap_or(1), self.cx.process.args.backoff_base.min(max), max, rand::random());
-        let next = now.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(now);
-        let failures = Failures {
-            count,
-            first_time: before.and_then(|f| f.first_time).or_else(|| Some(now.into())),
-            next_retry_time: Some(next.into()),
-            last_reason: error.reason().into(),
-            last_message: self.message_with_remedy(error),
-            step: self.step(),
-            host_digest: Some(self.host_digest()),
-        };
-        (failures, wait)
-    }
-
-    /// Returns the message of the error. For a removal whose host cannot be cleaned, adds how a user can end it. A lost jump host is no reason to
-    /// abandon the hosts behind it.
-    fn message_with_remedy(&self, error: &StepError) -> String {
-        if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
-            return error.to_string();
-        }
-        format!("{error}. If this host is gone for good, give it up: {}", Act::Abandon(&self.name()))
-    }
-
-    /// Records a failure, and returns the wait until the next attempt.
-    pub(super) async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
-        let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
-        let (reason, step, summary) = (failures.reason(), failures.step, failures.summary());
-        self.status.record().failures = Some(failures);
-        if error.is_unreachable() {
-            self.mark_unreachable(error);
-        }
-        self.note_refusal(error).await;
-        let leaving = self.removes();
-        // After a failed staging, or a check that rejects the host before a change, the node continues as it is.
-        let is_quiet = self.status.operation.as_ref().is_some_and(|o| match o.type_ {
-            GrantType::Stage => true,
-            GrantType::Update | GrantType::Reboot | GrantType::Maintenance => !o.is_irrevocable() && o.drain.is_none(),
-            _ => false,
-        });
-        if leaving || !is_quiet {
-            self.set_conditions(&Situation::Failed { leaving });
-        }
-        self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, reason);
-        self.count_operation(false);
-        // Event reasons are few and fixed; the note has the exact failure, which may vary.
-        let event = match self.status.operation.as_ref().map(|o| o.type_) {
-            _ if leaving => EventReason::RemoveFailed,
-            Some(GrantType::Stage) => EventReason::StageFailed,
-            Some(GrantType::Update) => EventReason::UpdateFailed,
-            Some(GrantType::Reboot) => EventReason::RebootFailed,
-            Some(GrantType::Repair) => EventReason::RepairFailed,
-            Some(GrantType::Maintenance) => EventReason::MaintenanceFailed,
-            _ => EventReason::JoinFailed,
-        };
-        self.cx.events.say(&*self.instance, event, step.as_str(), &format!("{reason}: {summary}"));
-        self.save().await?;
-        Ok(wait)
-    }
-
-    /// Clears failures from before the host was marked for removal: they belong to another operation, and must not delay the removal.
-    pub(super) fn forget_failures_before_leaving(&mut self) {
-        let marked = self.instance.spec.leaving.as_ref().and_then(|l| l.since.known());
-        let since = marked.or_else(|| self.instance.metadata.deletion_timestamp.as_ref().map(|t| t.0));
-        let first = self.status.failures.as_ref().and_then(|f| f.first_time?.known());
-        if first.zip(since).is_some_and(|(first, since)| first < since) {
-            self.status.record().failures = None;
-        }
-    }
-
-    fn is_retry_open(&self) -> bool {
-        is_retry_open(&self.instance, self.status.last_handled_retry.as_ref())
-    }
-
-    /// Reports whether a user requests another attempt on a node that is not Ready: its
-    /// pool grants a repair, and the request stays open until the repair begins.
-    pub(super) fn awaits_repair(&self) -> bool {
-        let is_idle = self.status.operation.is_none() && self.status.current_version.is_some() && !self.leaving();
-        is_idle && self.is_retry_open() && self.cx.node(&self.name()).is_some_and(|node| !ready(&node).0)
-    }
-
-    /// Records that the request for another attempt was handled.
-    pub(super) fn take_retry(&mut self) {
-        self.status.record().last_handled_retry = retry_requested(&self.instance);
-    }
-
-    /// Reports a request for another attempt when nothing has failed.
-    fn report_needless_retry(&self) {
-        let status = &self.status;
-        let is_due = status.failures.is_some()
-            || status.address_failures.is_some()
-            || status.failed_version.is_some()
-            || status.pre_pulled.is_some()
-            || status.key_rotation.as_ref().is_some_and(|k| k.failures.is_some());
-        if let Some(value) = self.instance.annotations().get(key::RETRY).filter(|_| !is_due) {
-            let note = format!(
-                "the annotation {}={} has no effect: nothing has failed on the host, so there is nothing to retry",
-                key::RETRY,
-                line(value, 40)
-            );
-            self.cx.events.say(&*self.instance, EventReason::AnnotationWithoutEffect, "Retry", &note);
-        }
-    }
-
-    /// Returns the wait until the next attempt, if there is one. A user ends the wait by requesting a retry, or by allowing a host key.
-    pub(super) fn retry_after(&mut self) -> Option<std::time::Duration> {
-        if self.is_retry_open() && !self.awaits_repair() {
-            self.take_retry();
-            self.report_needless_retry();
-            // A requested retry also tries a version that has failed permanently.
-            self.status.record().failed_version = None;
-            self.retry_now();
-            if let Some(failures) = &mut self.status.record().address_failures {
-                failures.next_retry_time = None;
-            }
-            if let Some(failures) = self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
-                failures.next_retry_time = None;
-            }
-            if let Some(pulled) = &mut self.status.record().pre_pulled {
-                // The next pull asks the host for its images.
-                pulled.images.clear();
-                pulled.failures = None;
-            }
-            return None;
-        }
-        // An error in an entry is often corrected in the entry itself.
-        let now = self.host_digest();
-        let failures = self.status.record().failures.as_mut()?;
-        if failures.host_digest.as_ref().is_some_and(|then| *then != now) {
-            (failures.host_digest, failures.next_retry_time) = (Some(now), None);
-        }
-        until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
-    }
-
-    /// Returns the wait until the next attempt, if the last one failed in the same way and no retry was requested. The failure is already reported.
-    pub(super) fn same_failure(&mut self, error: &StepError) -> Option<std::time::Duration> {
-        let wait = self.retry_after()?;
-        let (reason, message) = (error.reason(), self.message_with_remedy(error));
-        let is_same = |f: &Failures| f.last_reason == reason && f.last_message == message;
-        self.status.failures.as_ref().is_some_and(is_same).then_some(wait)
-    }
-
-    /// Returns a digest of the host in the instance's spec.
-    pub(super) fn host_digest(&self) -> String {
-        let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();
-        hex::encode(&Sha256::digest(text)[..8])
-    }
-
-    /// Returns the wait of the next key rotation after a failure, if there is one.
-    pub(super) fn key_waits(&self) -> Option<std::time::Duration> {
-        until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
-    }
-
-    /// Returns the wait of the next image pull after a failure, if there is one.
-    pub(super) fn images_wait(&self) -> Option<std::time::Duration> {
-        let pulled = self.status.pre_pulled.as_ref()?;
-        let failures = image_pull::failures(pulled, self.pool.spec.pre_pull_images())?;
-        until(failures, self.cx.process.args.backoff_max)
-    }
-
-    /// Makes the next attempt due at once.
-    pub(super) fn retry_now(&mut self) {
-        if let Some(failures) = &mut self.status.record().failures {
-            failures.next_retry_time = None;
-        }
-    }
-
     /// Stores the status at the end of a reconcile, unless the next reconcile finds out the same. While a host registers, every change of its Node
     /// triggers one.
     pub(super) async fn save_at_end(&mut self) -> Result<(), StepError> {
@@ -600,13 +466,6 @@ impl Scope {
         self.observe_generation();
         self.status.commit(&mut self.instance, &self.cx).await
     }
-}
-
-/// Returns the wait until the next attempt after these failures, if there is one.
-pub(super) fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
-    let now = clock::now();
-    let until = believed(failures.next_retry_time?.known()?, now, max);
-    std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())
 }
 
 #[cfg(test)]

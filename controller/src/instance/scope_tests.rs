@@ -1,21 +1,22 @@
 //! Tests of the status of an instance that is being reconciled.
 
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::super::test_bed::{Bed, INSTANCE};
+use super::super::test_bed::{Bed, INSTANCE, LONG_AGO, operation};
 use super::*;
 use crate::fake_api::failure;
 
 fn grant(id: &str) -> Value {
-    json!({"id": id, "type": "Remove", "grantedTime": "2026-01-01T00:00:00Z"})
+    json!({"id": id, "type": "Remove", "grantedTime": LONG_AGO})
 }
 
 #[tokio::test]
-async fn nothing_begins_for_a_removal_that_was_taken_back() {
+async fn no_step_begins_for_a_revoked_removal() {
     let bed = Bed::new().await;
-    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is no longer listed"});
+    let leaving = json!({"since": LONG_AGO, "why": "it is no longer listed"});
     let marked = json!({"leaving": leaving, "grant": grant("g-1")});
-    let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let deleted = json!({"deletionTimestamp": LONG_AGO});
     for (about, step, metadata, spec, goes_on) in [
         ("only another field has changed", "Cordon", json!({}), marked.clone(), true),
         ("the mark was taken away", "Cordon", json!({}), json!({"grant": grant("g-1")}), false),
@@ -25,11 +26,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         ("it is being deleted in its turn", "Drain", deleted.clone(), json!({"grant": grant("g-1")}), true),
         ("it is being deconfigured", "Deconfigure", deleted, json!({}), true),
     ] {
-        let operation = json!({
-            "id": "g-1", "type": "Remove", "step": step, "epoch": 1,
-            "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",
-        });
-        let status = json!({"currentVersion": "1-a", "operation": operation});
+        let status = json!({"currentVersion": "1-a", "operation": operation("g-1", "Remove", step, &json!({}))});
         let instance = bed.instance(&json!({}), &marked, &status);
         let changed = bed.instance(&metadata, &spec, &status);
         let patch = format!("{INSTANCE}/status");
@@ -54,7 +51,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
 
 /// An instance is gone after a removal, or because a user has deleted it: that is no error.
 #[tokio::test]
-async fn nothing_is_stored_of_an_instance_that_is_gone() {
+async fn a_deleted_instance_ends_the_reconcile_without_an_error() {
     let bed = Bed::new().await;
     let instance = bed.instance(&json!({}), &json!({}), &json!({}));
     let patch = format!("{INSTANCE}/status");
@@ -66,13 +63,11 @@ async fn nothing_is_stored_of_an_instance_that_is_gone() {
 
 /// Steps often span several reconciles.
 #[tokio::test]
-async fn a_step_lasts_as_long_as_it_lasts() {
+async fn the_duration_of_a_step_spans_reconciles() {
     let bed = Bed::new().await;
     let begun = (Timestamp::now() - std::time::Duration::from_mins(1)).to_string();
-    let operation = json!({
-        "id": "g-1", "type": "Update", "step": "Drain", "epoch": 1, "startTime": begun, "stepStartTime": begun,
-    });
-    let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"operation": operation})));
+    let operation = operation("g-1", "Update", "Drain", &json!({"startTime": begun, "stepStartTime": begun}));
+    let mut scope = bed.scope_with(&json!({"operation": operation}));
     let _ = scope.enter_step(Step::Configure, "").await;
     scope.end_operation();
     let text = bed.cx.process.metrics.render();
@@ -85,41 +80,18 @@ async fn a_step_lasts_as_long_as_it_lasts() {
 }
 
 #[tokio::test]
-async fn the_time_of_an_attempt_that_is_under_way_is_not_in_the_past() {
+async fn an_attempt_that_begins_clears_its_retry_time() {
     let bed = Bed::new().await;
-    let failures = json!({"count": 2, "nextRetryTime": "2026-01-01T00:00:00Z", "lastReason": "x", "lastMessage": "y"});
+    let failures = json!({"count": 2, "nextRetryTime": LONG_AGO, "lastReason": "x", "lastMessage": "y"});
     for (type_, status) in
         [("Provision", json!({"failures": failures})), ("RotateKey", json!({"keyRotation": {"failures": failures}}))]
     {
-        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status));
-        scope.start_operation(
-            &serde_json::from_value(json!({"id": "g-1", "type": type_, "grantedTime": "2026-01-01T00:00:00Z"}))
-                .unwrap(),
-            Step::Connect,
-        );
+        let mut scope = bed.scope_with(&status);
+        let grant = json!({"id": "g-1", "type": type_, "grantedTime": LONG_AGO});
+        scope.start_operation(&serde_json::from_value(grant).unwrap(), Step::Connect);
         let _ = scope.enter_step(Step::Connect, "").await;
         let stored = serde_json::to_value(&*scope.status).unwrap().to_string();
         assert!(stored.contains("\"count\":2") && !stored.contains("nextRetryTime"), "{stored}");
-    }
-}
-
-/// Each write of the status triggers a reconcile of its instance: a refusal that is counted each time would loop forever.
-#[tokio::test]
-async fn a_failure_is_counted_once_until_its_wait_is_over() {
-    let bed = Bed::new().await;
-    let refused = |why: &str| StepError::NodeRefused { name: "win-1".into(), why: why.into() };
-    let after = |failed: Option<&str>, seconds: i64| {
-        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({})));
-        scope.status.record().failures = failed.map(|why| {
-            let next = Timestamp::now() + SignedDuration::from_secs(seconds);
-            Failures { next_retry_time: Some(next.into()), ..scope.next_failure(None, &refused(why)).0 }
-        });
-        scope.same_failure(&refused("a")).is_some()
-    };
-    for (failed, seconds, is_same) in
-        [(None, 2, false), (Some("a"), 2, true), (Some("b"), 2, false), (Some("a"), -1, false)]
-    {
-        assert_eq!(after(failed, seconds), is_same, "{failed:?} {seconds}");
     }
 }
 
@@ -129,14 +101,11 @@ async fn a_failure_is_counted_once_until_its_wait_is_over() {
 async fn work_goes_on_while_its_step_is_stored() {
     let bed = Bed::new().await;
     let patch = format!("{INSTANCE}/status");
-    let operation = json!({
-        "id": "g-1", "type": "Provision", "step": "Connect", "epoch": 1,
-        "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",
-    });
+    let operation = operation("g-1", "Provision", "Connect", &json!({}));
     let instance = bed.instance(&json!({}), &json!({}), &json!({"operation": operation}));
     let stored = bed.api.forget("PATCH", &patch).hold("PATCH", &patch, json!(instance));
     let mut scope = bed.scope(instance);
-    scope.announce_unstored_step(Step::Certify, "requesting certificates");
+    scope.announce_step(Step::Certify, "requesting certificates");
     let api = bed.api.clone();
     let work = async move {
         while api.calls("PATCH", &patch).is_empty() {
@@ -152,13 +121,13 @@ async fn work_goes_on_while_its_step_is_stored() {
 /// A used grant may be restored from a backup without its status.
 #[tokio::test]
 async fn no_host_of_a_paused_pool_joins() {
-    let granted = json!({"grant": {"id": "join-1", "type": "Provision", "grantedTime": "2026-01-01T00:00:00Z"}});
+    let granted = json!({"grant": {"id": "join-1", "type": "Provision", "grantedTime": LONG_AGO}});
     let in_an_hour = Timestamp::now().checked_add(SignedDuration::from_hours(1)).unwrap();
     let rollouts = [
         ("not paused", json!({}), (true, false)),
         ("paused", json!({"paused": true}), (false, false)),
         ("paused for an hour", json!({"pausedUntil": in_an_hour}), (false, true)),
-        ("was paused", json!({"pausedUntil": "2026-01-01T00:00:00Z"}), (true, false)),
+        ("was paused", json!({"pausedUntil": LONG_AGO}), (true, false)),
     ];
     let bed = Bed::new().await;
     for (about, rollout, expected) in rollouts {
@@ -169,36 +138,4 @@ async fn no_host_of_a_paused_pool_joins() {
         let update = Grant { type_: GrantType::Update, ..grant };
         assert!(scope.may_start(&update), "{about}: its pool takes it back");
     }
-}
-
-/// A user who requests a retry gets a repair of a broken node, or learns that there is nothing to retry.
-#[tokio::test]
-async fn a_request_to_try_again_is_met_or_told_to_have_no_effect() {
-    let mut bed = Bed::new().await;
-    let failures = json!({"failures": {"count": 1, "lastReason": "x", "lastMessage": "y", "nextRetryTime": "2040-01-01T00:00:00Z"}});
-    let is_told = |bed: &Bed| {
-        let calls = bed.api.calls("POST", "/apis/events.k8s.io/v1/namespaces/default/events");
-        calls.iter().filter(|c| c.body["reason"] == "AnnotationWithoutEffect").count()
-    };
-    for (about, ready, more, stays_open, told) in [
-        ("the node does not work", "Unknown", json!({}), true, 0),
-        ("the node does not work, and a repair has failed", "False", failures.clone(), true, 0),
-        ("it has failed, and its node works", "True", failures, false, 0),
-        ("nothing has failed", "True", json!({}), false, 1),
-    ] {
-        bed.node_that_is(ready, "n-1", "127.0.0.1", &json!({}));
-        let mut status = json!({"currentVersion": "1-a", "nodeRef": {"name": "win-1", "uid": "n-1"}});
-        status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let metadata = json!({"annotations": {key::RETRY: "now"}});
-        let mut instance = bed.instance(&json!({}), &json!({}), &status);
-        instance.metadata.annotations = serde_json::from_value(metadata["annotations"].clone()).unwrap();
-        let mut scope = bed.scope(instance);
-        let _ = scope.retry_after();
-        assert_eq!(scope.awaits_repair(), stays_open, "{about}");
-        assert_eq!(scope.status.last_handled_retry.is_none(), stays_open, "{about}");
-        while is_told(&bed) < told {
-            tokio::task::yield_now().await;
-        }
-    }
-    assert_eq!(is_told(&bed), 1);
 }

@@ -3,7 +3,7 @@
 
 use api::{
     Reason,
-    conditions::{self, Status, kind},
+    conditions::{Status, kind},
     host::HostState,
 };
 use wnp_core::{
@@ -35,10 +35,9 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
         Err(faults) if warnings.is_empty() => (Status::False, faults.reason(), faults.to_string()),
         Err(faults) => (Status::False, faults.reason(), format!("{faults}; warning: {warnings}")),
     };
-    let before = conditions::find(&scope.status.conditions, kind::PREFLIGHT_PASSED).map(|c| c.message.clone());
-    set(scope, kind::PREFLIGHT_PASSED, status, why, &message);
+    let before = scope.set_condition(kind::PREFLIGHT_PASSED, status, why, &message);
     if !warnings.is_empty() && before.is_none_or(|before| !before.contains(&warnings)) {
-        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, "Connect", &warnings);
+        scope.say(EventReason::HostWarning, "Connect", &warnings);
     }
 }
 
@@ -46,21 +45,15 @@ pub(super) fn report(scope: &mut Scope, of_pool: &Rendered, found: Result<(), &F
 pub(super) fn report_accounts(scope: &mut Scope, of_pool: &Shared, state: &HostState) {
     let accounts = &of_pool.service_accounts;
     if accounts.is_empty() {
-        return conditions::remove(&mut scope.status.record().conditions, kind::GMSA_READY);
+        return scope.remove_condition(kind::GMSA_READY);
     }
     let plugin = of_pool.credential_plugin.as_ref().map(|plugin| plugin.clsid.as_str());
     let (status, why, message, is_warning) = match service_accounts::check(accounts, plugin, state) {
         Ok(message) => (Status::True, Reason::Succeeded, message, false),
         Err(fault) => (fault.status(), fault.reason(), fault.to_string(), fault.is_warning()),
     };
-    let before = conditions::find(&scope.status.conditions, kind::GMSA_READY).map(|c| c.message.clone());
-    set(scope, kind::GMSA_READY, status, why, &message);
+    let before = scope.set_condition(kind::GMSA_READY, status, why, &message);
     if is_warning && before.as_deref() != Some(message.as_str()) {
-        scope.cx.events.say(&*scope.instance, EventReason::HostWarning, "Connect", &message);
+        scope.say(EventReason::HostWarning, "Connect", &message);
     }
-}
-
-fn set(scope: &mut Scope, type_: &'static str, status: Status, why: Reason, message: &str) {
-    let generation = scope.instance.metadata.generation;
-    conditions::set(&mut scope.status.record().conditions, type_, status, why, message, generation, clock::now());
 }

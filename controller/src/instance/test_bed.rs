@@ -32,6 +32,8 @@ use crate::{
 
 /// ID of the cluster.
 pub(crate) const CLUSTER: &str = "cluster-1";
+/// Time before the start of any test.
+pub(super) const LONG_AGO: &str = "2026-01-01T00:00:00Z";
 /// Path of the Node of the host.
 pub(crate) const NODE: &str = "/api/v1/nodes/win-1";
 /// Path of the host's instance.
@@ -159,6 +161,20 @@ impl Bed {
         serde_json::from_value(instance).unwrap()
     }
 
+    /// Returns the host key as an instance records it.
+    pub(super) fn pinned_key(&self) -> Value {
+        let key = self.host.host_key();
+        json!({
+            "keyType": "ssh-ed25519", "publicKey": key.to_openssh().unwrap().split(' ').nth(1),
+            "fingerprint": key.fingerprint(russh::keys::HashAlg::Sha256).to_string(),
+        })
+    }
+
+    /// Creates the scope of the host's instance with this status.
+    pub(super) fn scope_with(&self, status: &Value) -> Scope {
+        self.scope(self.instance(&json!({}), &json!({}), status))
+    }
+
     /// Creates the scope of an instance.
     pub(super) fn scope(&self, instance: impl Into<Arc<WindowsInstance>>) -> Scope {
         let instance = instance.into();
@@ -198,6 +214,14 @@ impl Bed {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()
     }
+}
+
+/// Returns an operation that began long ago, with these fields in addition.
+pub(super) fn operation(id: &str, type_: &str, step: &str, more: &Value) -> Value {
+    let mut operation =
+        json!({"id": id, "type": type_, "step": step, "epoch": 1, "startTime": LONG_AGO, "stepStartTime": LONG_AGO});
+    operation.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    operation
 }
 
 /// Returns the key that the host accepts, in the Secret `key`.

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use api::{Disruption, Grant, GrantType, Operation, Step, names::key, services_version::short};
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::controller::Action;
+use kube::{ResourceExt as _, runtime::controller::Action};
 
 use super::{
     converge::{Converged, converge},
-    drain::{cordon, left_behind, pass, take_cordon, take_over_cordon},
+    drain::{cordon, left_behind, lift_cordon, pass, take_cordon, take_over_cordon},
     error::StepError,
     host_steps::look_and_stage,
     maintenance, node_events,
@@ -17,19 +17,14 @@ use super::{
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
-use crate::{
-    drain::release_cordon,
-    runtime::{clock, events::EventReason},
-};
+use crate::runtime::{clock, events::EventReason};
 use wnp_core::{
     drain::cordon::cordoned_by,
     node::ready,
     operation::update::{
         AfterFailure, ChangePhase, Failure, Maintenance, Next, ObservedChange, after_failure, drains, first_step, next,
     },
-    render::Stored,
     rollout::{maintenance_window, member::is_held},
-    status::instance::Situation,
 };
 
 /// Interval at which a node in maintenance is checked without a change, to find a removed cordon.
@@ -165,12 +160,9 @@ fn is_irrevocable(scope: &Scope) -> bool {
 
 /// Reports whether a repair that has changed nothing yet would disturb a recovered node, by restarting services under its pods.
 fn is_needless(scope: &Scope, grant: &Grant) -> bool {
-    let is_unchanged = scope.status.operation.as_ref().is_none_or(|o| !o.is_irrevocable());
     grant.type_ == GrantType::Repair
-        && is_unchanged
-        && scope.cx.node(&scope.name()).is_some_and(|node| {
-            scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref()) && ready(&node).0
-        })
+        && !is_irrevocable(scope)
+        && scope.cx.node(&scope.name()).is_some_and(|node| scope.is_recorded(&node) && ready(&node).0)
 }
 
 /// Starts or continues the change. A new change records the version that the host follows.
@@ -267,10 +259,7 @@ async fn target(scope: &Scope) -> Result<Target, StepError> {
 
 /// Reports whether a Node is as it was when the change was seen to work.
 fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
-    let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(key::VERSION));
-    scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
-        && ready(node).0
-        && follows == Some(&target.version)
+    scope.is_recorded(node) && ready(node).0 && node.annotations().get(key::VERSION) == Some(&target.version)
 }
 
 /// Watches the working node. Returns the remaining time, if any.
@@ -284,7 +273,7 @@ async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
 
 async fn uncordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
     scope.enter_step(Step::Uncordon, "uncordoning the node").await?;
-    release_cordon(&cordon(scope), &scope.cx.cluster.client, node).await.map_err(StepError::Drain)
+    lift_cordon(scope, node).await
 }
 
 async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
@@ -314,15 +303,13 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     let was_drained = scope.drains();
     scope.finish_operation();
     if let Some(node) = node {
-        let (is_ready, _, says) = ready(&node);
-        let up_to_date = scope.up_to_date();
-        scope.set_conditions(&Situation::Node { ready: is_ready, says: &says, up_to_date });
+        scope.describe_node(&node);
     }
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
     if reason == EventReason::Updated && !was_drained {
         // The restart of services was reported on the Node when it began. Without one, the node's owner notices nothing.
-        scope.cx.events.say(&*scope.instance, reason, operation.type_.as_str(), &note);
+        scope.say(reason, operation.type_.as_str(), &note);
     } else {
         node_events::say(scope, reason, operation.type_.as_str(), &note);
     }
@@ -375,7 +362,7 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     let to = operation.to_version.clone().unwrap_or_default();
     scope.status.record().failed_version = Some(to.clone());
     let way_back = match operation.from_version.as_deref().filter(|from| *from != to) {
-        Some(from) => matches!(scope.cx.hosts.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
+        Some(from) => scope.cx.own_version(from).await?.is_some(),
         None => false,
     };
     if !way_back {
@@ -435,7 +422,7 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
         && let Some(node) = scope.find_node().await?.node()
     {
-        release_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        lift_cordon(scope, &node).await?;
     }
     let node = scope.cx.node(&scope.name());
     let is_withdrawn = || maintenance::requested(scope, node.as_deref()).request.is_none();

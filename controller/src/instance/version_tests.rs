@@ -10,7 +10,7 @@ use api::{
 use serde_json::{Value, json};
 use testbed::payload::Entry;
 use wnp_core::{
-    render::{Cluster, Stored, fixtures},
+    render::{Cluster, Rendered, Stored, fixtures},
     rollout::version_diff,
 };
 
@@ -19,36 +19,30 @@ use super::{
     test_bed::IMAGES,
 };
 
-/// Stores a version as this operator would, changed by another client. Returns its name.
-fn publish_changed(world: &World, change: impl FnOnce(&mut Value)) -> String {
+/// Stores the default version with a change of its content, and a change of its ConfigMap by another client. Returns its name.
+fn publish(world: &World, content: impl FnOnce(&mut Rendered), config_map: impl FnOnce(&mut Value)) -> String {
     let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
-    rendered.shared.kubelet["maxPods"] = json!(77);
+    content(&mut rendered);
     let version = rendered.name("1.0.0");
     let mut stored = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
-    change(&mut stored);
+    config_map(&mut stored);
     world.bed.api.objects(|o| o.put("configmaps", stored));
     version
 }
 
-/// Stores a version whose files no payload has. Returns its name.
-fn publish_without_payload(world: &World) -> String {
-    let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
-    rendered.shared.files[0].sha256 = "b".repeat(64);
-    let version = rendered.name("1.0.0");
-    let stored = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
-    world.bed.api.objects(|o| o.put("configmaps", stored));
-    version
+/// Stores a version whose ConfigMap another client has changed. Returns its name.
+fn publish_changed(world: &World, change: impl FnOnce(&mut Value)) -> String {
+    publish(world, |rendered| rendered.shared.kubelet["maxPods"] = json!(77), change)
 }
 
 fn failure(world: &World) -> String {
-    let instance = world.instance().unwrap_or_default();
-    instance["status"]["failures"]["lastReason"].as_str().unwrap_or_default().to_owned()
+    world.status()["failures"]["lastReason"].as_str().unwrap_or_default().to_owned()
 }
 
 type Publish = fn(&World) -> String;
 
 #[tokio::test]
-async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
+async fn an_unusable_version_is_reported_and_changes_nothing() {
     let cases: [(&str, &str, Publish); 4] = [
         ("there is no ConfigMap", "VersionUnreadable", |_| "9.9.9-none".into()),
         ("another client made it", "VersionUnreadable", |w| {
@@ -60,7 +54,9 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
                 *annotation = json!(annotation.as_str().unwrap().replace("77", "78"));
             })
         }),
-        ("no payload has its files", "VersionFilesMissing", publish_without_payload),
+        ("no payload has its files", "VersionFilesMissing", |w| {
+            publish(w, |rendered| rendered.shared.files[0].sha256 = "b".repeat(64), |_| {})
+        }),
     ];
     for (about, reason, publish) in cases {
         let mut world = World::new().await;
@@ -68,7 +64,7 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
         world.grant("join-1", GrantType::Provision, &version, &json!({}));
         world.works_until(about, |w| failure(w) == reason).await;
         // In each case, the message names the requested version.
-        let message = world.instance().unwrap()["status"]["failures"]["lastMessage"].to_string();
+        let message = world.status()["failures"]["lastMessage"].to_string();
         assert!(message.contains(&version), "{about}: {message}");
         assert!(reason != "VersionFilesMissing" || message.contains("it has payloads for all versions"), "{message}");
         assert!(world.bed.host.services().is_empty() && world.node().is_none(), "{about}: {:?}", world.node());
@@ -79,7 +75,7 @@ async fn a_version_that_cannot_be_had_is_reported_and_changes_nothing() {
         world.works_until(about, |w| failure(w) == reason).await;
         let node = world.node().unwrap();
         assert!(!is_cordoned(&node) && world.bed.host.kubelet_starts() == starts, "{about}: {node}");
-        assert_eq!(world.instance().unwrap()["status"]["currentVersion"], json!(old), "{about}");
+        assert_eq!(world.status()["currentVersion"], json!(old), "{about}");
     }
 }
 
@@ -136,31 +132,25 @@ async fn a_node_moves_to_the_payload_of_the_clusters_version() {
 async fn a_plugin_of_another_installer_is_found_before_the_node_is_drained() {
     let clsid = "{CCC2A336-D7F3-4818-A213-272B7924213E}";
     let (mut world, old) = World::joined().await;
-    let mut rendered = world.bed.cx.hosts.release.get().render(&TemplateSpec::default()).unwrap();
     let library = format!(r"{}\plugin.dll", path::CREDENTIAL_PLUGINS);
-    rendered.shared.credential_plugin = Some(CredentialPlugin { clsid: clsid.into(), library });
-    let version = rendered.name("1.0.0");
-    let stored = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
-    world.bed.api.objects(|o| o.put("configmaps", stored));
+    let plugin = CredentialPlugin { clsid: clsid.into(), library };
+    let version = publish(&world, |rendered| rendered.shared.credential_plugin = Some(plugin), |_| {});
     world.bed.host.register_plugin(clsid, r"C:\theirs.dll");
     world.grant("u-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
     world.works_until("it is refused", |w| failure(w) == "ForeignServices").await;
-    let instance = world.instance().unwrap();
-    let conditions = instance["status"]["conditions"].as_array().unwrap();
-    let passed = conditions.iter().find(|c| c["type"] == "PreflightPassed").unwrap();
+    let passed = world.condition("PreflightPassed");
     assert_eq!((&passed["status"], &passed["reason"]), (&json!("False"), &json!("ForeignServices")), "{passed}");
     assert!(passed["message"].to_string().contains("theirs.dll"), "{passed}");
-    assert!(!is_cordoned(&world.node().unwrap()) && instance["status"]["currentVersion"] == json!(old));
+    assert!(!is_cordoned(&world.node().unwrap()) && world.status()["currentVersion"] == json!(old));
 }
 
 /// A host that joins again may be another machine, or have a new containerd.
 #[tokio::test]
-async fn a_host_that_joins_again_has_no_images_of_an_earlier_time() {
+async fn a_host_that_joins_again_forgets_its_pulled_images() {
     let mut world = World::new().await;
     world.edit(|i| i["status"]["prePulled"] = json!({"requested": IMAGES, "images": IMAGES}));
-    let version = world.publish(110);
-    world.grant("join-2", GrantType::Provision, &version, &json!({}));
+    let version = world.begin_join();
     world.works_until("it joins", |w| w.follows(&version)).await;
-    let pulled = world.instance().unwrap()["status"]["prePulled"].clone();
+    let pulled = world.status()["prePulled"].clone();
     assert_eq!((&pulled["requested"], pulled.get("images")), (&json!(IMAGES), None), "{pulled}");
 }

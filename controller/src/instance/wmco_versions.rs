@@ -21,6 +21,7 @@ use wnp_core::{
 };
 
 /// Versions of the legacy operator that hosts follow, and the losses that users accept.
+#[derive(Default)]
 pub(crate) struct WmcoVersions {
     /// Stored versions by name; `None` for one that is not stored, and an error message for one that is unreadable.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_compared_is_not_thrown_away() {
+    fn settings_of_an_unreadable_version_count_as_lost() {
         let kubelet = Service { name: "kubelet".into(), ..Service::default() };
         let to = ServicesConfig { services: vec![kubelet], ..ServicesConfig::default() };
         let legacy = |config: &ServicesConfig| Ok(Some(Arc::new(Stored::Legacy(config.clone()))));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use api::GrantType;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -24,8 +23,7 @@ const PLURALS: [&str; 6] = ["windowsinstances", "status", "nodes", "certificates
 #[tokio::test]
 async fn a_join_and_a_change_write_what_must_be_remembered() {
     let mut world = World::new().await;
-    let version = world.publish(110);
-    world.grant("join-1", GrantType::Provision, &version, &json!({}));
+    let version = world.begin_join();
     world.works_until("it joins", |w| w.follows(&version)).await;
     let request = ["POST certificatesigningrequests", "PATCH certificatesigningrequests/approval"];
     let mut expected = vec![
@@ -44,9 +42,7 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
     assert_eq!(sorted(writes(&world, 0)), sorted(expected.drain(..).map(str::to_owned).collect()));
 
     let before = world.bed.api.all_calls().len();
-    let version = world.publish(120);
-    let grant = json!({"version": version, "disruption": "Restart"});
-    world.grant("update-1", GrantType::Update, &version, &grant);
+    let version = world.begin_update("Restart");
     world.works_until("it is updated", |w| w.follows(&version)).await;
     let expected = [
         "PATCH windowsinstances/status Configure",
@@ -107,8 +103,7 @@ async fn a_renewal_of_wicds_certificate_costs_one_write_of_a_status() {
     }
     assert_eq!(writes(&world, before), ["PATCH windowsinstances/status"]);
     let stored = cx.wicd.renewals.end("win-1").map(api::Time::from);
-    let status = &world.instance().unwrap()["status"];
-    assert_eq!(status["wicdCertificateExpires"], json!(stored));
+    assert_eq!(world.status()["wicdCertificateExpires"], json!(stored));
     assert_eq!(world.bed.host.stats().connections, 1, "the join's");
 }
 

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use api::{
     Reason, WindowsNodePool,
-    names::{FINALIZER_POOL, MANAGER_POOL, key},
+    names::{FINALIZER_POOL, key},
 };
 use jiff::Timestamp;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::ResourceExt;
 use serde_json::json;
 
 use super::{
     PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, store_status, write_finalizers,
+    write_metadata,
 };
 use crate::runtime::events::EventReason;
 use wnp_core::{
@@ -82,14 +80,7 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<bool,
 
 /// Removes an annotation from the pool as it was read. Returns false if the pool has changed since.
 async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) -> Result<bool, PoolError> {
-    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
-    let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key: null}}});
-    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
-        Err(error) => Err(failed("remove an annotation of the pool")(error)),
-    }
+    write_metadata(pool, cx, json!({"annotations": {key: null}}), "remove an annotation of the pool").await
 }
 
 /// Records that the approval of a removal is used up, for `hosts` hosts or for none. Returns false if the pool has changed since.

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tells_where_it_comes_from() {
+    fn each_event_names_its_origin() {
         let git = Origin {
             source: "git https://git.example.com/hosts".into(),
             revision: Some("main@sha1:0a".into()),

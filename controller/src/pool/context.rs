@@ -26,9 +26,7 @@ impl PoolContext {
 
     /// Frees the disruption slots of a pool that decides nothing now, except those of its existing grants.
     pub(super) fn keep_disruptions(&self, pool: &str, granted: u32) {
-        for waiting in self.disruptions.keep(pool, granted) {
-            self.wake.pool(&waiting);
-        }
+        self.wake.pools(self.disruptions.keep(pool, granted));
     }
 
     /// Returns the warning that every pool reports in addition to its own state.

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_waits_for_quiet_and_not_for_ever() {
+    fn a_reconcile_waits_for_quiet_but_not_forever() {
         let (pace, start) = (Debouncer::default(), Instant::now());
         assert_eq!(pace.next("a", start), None);
         pace.changed("a", start);

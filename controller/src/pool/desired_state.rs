@@ -26,12 +26,13 @@ use wnp_core::{
         grants::{Candidate, PendingChange, lost},
         lost_settings::{Loss, message},
         member::{DesiredMember, Member, member},
-        progress::{BlockedBy, ObservedNodes, Progress, Settings, UpdateLimit, course},
+        progress::{BlockedBy, ObservedNodes, Progress, Settings, course},
         version_diff::{self, Change},
     },
 };
 
 /// Desired state of a pool's hosts.
+#[derive(Default)]
 pub(super) struct DesiredState {
     /// Version that the template of the pool renders to.
     rendered: String,
@@ -60,13 +61,12 @@ impl DesiredState {
     ) -> Result<Self, PoolError> {
         let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
         if pool.metadata.deletion_timestamp.is_some() {
-            let wmco_versions = WmcoVersions::read(BTreeSet::new(), pool, cx).await;
-            return Ok(Self::of_nothing(before, wmco_versions, cx));
+            return Ok(Self::of_nothing(before, cx));
         }
         check_template(&pool.spec)?;
         let fresh = Arc::new(cx.hosts.release.get().render(&pool.spec.template_spec())?);
         let current = match before {
-            Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
+            Some(before) => cx.own_version(&before.to_version).await?.map(|r| (before.to_version.clone(), r)),
             None => None,
         };
         let rendered = version_for(&fresh, args::version(), current.as_ref().map(|(v, r)| (v.as_str(), &**r)));
@@ -100,15 +100,15 @@ impl DesiredState {
         let lost = lost(&candidates, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
         let mut seen = seen(&members, &rendered, &lost.names);
         if let Some(current) = &seen.current {
-            seen.foreign =
-                !matches!(cx.hosts.versions.get(current).await.ok().flatten().as_deref(), Some(Stored::Ours(_)));
+            seen.foreign = cx.own_version(current).await.ok().flatten().is_none();
         }
         let course = course(before, &rendered, &seen, settings, now);
 
-        let target = if course.target == rendered { Some(fresh.clone()) } else { stored(cx, &course.target).await? };
+        let target =
+            if course.target == rendered { Some(fresh.clone()) } else { cx.own_version(&course.target).await? };
         let from = course.status.as_ref().and_then(|s| s.from_version.clone()).filter(|from| *from != course.target);
         let from = match from {
-            Some(from) => stored(cx, &from).await?,
+            Some(from) => cx.own_version(&from).await?,
             None => None,
         };
         let mut changes = HashMap::new();
@@ -143,24 +143,11 @@ impl DesiredState {
     }
 
     /// Returns the desired state of a pool that is being deleted: it requests no changes, and its template may be invalid.
-    fn of_nothing(before: Option<&RolloutStatus>, wmco_versions: WmcoVersions, cx: &Context) -> Self {
+    fn of_nothing(before: Option<&RolloutStatus>, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
-        let course =
-            Progress { status: before.cloned(), target: rendered.clone(), gate: UpdateLimit::default(), next: None };
+        let course = Progress { status: before.cloned(), target: rendered.clone(), ..Progress::default() };
         let wicd = cx.hosts.release.get().wicd.sha256.clone();
-        let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
-        Self {
-            rendered,
-            fresh: None,
-            course,
-            wicd,
-            min_ready,
-            looks: true,
-            changes,
-            target: None,
-            wmco_versions,
-            from: None,
-        }
+        Self { rendered, course, wicd, looks: true, ..Self::default() }
     }
 
     /// Stores the version that the template renders to, unless it is stored: hosts get only stored versions.
@@ -283,13 +270,6 @@ fn moved(instance: &WindowsInstance) -> Option<Moved> {
 /// Returns the expiry of wicd's certificate, if it is known.
 pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timestamp> {
     instance.status.as_ref()?.wicd_certificate_expires?.known()
-}
-
-async fn stored(cx: &Context, version: &str) -> Result<Option<Arc<Rendered>>, PoolError> {
-    Ok(match cx.hosts.versions.get(version).await?.as_deref() {
-        Some(Stored::Ours(rendered)) => Some(Arc::new(rendered.clone())),
-        _ => None,
-    })
 }
 
 /// Reports whether a host that follows one version has all files of another.

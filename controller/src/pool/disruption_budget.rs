@@ -79,6 +79,23 @@ fn waiting(known: &HashMap<String, Taken>, pool: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Runs a decision of a pool that disrupts this many nodes. Returns its share, and the pools to reconcile next.
+    fn decide(
+        known: &GlobalDisruptionBudget,
+        pool: &str,
+        max_disruptions: Option<u32>,
+        granted: &BTreeMap<String, Sharer>,
+        disrupting: u32,
+    ) -> (Option<Share>, Vec<String>) {
+        let mut seen = None;
+        let decide = |share| {
+            seen = share;
+            Decision { disrupting, waiting: vec!["w".into()], ..Decision::default() }
+        };
+        let (_, next) = known.decide(pool, max_disruptions, || granted.clone(), Timestamp::UNIX_EPOCH, decide);
+        (seen, next)
+    }
+
     /// Returns the share left to a pool that disrupts this many nodes, the pool that it waits for, and the pools to reconcile next.
     fn left(
         known: &GlobalDisruptionBudget,
@@ -86,19 +103,8 @@ mod tests {
         granted: &BTreeMap<String, Sharer>,
         disrupting: u32,
     ) -> (Option<u32>, Option<String>, Vec<String>) {
-        let (mut left, mut holder) = (None, None);
-        let (_, next) = known.decide(
-            pool,
-            Some(3),
-            || granted.clone(),
-            Timestamp::UNIX_EPOCH,
-            |share| {
-                left = share.as_ref().map(|share| share.left);
-                holder = share.and_then(|share| share.holder);
-                Decision { disrupting, waiting: vec!["w".into()], ..Decision::default() }
-            },
-        );
-        (left, holder, next)
+        let (share, next) = decide(known, pool, Some(3), granted, disrupting);
+        (share.as_ref().map(|share| share.left), share.and_then(|share| share.holder), next)
     }
 
     fn granted(a: u32, b: u32) -> BTreeMap<String, Sharer> {
@@ -106,30 +112,17 @@ mod tests {
     }
 
     #[test]
-    fn since_when_nothing_is_left_is_known() {
-        let (known, now) = (GlobalDisruptionBudget::default(), "2027-01-01T00:00:00Z".parse().unwrap());
-        let share = |granted: &BTreeMap<String, Sharer>| {
-            let mut seen = None;
-            known.decide(
-                "b",
-                Some(3),
-                || granted.clone(),
-                now,
-                |share| {
-                    seen = share;
-                    Decision::default()
-                },
-            );
-            seen.unwrap()
-        };
+    fn the_start_of_a_wait_is_known() {
+        let known = GlobalDisruptionBudget::default();
+        let share = |granted: &BTreeMap<String, Sharer>| decide(&known, "b", Some(3), granted, 0).0.unwrap();
         assert_eq!(share(&granted(1, 0)).since, None);
         let spent = share(&granted(3, 0));
-        assert!(spent.left == 0 && spent.since.is_some_and(|since| since <= now), "{spent:?}");
+        assert!(spent.left == 0 && spent.since.is_some_and(|since| since <= Timestamp::UNIX_EPOCH), "{spent:?}");
         assert_eq!(share(&granted(2, 0)).since, None);
     }
 
     #[test]
-    fn pools_are_seen_as_they_are_when_the_turn_comes() {
+    fn the_sharers_are_read_under_the_lock() {
         let known = GlobalDisruptionBudget::default();
         let sharers = || {
             assert!(known.0.is_locked(), "another pool may decide between the view and the decision");
@@ -139,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_counts_before_it_is_seen() {
+    fn a_decision_counts_before_it_is_observed() {
         let (known, none) = (GlobalDisruptionBudget::default(), granted(0, 0));
         assert_eq!(left(&known, "a", &none, 2), (Some(3), None, vec![]));
         assert_eq!(left(&known, "b", &none, 0), (Some(1), None, vec![]));
@@ -154,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_follows_when_a_place_is_given_back() {
+    fn waiting_pools_are_reconciled_when_a_slot_is_freed() {
         let known = GlobalDisruptionBudget::default();
         left(&known, "b", &granted(0, 3), 3);
         assert_eq!(left(&known, "a", &granted(0, 3), 0), (Some(0), Some("b".into()), vec![]));
@@ -179,16 +172,7 @@ mod tests {
         // Without a limit, nothing is shared.
         left(&known, "b", &granted(0, 3), 3);
         left(&known, "a", &granted(0, 3), 0);
-        let (_, next) = known.decide(
-            "b",
-            None,
-            || granted(0, 3),
-            Timestamp::UNIX_EPOCH,
-            |others| {
-                assert_eq!(others, None);
-                Decision::default()
-            },
-        );
-        assert_eq!(next, ["a".to_owned()]);
+        let (share, next) = decide(&known, "b", None, &granted(0, 3), 0);
+        assert_eq!((share, next), (None, vec!["a".to_owned()]));
     }
 }

@@ -11,8 +11,8 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 
-use super::{PoolError, audit::HostEvent, failed, ignore_conflict};
-use crate::context::Context;
+use super::{PoolError, audit::HostEvent, failed};
+use crate::{context::Context, runtime::errors::unless_changed};
 use wnp_core::inventory::instances::{Update, Write, can_have_instances};
 
 /// Maximum number of concurrent writes to the API server for one pool.
@@ -31,73 +31,58 @@ pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<C
 /// Carries out a write. Returns the instance if it is a new one.
 async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>, PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
+    let params = PatchParams::apply(MANAGER_POOL);
     match write {
         Write::Create(instance) => {
             let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
             match api.create(&params, &instance).await {
                 Ok(written) => {
                     cx.record_host_event(&written, &HostEvent::Admitted);
-                    Ok(Some(written))
+                    return Ok(Some(written));
                 }
                 // Another pool was faster, or the cache is stale: the next reconcile observes it.
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
-                Err(error) => Err(failed("create an instance")(error)),
+                Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+                Err(error) => return Err(failed("create an instance")(error)),
             }
         }
         // The other pool may have been deleted since the move was decided.
         Write::Update(Update { moved_to: Some(to), .. })
-            if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) =>
-        {
-            Ok(None)
-        }
+            if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) => {}
         Write::Update(Update { name, patch, changed, moved_to, returns }) => {
-            let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
             // The client of a move does not retry, because the other pool may be gone by then.
             let api = if moved_to.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
-            match api.patch(&name, &params, &Patch::Merge(patch)).await {
-                Ok(written) => {
-                    if returns {
-                        cx.writes.grants.note(&written);
-                        cx.record_host_event(&written, &HostEvent::Returned);
-                    }
-                    match moved_to {
-                        Some(to) => cx.record_host_event(&written, &HostEvent::Moved { to }),
-                        None if changed => cx.record_host_event(&written, &HostEvent::Changed),
-                        None => {}
-                    }
-                    Ok(None)
-                }
-                other => ignore_conflict(other).map(|_| None).map_err(failed("change an instance")),
+            let written = unless_changed(api.patch(&name, &params, &Patch::Merge(patch)).await);
+            let Some(written) = written.map_err(failed("change an instance"))? else { return Ok(None) };
+            if returns {
+                cx.writes.grants.note(&written);
+                cx.record_host_event(&written, &HostEvent::Returned);
+            }
+            match moved_to {
+                Some(to) => cx.record_host_event(&written, &HostEvent::Moved { to }),
+                None if changed => cx.record_host_event(&written, &HostEvent::Changed),
+                None => {}
             }
         }
         Write::Grant { name, patch } => {
-            let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-            match api.patch(&name, &params, &Patch::Merge(patch)).await {
-                Ok(written) => {
-                    cx.writes.grants.note(&written);
-                    Ok(None)
-                }
-                other => ignore_conflict(other).map(|_| None).map_err(failed("grant an operation")),
+            let written = unless_changed(api.patch(&name, &params, &Patch::Merge(patch)).await);
+            if let Some(written) = written.map_err(failed("grant an operation"))? {
+                cx.writes.grants.note(&written);
             }
         }
         Write::Leave { name, patch, mark, why, revision } => {
-            let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
             let written = match (api.patch(&name, &params, &Patch::Merge(patch)).await, mark) {
                 (Err(kube::Error::Api(status)), Some(mark)) if status.is_conflict() => {
                     api.patch(&name, &params, &Patch::Merge(mark)).await
                 }
                 (written, _) => written,
             };
-            match written {
-                Ok(written) => {
-                    cx.writes.grants.note(&written);
-                    cx.record_host_event(&written, &HostEvent::Dismissed { why, revision });
-                    Ok(None)
-                }
-                other => ignore_conflict(other).map(|_| None).map_err(failed("mark an instance as leaving")),
+            if let Some(written) = unless_changed(written).map_err(failed("mark an instance as leaving"))? {
+                cx.writes.grants.note(&written);
+                cx.record_host_event(&written, &HostEvent::Dismissed { why, revision });
             }
         }
     }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -28,9 +28,7 @@ pub(super) async fn list(
 ) -> List {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        for waiting in cx.sources.owners().release(&name) {
-            cx.wake.pool(&waiting);
-        }
+        cx.wake.pools(cx.sources.owners().release(&name));
         let mut list = List::default();
         hand_over(&mut list, pool, mine, cx);
         depart(&mut list, pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
@@ -56,10 +54,7 @@ pub(super) async fn list(
             listed(pool, mine, known, *listing, cx).await
         }
     };
-    let waiting = cx.sources.owners().end(pool, begun, reading);
-    for waiting in &waiting {
-        cx.wake.pool(waiting);
-    }
+    cx.wake.pools(cx.sources.owners().end(pool, begun, reading));
     list
 }
 
@@ -102,9 +97,7 @@ async fn listed(
     });
     // A pool whose finalizer a user removes disappears without a reconcile.
     let gone = if resolved.owners.is_empty() { None } else { clock::now().checked_add(ASK_AGAIN).ok() };
-    for owner in cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)) {
-        cx.wake.pool(&owner);
-    }
+    cx.wake.pools(cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)));
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
     let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();
@@ -165,9 +158,7 @@ fn depart(
         };
         // An unreadable pool is in no cache, and may list any host.
         unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));
-        for pending in &unread.pending {
-            cx.wake.pool(pending);
-        }
+        cx.wake.pools(&unread.pending);
         unread
     });
 }

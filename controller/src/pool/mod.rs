@@ -5,22 +5,18 @@ pub(crate) mod disruption_budget;
 mod apply;
 mod audit;
 mod context;
-#[cfg(test)]
-mod cost_tests;
 mod crd_deletion;
 mod debouncer;
 mod desired_state;
-#[cfg(test)]
-mod finalizer_tests;
 mod instances;
 mod keys;
 mod list;
 mod names;
 mod plan;
-#[cfg(test)]
-mod refusal_tests;
 mod snapshot;
 mod source;
+#[cfg(test)]
+mod tests;
 mod timers;
 pub(crate) mod unread;
 
@@ -42,7 +38,7 @@ use serde_json::json;
 
 use crate::{
     cluster::{crds, release::Warning, versions::VersionError},
-    runtime::{clock, events::EventReason},
+    runtime::{clock, errors::unless_changed, events::EventReason},
 };
 use wnp_core::{
     acts,
@@ -62,7 +58,6 @@ pub(crate) use snapshot::plan;
 
 use plan::Plan;
 use snapshot::Snapshot;
-use timers::Timers;
 
 /// Mode of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,11 +122,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 /// Returns the next action after an error.
 pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
-    cx.process
-        .metrics
-        .reconcile_errors
-        .get_or_create(&crate::runtime::metrics::KindLabel { kind: "WindowsNodePool" })
-        .inc();
+    cx.process.metrics.reconcile_failed("WindowsNodePool");
     Action::requeue(API_RETRY)
 }
 
@@ -205,8 +196,8 @@ async fn reconcile_pool(
     };
     let next = report(pool, &seen, &plan, cx, now);
     store(pool, next, cx).await?;
-    let observed = seen.timers(pool, &plan.decision, cx, now);
-    Ok(Timers { grant: plan.decision.next, contact: applied.next_contact, ..observed }.action(now))
+    let times = seen.times_of_change(pool, &plan.decision, cx, now);
+    Ok(timers::action(times.into_iter().chain([plan.decision.next, applied.next_contact]), now))
 }
 
 /// Records the acts of users before any decision depends on them: the tool that applies the pool may remove their annotations at any time. The
@@ -249,7 +240,7 @@ async fn report_plan(
     status::warn(&mut next, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), true, now);
     store(pool, next, cx).await?;
-    Ok(seen.timers(pool, &Decision::default(), cx, now).action(now))
+    Ok(timers::action(seen.times_of_change(pool, &Decision::default(), cx, now), now))
 }
 
 /// Returns the warning of a pool in addition to its own state: requests of its nodes that wait for users, and other faults.
@@ -315,15 +306,6 @@ fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Pool
     }
 }
 
-/// Accepts a concurrent deletion or change, which triggers another reconcile. Returns true if there was none.
-fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<bool> {
-    match result {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// Releases a pool after its last instance was deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
     // An instance that was just created or handed over is in no cache yet.
@@ -339,9 +321,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     if left.into_iter().any(|instance| instance.0.map_or(true, |i| i.spec.pool_ref.name == name)) {
         return Ok(Action::requeue(API_RETRY));
     }
-    for waiting in cx.sources.owners().forget(&name) {
-        cx.wake.pool(&waiting);
-    }
+    cx.wake.pools(cx.sources.owners().forget(&name));
     cx.keep_disruptions(&name, 0);
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
@@ -352,11 +332,21 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
 
 /// Stores the finalizers of a pool as it was read. kube's `finalizer` treats a deletion that lasts for hours as an error; here it has a status.
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<bool, PoolError> {
+    write_metadata(pool, cx, json!({"finalizers": finalizers}), "store the pool's finalizer").await
+}
+
+/// Changes the metadata of a pool as it was read. Returns false if the pool has changed since.
+async fn write_metadata(
+    pool: &WindowsNodePool,
+    cx: &PoolContext,
+    mut metadata: serde_json::Value,
+    doing: &'static str,
+) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
-    let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
-    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    ignore_conflict(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await)
-        .map_err(failed("store the pool's finalizer"))
+    metadata["resourceVersion"] = json!(pool.resource_version());
+    let patch = Patch::Merge(json!({"metadata": metadata}));
+    let written = unless_changed(api.patch(&pool.name_any(), &PatchParams::apply(MANAGER_POOL), &patch).await);
+    Ok(written.map_err(failed(doing))?.is_some())
 }
 
 async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolContext) -> Result<(), PoolError> {
@@ -407,9 +397,5 @@ async fn apply_status(
         "status": value,
     });
     let params = PatchParams::apply(MANAGER_POOL).force();
-    match api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await {
-        Ok(written) => Ok(Some(written)),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
-        Err(error) => Err(error),
-    }
+    unless_changed(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
 }

@@ -33,8 +33,6 @@ pub(super) fn decide(pool: &WindowsNodePool, seen: &Snapshot, cx: &PoolContext, 
     let (decision, next) = cx.disruptions.decide(&pool.name_any(), cap, sharers, now, |others| {
         grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)
     });
-    for pool in next {
-        cx.wake.pool(&pool);
-    }
+    cx.wake.pools(next);
     Plan { changes, decision }
 }

@@ -18,7 +18,7 @@ use super::{
     desired_state::{DesiredState, wicd_certificate_end},
     keys,
     list::list,
-    timers::{self, Timers},
+    timers,
 };
 use crate::{
     cluster::secrets::SecretError,
@@ -129,31 +129,32 @@ impl Snapshot {
         Ok(Self { mine, list, window, desired, members, limits, keys, adoptable })
     }
 
-    /// Returns the times at which the observed state changes by itself.
-    pub(super) fn timers(
+    /// Returns the times at which the observed state changes by itself, also in mode Plan, because its preview and its status follow the clock.
+    pub(super) fn times_of_change(
         &self,
         pool: &WindowsNodePool,
         decision: &Decision,
         cx: &PoolContext,
         now: Timestamp,
-    ) -> Timers {
+    ) -> [Option<Timestamp>; 9] {
         let rollout = pool.spec.rollout();
         // An instance that has moved to another pool triggers that pool, and not this one, which only waits for the move. The other pool may also be
         // deleted before it takes the instance.
         let wait = if pool.metadata.deletion_timestamp.is_some() { 1 } else { 30 };
         let certificates = self.members.iter().filter_map(|m| wicd_certificate_end(&m.instance));
-        Timers {
-            certificate: certificates.filter(|at| *at > now).min(),
-            keys: self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
-            rollout: self.desired.course.next,
-            window: self.window.as_ref().ok().and_then(timers::of_windows),
-            pause: rollout.pause(now).and_then(Pause::end),
-            available: soonest_available(&self.members, rollout.min_ready(), now, |name| cx.node(name)),
-            deadline: next_deadline(&self.members, pool, self.desired.course.status.as_ref(), decision, now),
-            source: self.list.next,
-            handed_over: (!self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(wait)),
-            ..Timers::default()
-        }
+        [
+            certificates.filter(|at| *at > now).min(),
+            // The next read of a Secret with keys.
+            self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
+            // The end of the wait between two steps of a rollout.
+            self.desired.course.next,
+            self.window.as_ref().ok().and_then(timers::of_windows),
+            rollout.pause(now).and_then(Pause::end),
+            soonest_available(&self.members, rollout.min_ready(), now, |name| cx.node(name)),
+            next_deadline(&self.members, pool, self.desired.course.status.as_ref(), decision, now),
+            self.list.next,
+            (!self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(wait)),
+        ]
     }
 
     /// Returns the reason and message of the first host that cannot be adopted.

@@ -121,7 +121,7 @@ mod tests {
     };
 
     #[test]
-    fn beside_another_operator_only_right_requests_of_own_nodes_are_decided() {
+    fn no_request_is_denied_next_to_another_operator() {
         let fault = PolicyFault { kind: "x", name: "x".into(), deviation: Deviation::Missing };
         let problem = || Some(RightsProblem::policy(&fault));
         let approval = Verdict::Approve;

@@ -4,8 +4,6 @@
 
 use std::sync::Arc;
 
-use kube::ResourceExt as _;
-
 use crate::{
     cluster::{ClusterError, discover, kept},
     context::Context,
@@ -30,9 +28,7 @@ pub(crate) async fn follow(cx: Arc<Context>) {
             failed = 0;
         }
         if cx.hosts.release.follow(found) {
-            for pool in cx.caches.pools.state() {
-                cx.wake.pool(&pool.name_any());
-            }
+            cx.wake_all_pools();
         }
         keep(&cx, &mut stored).await;
     }

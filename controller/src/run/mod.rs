@@ -41,7 +41,7 @@ use crate::{
     cluster,
     cluster::{
         crds::{self, CrdFault},
-        release::{Release, ReleaseError},
+        release::ReleaseError,
     },
     context::{Base, Caches, Cluster, Context, Process, WINDOWS_NODES},
     instance::{self, StepError},
@@ -209,7 +209,8 @@ impl Leader {
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
         }
-        let Some(cluster_id) = self.until(|| self.cluster.id()).await else { return Ok(()) };
+        let id = until(&self.process, &self.cluster, || self.cluster.id());
+        let Some(cluster_id) = id.await else { return Ok(()) };
         let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
             watch(client.clone(), &unreadable);
@@ -247,11 +248,12 @@ impl Leader {
         let approver = certificate_approval::run(base.clone(), instances_for_requests, RELEASE_RETRY);
         tasks.spawn("the certificate approver", approver);
         let release = tokio::select! {
-            release = Self::release(&base) => release,
+            release = until(&base.process, &base.cluster, || base.cluster.release(&base.process.args)) => release,
             end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
             end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
         };
         let Some(release) = release else { return Ok(()) };
+        base.process.metrics.fault(FaultSource::Release, None);
         tracing::info!(
             payload = api::payload::digest(&release.manifest().for_platform(release.cluster.platform.as_str())),
             wicd = release.wicd.sha256,
@@ -302,10 +304,7 @@ impl Leader {
             operator_condition::cannot_work(client, args, fault.reason()).await;
             let CrdFault::Outdated { .. } = fault else { bail!(message) };
             tracing::error!(reason = fault.reason().as_str(), "{message}");
-            metrics.fault(FaultSource::Release, Some(fault.reason()));
-            if let Err(error) = refuse_pools(client, fault.reason(), &message).await {
-                tracing::warn!(%error, "failed to report the fault in the status of the pools");
-            }
+            report_fault(fault.reason(), &message, client, metrics).await;
             if stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await.is_none() {
                 return Ok(false);
             }
@@ -313,47 +312,36 @@ impl Leader {
         metrics.fault(FaultSource::Release, None);
         Ok(true)
     }
+}
 
-    /// Repeats a request until it succeeds. Returns `None` after a stop signal.
-    async fn until<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
-    where
-        F: Future<Output = Result<T, ReleaseError>>,
-    {
-        let Process { args, metrics, stop, .. } = &self.process;
-        loop {
-            match ask().await {
-                Ok(found) => return Some(found),
-                Err(error) => report(&error, &self.cluster, args, metrics).await,
-            }
-            stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
+/// Repeats a request until it succeeds. While it fails, every pool reports that. Returns `None` after a stop signal.
+async fn until<T, F>(process: &Process, cluster: &Cluster, ask: impl Fn() -> F) -> Option<T>
+where
+    F: Future<Output = Result<T, ReleaseError>>,
+{
+    loop {
+        match ask().await {
+            Ok(found) => return Some(found),
+            Err(error) => report(&error, cluster, process).await,
         }
-    }
-
-    /// Loads the release. While that fails, every pool reports it. Returns `None` after a stop signal.
-    async fn release(base: &Base) -> Option<Release> {
-        let Process { args, metrics, stop, .. } = &base.process;
-        loop {
-            match base.cluster.release(args).await {
-                Ok(release) => {
-                    metrics.fault(FaultSource::Release, None);
-                    return Some(release);
-                }
-                Err(error) => report(&error, &base.cluster, args, metrics).await,
-            }
-            stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
-        }
+        process.stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await?;
     }
 }
 
 /// Reports in the log, the metric, every pool and the OperatorCondition why no operation begins.
-async fn report(error: &ReleaseError, cluster: &Cluster, args: &Run, metrics: &Metrics) {
-    let (reason, message) = (error.reason(), error.to_string());
+async fn report(error: &ReleaseError, cluster: &Cluster, process: &Process) {
+    let reason = error.reason();
     tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
+    report_fault(reason, &error.to_string(), &cluster.client, &process.metrics).await;
+    operator_condition::cannot_work(&cluster.client, &process.args, reason).await;
+}
+
+/// Reports a fault in the metric and in every pool.
+async fn report_fault(reason: Reason, message: &str, client: &Client, metrics: &Metrics) {
     metrics.fault(FaultSource::Release, Some(reason));
-    if let Err(error) = refuse_pools(&cluster.client, reason, &message).await {
+    if let Err(error) = refuse_pools(client, reason, message).await {
         tracing::warn!(%error, "failed to report the fault in the status of the pools");
     }
-    operator_condition::cannot_work(&cluster.client, args, reason).await;
 }
 
 async fn refuse_pools(client: &Client, reason: Reason, message: &str) -> kube::Result<()> {
@@ -399,7 +387,7 @@ async fn run_pools(
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(instances, of_instance)
         .watches_shared_stream(nodes, of_node)
-        .reconcile_on(cx.wake.pools().map(|name| ObjectRef::new(&name)))
+        .reconcile_on(cx.wake.triggered().map(|name| ObjectRef::new(&name)))
         .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())
         .run(
             move |pool, cx| {
@@ -456,9 +444,7 @@ async fn wake_unreadable(cx: Arc<Context>) {
     let (mut before, mut unread) = (Vec::new(), BTreeMap::new());
     loop {
         let now = cx.caches.unreadable.pools();
-        for pool in before.iter().chain(&now) {
-            cx.wake.pool(pool);
-        }
+        cx.wake.pools(before.iter().chain(&now));
         before = now;
         let pools = cx.caches.unreadable.of_kind("WindowsNodePool");
         unread.retain(|name, _| pools.iter().any(|(unread, _)| unread == name));
@@ -480,7 +466,7 @@ async fn wake_unreadable(cx: Arc<Context>) {
 async fn watch_wmco(cx: Arc<Base>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
-            cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+            cx.wake_all_pools();
             cx.caches.machines.notify_change();
             // Requests that were left to the other operator are evaluated again.
             cx.wicd.judge_again.notify_one();
@@ -510,7 +496,7 @@ async fn watch_api_visibility(cx: Arc<Base>, readiness: Readiness) {
                 tracing::info!("the operator sees the cluster again");
                 readiness.enter(Phase::Leading);
             }
-            cx.caches.pools.state().iter().for_each(|pool| cx.wake.pool(&pool.name_any()));
+            cx.wake_all_pools();
             before = now;
         }
         if cx.process.stop.run_until_cancelled(sight.changed()).await.is_none() {
@@ -529,10 +515,7 @@ async fn refuse_pool(
     tracing::error!(pool = pool.name_any(), reason = reason.as_str(), "{message}");
     // Other pools must not wait for the list of this pool, which is reported as unknown.
     let begun = cx.sources.owners().begin(&pool.name_any());
-    let waiting = cx.sources.owners().end(pool, begun, Reading::Unknown);
-    for waiting in waiting {
-        cx.wake.pool(&waiting);
-    }
+    cx.wake.pools(cx.sources.owners().end(pool, begun, Reading::Unknown));
     let status = pool::refused(pool, reason, message, cx);
     if pool.status.as_ref() != Some(&status) {
         let stored = pool::store_status(&cx.cluster.client, pool, &status).await;

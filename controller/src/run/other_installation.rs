@@ -99,11 +99,8 @@ mod tests {
             api.on("GET", PATH, 200, json!({"metadata": {}, "items": leases}));
             let (found, since) = leads(&api.client(), "ours", now).await.unwrap();
             let found = found.map(|found| (found.namespace.clone(), found.goes_first("ours", since)));
-            assert_eq!(
-                found,
-                expected.map(|(namespace, first): (&str, bool)| (namespace.to_owned(), first)),
-                "{about}"
-            );
+            let expected = expected.map(|(namespace, first): (&str, bool)| (namespace.to_owned(), first));
+            assert_eq!(found, expected, "{about}");
         }
         let api = FakeApi::new();
         api.fail("GET", PATH, 403, "Forbidden", "you may not list leases", Value::Null);

@@ -53,7 +53,7 @@ mod tests {
 
     /// Commands, and text that is only shown, may use the machine's clock.
     #[test]
-    fn no_controller_asks_the_clock_of_the_machine() {
+    fn no_controller_uses_the_clock_of_the_machine() {
         let mut found = Vec::new();
         let mut folders = ["instance", "pool", "inventory", "drain", "csr"].map(Into::into).to_vec();
         while let Some(folder) = folders.pop() {

@@ -48,6 +48,15 @@ pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
+/// Returns the result of a write, or `None` if its object was changed or deleted concurrently.
+pub(crate) fn unless_changed<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
+        Ok(written) => Ok(Some(written)),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reports whether the API server or an admission policy refuses the content of a request, so that a retry cannot succeed.
 pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400 || (status.is_forbidden() && !is_missing_right(status))
@@ -70,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_once_and_without_a_backtrace() {
+    fn a_cause_is_printed_once_and_without_a_backtrace() {
         let error =
             anyhow::anyhow!("connection refused").context("cannot connect: connection refused").context("no pools");
         assert_eq!(in_lines(&error), "no pools\n  because cannot connect: connection refused");

@@ -28,39 +28,26 @@ pub(crate) enum LeaseError {
         "the resource version of the lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
     )]
     WentBack {
-        /// Name of the Lease.
         name: String,
         /// Resource version that this process has written.
         written: u64,
-        /// Current resource version.
         found: u64,
     },
     /// Another process holds the Lease.
     #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
     Lost {
-        /// Name of the Lease.
         name: String,
         /// Current holder, or empty if the Lease was released.
         holder: String,
     },
     /// The Lease was deleted, so that another process may acquire it at once.
     #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
-    Deleted {
-        /// Name of the Lease.
-        name: String,
-    },
+    Deleted { name: String },
     /// The API server did not renew the Lease in time.
     #[error(
         "the lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
     )]
-    NotRenewed {
-        /// Name of the Lease.
-        name: String,
-        /// Seconds since the last renewal.
-        seconds: u64,
-        /// Last error of the API server.
-        cause: String,
-    },
+    NotRenewed { name: String, seconds: u64, cause: String },
 }
 
 /// Election that this process takes part in.
@@ -310,6 +297,15 @@ mod tests {
         }
     }
 
+    /// Returns the Lease of epoch 5 with this holder, as the API server stores it.
+    fn lease(holder: &str, version: &str) -> Value {
+        json!({"metadata": {"name": "lease", "resourceVersion": version}, "spec": held_by(holder, 5)})
+    }
+
+    fn election(api: &FakeApi, seconds: u64) -> Election {
+        Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(seconds))
+    }
+
     #[test]
     fn an_epoch_is_newer_than_the_last_one_and_than_that_of_a_lease_that_is_gone() {
         let at = |seconds| Timestamp::from_second(EPOCHS_BEGIN + seconds).unwrap();
@@ -328,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_saw_unchanged_for_its_duration_is_taken() {
+    fn only_an_expired_lease_is_acquired() {
         let s = Duration::from_secs;
         let now = Duration::ZERO;
         for (spec, unchanged, patience, expected) in [
@@ -356,18 +352,17 @@ mod tests {
 
     /// A deleted Lease, or an API server that does not answer or returns errors, ends leading with the right cause.
     #[tokio::test]
-    async fn what_ends_the_lead_is_named() {
+    async fn the_cause_of_a_lost_lease_is_named() {
         let api = FakeApi::new();
-        let election = |api: &FakeApi| Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
         api.fail("GET", PATH, 404, "NotFound", "leases \"lease\" not found", Value::Null);
-        let error = election(&api).hold(5).await;
+        let error = election(&api, 3).hold(5).await;
         assert!(matches!(error, LeaseError::Deleted { .. }), "{error}");
         assert_eq!(api.calls("GET", PATH).len(), 1, "it was asked for again, while another process may take it");
         let api = FakeApi::new();
         for _ in 0..9 {
             api.fail("GET", PATH, 403, "Forbidden", "you may not read leases", Value::Null);
         }
-        let error = election(&api).hold(5).await.to_string();
+        let error = election(&api, 3).hold(5).await.to_string();
         assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
     }
 
@@ -375,12 +370,10 @@ mod tests {
     #[tokio::test]
     async fn one_request_that_is_never_answered_does_not_lose_the_lease() {
         let api = FakeApi::new();
-        let lease =
-            |holder: &str| json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": held_by(holder, 5)});
         api.hang("GET", PATH);
-        api.on("GET", PATH, 200, lease("me")).on("GET", PATH, 200, lease("another"));
-        api.on("PUT", PATH, 200, lease("me"));
-        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(3));
+        api.on("GET", PATH, 200, lease("me", "1")).on("GET", PATH, 200, lease("another", "1"));
+        api.on("PUT", PATH, 200, lease("me", "1"));
+        let election = election(&api, 3);
         let error = election.hold(5).await;
         assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
     }
@@ -389,13 +382,12 @@ mod tests {
     #[tokio::test]
     async fn a_slow_api_server_does_not_cost_the_lease() {
         let api = FakeApi::new();
-        let lease =
-            |holder: &str| json!({"metadata": {"name": "lease", "resourceVersion": "1"}, "spec": held_by(holder, 5)});
-        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(6));
+        let election = election(&api, 6);
         let slow = election.deadline() * 3 / 10;
-        api.late("GET", PATH, slow, lease("me")).late("PUT", PATH, slow, lease("me"));
-        api.late("GET", PATH, slow, lease("me")).late("PUT", PATH, slow, lease("me"));
-        api.on("GET", PATH, 200, lease("another"));
+        for _ in 0..2 {
+            api.late("GET", PATH, slow, lease("me", "1")).late("PUT", PATH, slow, lease("me", "1"));
+        }
+        api.on("GET", PATH, 200, lease("another", "1"));
         let error = election.hold(5).await;
         assert!(matches!(&error, LeaseError::Lost { holder, .. } if holder == "another"), "{error}");
     }
@@ -404,7 +396,7 @@ mod tests {
     async fn a_missing_lease_is_left_to_a_process_that_can_work() {
         for (about, patience, expected) in [("able", Duration::ZERO, 1), ("unable", Duration::from_hours(1), 0)] {
             let api = FakeApi::new();
-            let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+            let election = election(&api, 15);
             api.fail("GET", PATH, 404, "NotFound", "there is no such Lease", Value::Null);
             api.on("POST", LEASES, 201, json!({"metadata": {"name": "lease", "resourceVersion": "1"}}));
             let mut seen = None;
@@ -416,25 +408,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_that_make_a_missing_lease_one_waits() {
+    async fn of_two_that_create_the_lease_one_waits() {
         let api = FakeApi::new();
-        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+        let election = election(&api, 15);
         api.fail("GET", PATH, 404, "NotFound", "there is no such Lease", Value::Null);
         api.fail("POST", LEASES, 409, "AlreadyExists", "another process was faster", Value::Null);
         assert_eq!(election.try_acquire(&mut None, Duration::ZERO).await.unwrap(), None);
     }
 
     #[tokio::test]
-    async fn a_lease_that_went_back_is_noticed() {
-        let lease = |version: &str| json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "lease", "resourceVersion": version}, "spec": held_by("me", 4)});
+    async fn a_restored_older_lease_is_detected() {
         let api = FakeApi::new();
-        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
-        api.on("GET", PATH, 200, lease("1932")).on("PUT", PATH, 200, lease("1933"));
-        assert_eq!(election.renew(4, 0).await.unwrap(), Renewal::Renewed(1933));
-        assert_eq!(election.renew(5, 1932).await.unwrap(), Renewal::Held("me".into()), "another process of this name");
+        let election = election(&api, 15);
+        api.on("GET", PATH, 200, lease("me", "1932")).on("PUT", PATH, 200, lease("me", "1933"));
+        assert_eq!(election.renew(5, 0).await.unwrap(), Renewal::Renewed(1933));
+        assert_eq!(election.renew(6, 1932).await.unwrap(), Renewal::Held("me".into()), "another process of this name");
         // etcd was restored from a backup: same holder and epoch, older version.
-        api.forget("GET", PATH).on("GET", PATH, 200, lease("374"));
-        assert_eq!(election.renew(4, 1933).await.unwrap(), Renewal::WentBack(374));
+        api.forget("GET", PATH).on("GET", PATH, 200, lease("me", "374"));
+        assert_eq!(election.renew(5, 1933).await.unwrap(), Renewal::WentBack(374));
         assert_eq!(api.calls("PUT", PATH).len(), 1, "a Lease that went back was written");
     }
 }

@@ -12,6 +12,8 @@ use kube::{
     api::{ListParams, PostParams},
 };
 
+use crate::runtime::errors::plain;
+
 /// Namespace, and the reason why it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperatorNamespace {
@@ -47,11 +49,8 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     }
     let its_own = ListParams::default().labels(&format!("app.kubernetes.io/name={COMPONENT}"));
     let listed = Api::<Deployment>::all(client.clone()).list_metadata(&its_own).await;
-    decide(
-        listed
-            .map(|list| list.items.into_iter().filter_map(|one| one.metadata.namespace).collect())
-            .map_err(|error| api_message(&error)),
-    )
+    let namespaces = listed.map(|list| list.items.into_iter().filter_map(|one| one.metadata.namespace).collect());
+    decide(namespaces.map_err(|error| plain(&error)))
 }
 
 /// Reports whether the account may list Deployments. The operator's own may not, and must not appear to lack a right.
@@ -67,14 +66,6 @@ async fn may_search(client: &Client) -> bool {
     let answer = Api::all(client.clone()).create(&PostParams::default(), &question).await;
     // If the review fails, the list reports the cause.
     answer.map_or(true, |answer| answer.status.is_none_or(|status| status.allowed))
-}
-
-/// Returns the message of the API server, without the remedy for an operator that lacks a right.
-fn api_message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => api::text::line(&status.message, 500),
-        other => crate::runtime::errors::api_message(other),
-    }
 }
 
 fn decide(listed: Result<BTreeSet<String>, String>) -> OperatorNamespace {
@@ -102,9 +93,7 @@ impl OperatorNamespace {
             Found::Elsewhere => {
                 format!("the operator's Deployment is in the namespace {name}, which is the one that is used")
             }
-            Found::Nowhere => {
-                format!("no namespace has a Deployment of the operator; {name} is used")
-            }
+            Found::Nowhere => format!("no namespace has a Deployment of the operator; {name} is used"),
             Found::Several(namespaces) => format!(
                 "{} namespaces have a Deployment of the operator, and {name} is not one of them: name one with --namespace",
                 namespaces.len()

@@ -27,8 +27,15 @@ impl ReconcileTrigger {
         let _ = self.sender.send(name.to_owned());
     }
 
+    /// Triggers a reconcile of each of these pools.
+    pub(crate) fn pools(&self, names: impl IntoIterator<Item = impl AsRef<str>>) {
+        for name in names {
+            self.pool(name.as_ref());
+        }
+    }
+
     /// Streams the names of pools to reconcile. Only the first caller gets them, because there is one pool controller.
-    pub(crate) fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
+    pub(crate) fn triggered(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {
             let mut receiver = receiver?;

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pool_cannot_take_all_places() {
+    fn one_pool_cannot_take_all_slots() {
         let places = SshSlots::new(5, Share::AtMost(2));
         let held = take(&places, "a", 10);
         assert_eq!(held.len(), 2);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_gets_on_whatever_the_others_take() {
+    fn each_pool_gets_a_slot_whatever_the_others_take() {
         for (all, pools, first) in [(100, 1, 90), (100, 10, 90), (10, 3, 9), (2, 1, 2), (1, 5, 1)] {
             let places = SshSlots::new(all, Share::ForEachFree(9));
             let held: Vec<Vec<SshSlot>> = (0..pools).map(|n| take(&places, &format!("greedy-{n}"), 200)).collect();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_waits_gets_the_place_that_is_freed_in_its_order() {
+    async fn waiting_work_gets_freed_slots_in_order() {
         let places = SshSlots::new(2, Share::ForEachFree(9));
         let (one, two) = (places.acquire("a").await, places.acquire("b").await);
         let [mut first, mut gone, mut last] = [(); 3].map(|()| Box::pin(places.acquire("a")));

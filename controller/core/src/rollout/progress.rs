@@ -70,7 +70,7 @@ pub enum BlockedBy {
 }
 
 /// Progress of a rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Rollout status to store.
     pub status: Option<RolloutStatus>,

@@ -163,7 +163,7 @@ mod tests {
     const RIGHT: &[u8] = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
 
     #[tokio::test]
-    async fn one_address_cannot_take_the_places_of_others() {
+    async fn one_address_cannot_take_the_connections_of_others() {
         let limits = Limits { connections: 3, per_address: 2, head: PATIENT, connection: PATIENT };
         let address = server(limits).await;
         let mut first = connect("127.0.0.1", address).await;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_connections_do_not_keep_a_probe_out() {
+    async fn silent_connections_do_not_block_a_probe() {
         let limits = Limits { connections: 4, per_address: 2, head: PATIENT, connection: PATIENT };
         let address = server(limits).await;
         let mut silent = Vec::new();
@@ -194,24 +194,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_does_not_go_on_is_not_waited_for() {
+    async fn a_stalled_client_is_disconnected() {
         let short = Duration::from_millis(50);
+        let limits = |head, connection| Limits { connections: 9, per_address: 9, head, connection };
+        let endless = format!("POST / HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(MAX_HEAD));
+        let half_body = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc";
         for (about, limits, sent) in [
-            (
-                "half a head",
-                Limits { connections: 9, per_address: 9, head: short, connection: PATIENT },
-                "POST / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-            ),
-            (
-                "half a body",
-                Limits { connections: 9, per_address: 9, head: PATIENT, connection: short },
-                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc",
-            ),
-            (
-                "a head without end",
-                Limits { connections: 9, per_address: 9, head: PATIENT, connection: PATIENT },
-                &format!("POST / HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(MAX_HEAD)),
-            ),
+            ("half a head", limits(short, PATIENT), "POST / HTTP/1.1\r\nHost: x\r\nX-Slow: "),
+            ("half a body", limits(PATIENT, short), half_body),
+            ("a head without end", limits(PATIENT, PATIENT), endless.as_str()),
         ] {
             let mut stream = connect("127.0.0.1", server(limits).await).await;
             stream.write_all(sent.as_bytes()).await.unwrap();

@@ -39,6 +39,12 @@ impl Host {
         self.instance.is_leaving() || in_maintenance || self.is_held()
     }
 
+    /// Reports whether pods block the drain of the node.
+    pub(super) fn is_drain_blocked(&self) -> bool {
+        let operation = self.status().and_then(|s| s.operation.as_ref());
+        operation.and_then(|o| o.drain.as_ref()).is_some_and(|drain| !drain.blockers.is_empty())
+    }
+
     /// Reports whether the node accepts no pods although no user wants that.
     pub(super) fn is_unavailable(&self) -> bool {
         if !self.is_node() || self.is_set_aside() {
@@ -92,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_missed_unless_a_person_has_taken_it_out() {
+    fn a_node_is_unavailable_unless_a_user_has_set_it_aside() {
         let joined = json!({"currentVersion": "v"});
         let none = Value::Null;
         let hold = json!({(key::HOLD): "true"});
@@ -114,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_is_reported_until_a_person_trusts_it() {
+    fn another_key_is_reported_until_a_user_trusts_it() {
         let none = Value::Null;
         let shown = format!("SHA256:{}", "A".repeat(43));
         let message = format!("the host key of 10.0.0.1 changed: expected SHA256:x, got {shown}; if");

@@ -81,9 +81,7 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("nodes_up_to_date", &[POOL], "Ready nodes that follow the desired version", |pool| {
         pool.number(|s| s.up_to_date_nodes)
     }),
-    gauge("drain_blocked_nodes", &[POOL], "Nodes whose drain is blocked", |pool| {
-        vec![(Vec::new(), count(pool.statuses().filter(|s| is_blocked(s)).count()))]
-    }),
+    gauge("drain_blocked_nodes", &[POOL], "Nodes whose drain is blocked", |pool| pool.count(Host::is_drain_blocked)),
     gauge(
         "window_open",
         &[POOL],
@@ -96,16 +94,13 @@ pub(super) static GAUGES: &[PoolGauge] = &[
         "idle",
         &[POOL],
         "1 while the pool is paused or in mode Plan, so that the operator begins no operation",
-        |pool| {
-            let is_idle = pool.object.spec.is_plan() || pool.object.spec.rollout().pause(pool.now).is_some();
-            vec![(Vec::new(), is_idle.into())]
-        },
+        |pool| one(pool.object.spec.is_plan() || pool.object.spec.rollout().pause(pool.now).is_some()),
     ),
     gauge(
         "nodes_unavailable",
         &[POOL],
         "Nodes that are not Ready or that an operation has cordoned, without those that a user holds, keeps in maintenance or has cordoned",
-        |pool| vec![(Vec::new(), count(pool.hosts.iter().filter(|h| h.is_unavailable()).count()))],
+        |pool| pool.count(Host::is_unavailable),
     ),
     gauge("max_unavailable", &[POOL], "Nodes that operations may make unavailable at once", Pool::max_unavailable),
     gauge(
@@ -118,7 +113,7 @@ pub(super) static GAUGES: &[PoolGauge] = &[
         "hosts_key_changed",
         &[POOL],
         "Hosts that show, or whose jump host shows, another host key than the known one, and that no user holds or trusts",
-        |pool| vec![(Vec::new(), count(pool.hosts.iter().filter(|h| h.shows_another_key()).count()))],
+        |pool| pool.count(Host::shows_another_key),
     ),
     gauge(
         "source_up",
@@ -190,8 +185,7 @@ impl Pool {
         if rollout.windows().is_empty() {
             return Vec::new();
         }
-        let is_open = maintenance_window::look(rollout.windows(), self.now).is_ok_and(|w| w.open);
-        vec![(Vec::new(), is_open.into())]
+        one(maintenance_window::look(rollout.windows(), self.now).is_ok_and(|w| w.open))
     }
 
     fn source_success(&self) -> Vec<Sample> {
@@ -208,8 +202,7 @@ impl Pool {
     /// Returns the budget of unavailable nodes. A percentage is relative to the joined nodes that are not held.
     fn max_unavailable(&self) -> Vec<Sample> {
         let nodes = self.hosts.iter().filter(|host| host.is_node() && !host.is_held()).count();
-        let most = self.object.spec.rollout().max_unavailable().of(u32::try_from(nodes).unwrap_or(u32::MAX));
-        vec![(Vec::new(), most.into())]
+        one(self.object.spec.rollout().max_unavailable().of(u32::try_from(nodes).unwrap_or(u32::MAX)))
     }
 
     fn statuses(&self) -> impl Iterator<Item = &WindowsInstanceStatus> {
@@ -217,7 +210,12 @@ impl Pool {
     }
 
     fn number(&self, of: fn(&WindowsNodePoolStatus) -> i32) -> Vec<Sample> {
-        vec![(Vec::new(), self.object.status.as_ref().map_or(0, of).into())]
+        one(self.object.status.as_ref().map_or(0, of))
+    }
+
+    /// Returns the number of hosts for which this is true.
+    fn count(&self, is_counted: fn(&Host) -> bool) -> Vec<Sample> {
+        one(count(self.hosts.iter().filter(|host| is_counted(host)).count()))
     }
 
     fn phases(&self) -> Vec<Sample> {
@@ -269,9 +267,9 @@ impl Pool {
     }
 }
 
-fn is_blocked(status: &WindowsInstanceStatus) -> bool {
-    let drain = status.operation.as_ref().and_then(|o| o.drain.as_ref());
-    drain.is_some_and(|drain| !drain.blockers.is_empty())
+/// Returns the sample of a pool without other labels.
+fn one(value: impl Into<i64>) -> Vec<Sample> {
+    vec![(Vec::new(), value.into())]
 }
 
 fn count(n: usize) -> i64 {
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_with_windows_says_whether_one_is_open() {
+    fn a_pool_with_windows_reports_whether_one_is_open() {
         let window = |schedule: &str| json!([{"schedule": schedule, "durationSeconds": 3600}]);
         for (about, windows, expected) in [
             ("no windows", json!(null), vec![]),
@@ -388,11 +386,7 @@ mod tests {
             ("joining", json!({"phase": "Joining", "conditions": not_ready}), None),
             ("not Ready", json!({"phase": "NotReady", "conditions": not_ready}), Some("w NotReady NodeNotReady 1")),
             ("failed", json!({"phase": "Failed", "failures": failures}), Some("w Failed Unreachable 1")),
-            (
-                "failed, and tried again",
-                json!({"phase": "Joining", "failures": failures}),
-                Some("w Joining Unreachable 1"),
-            ),
+            ("retried", json!({"phase": "Joining", "failures": failures}), Some("w Joining Unreachable 1")),
         ] {
             assert_eq!(of(&[("w".into(), status)]).next().as_deref(), expected, "{about}");
         }
@@ -421,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_what_is_known_of_it_and_not_of_another() {
+    fn a_source_has_only_its_own_samples() {
         let at = Timestamp::from_second(1_798_761_600).unwrap();
         let sources = Sources::default();
         sources.succeeded("p", "git", at);

@@ -65,36 +65,30 @@ impl Served {
     /// Returns the certificate for a new connection. Unusable files leave the earlier certificate in place.
     fn now(&self) -> Arc<CertifiedKey> {
         let mut mounted = self.mounted.lock();
-        let problem = match Files::read(&self.directory) {
-            Ok(None) => {
-                if mounted.served.take().is_some() {
-                    tracing::info!(directory = %self.directory.display(), "the files are gone: /metrics is served with the process's own certificate");
-                }
-                String::new()
-            }
-            Ok(Some(files)) if mounted.served.as_ref().is_some_and(|(served, _)| *served == files) => String::new(),
-            Ok(Some(files)) => match files.parse() {
-                Ok(key) => {
-                    tracing::info!(directory = %self.directory.display(), "/metrics is served with the certificate of the directory");
-                    mounted.served = Some((files, Arc::new(key)));
-                    String::new()
-                }
-                Err(error) => mounted.report(&error),
-            },
-            Err(error) => mounted.report(&error),
-        };
+        let problem = mounted.update(&self.directory).err().map(|error| error.to_string()).unwrap_or_default();
+        if !problem.is_empty() && mounted.reported != problem {
+            tracing::warn!(reason = Reason::CertificateInvalid.as_str(), "the certificate for metrics: {problem}");
+        }
         mounted.reported = problem;
         mounted.served.as_ref().map_or_else(|| self.own.clone(), |(_, key)| key.clone())
     }
 }
 
 impl Mounted {
-    fn report(&self, error: &CertificateError) -> String {
-        let problem = error.to_string();
-        if self.reported != problem {
-            tracing::warn!(reason = Reason::CertificateInvalid.as_str(), "the certificate for metrics: {problem}");
+    /// Reads the files of the directory, and parses them if they have changed.
+    fn update(&mut self, directory: &Path) -> Result<(), CertificateError> {
+        let Some(files) = Files::read(directory)? else {
+            if self.served.take().is_some() {
+                tracing::info!(directory = %directory.display(), "the files are gone: /metrics is served with the process's own certificate");
+            }
+            return Ok(());
+        };
+        if self.served.as_ref().is_none_or(|(served, _)| *served != files) {
+            let key = files.parse()?;
+            tracing::info!(directory = %directory.display(), "/metrics is served with the certificate of the directory");
+            self.served = Some((files, Arc::new(key)));
         }
-        problem
+        Ok(())
     }
 }
 
@@ -156,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_connection_gets_what_the_directory_has_then() {
+    fn each_connection_gets_the_current_certificate() {
         let authority = testbed::pki::Authority::new("test").unwrap();
         let [one, other] = ["one", "other"].map(|name| authority.server(name, &[], &[name]).unwrap());
         let directory = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 use certificate::Served;
-use review::{Access, Reviewer};
+use review::{Access, ReviewError, Reviewer};
 
 /// Serves the metrics until `stop`. The port is bound and has a certificate when this function returns.
 ///
@@ -69,7 +69,7 @@ async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Ne
             (StatusCode::FORBIDDEN, text).into_response()
         }
         Err(error) => {
-            tracing::warn!(reason = error.reason().as_str(), %error, "a request for metrics is refused");
+            tracing::warn!(reason = ReviewError::REASON.as_str(), %error, "a request for metrics is refused");
             (StatusCode::SERVICE_UNAVAILABLE, "the API server could not review this request; try again\n")
                 .into_response()
         }

@@ -48,11 +48,8 @@ pub(super) enum ReviewError {
 }
 
 impl ReviewError {
-    /// Returns the reason for the log.
-    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
-    pub(super) fn reason(&self) -> Reason {
-        Reason::ApiError
-    }
+    /// Reason for the log.
+    pub(super) const REASON: Reason = Reason::ApiError;
 }
 
 /// Reviewer that queries the API server, and caches its answers for a while.
@@ -172,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_api_server_says_who_may_get_metrics() {
+    async fn the_api_server_decides_who_may_get_metrics() {
         let user = json!({"username": "system:serviceaccount:monitoring:prometheus", "uid": "u", "groups": ["g"], "extra": {"e": ["f"]}});
         for (about, authenticated, allowed, expected) in [
             ("known, with the right", true, true, Access::Allowed),
@@ -199,23 +196,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_api_server_does_not_say_is_not_remembered() {
+    async fn a_failed_review_is_not_cached() {
         let api = FakeApi::new();
-        api.on(
-            "POST",
-            TOKENS,
-            403,
-            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": 403}),
-        );
+        api.fail("POST", TOKENS, 403, "", "no", json!(null));
         let reviewer = Reviewer::new(api.client());
         for _ in 0..2 {
-            assert_eq!(reviewer.judge(&with("Bearer abc")).await.unwrap_err().reason(), "ApiError");
+            assert!(matches!(reviewer.judge(&with("Bearer abc")).await, Err(ReviewError::Api(_))));
         }
         assert_eq!(api.calls("POST", TOKENS).len(), 2);
     }
 
     #[test]
-    fn verdicts_are_forgotten_by_age_and_by_number() {
+    fn cached_verdicts_are_limited_by_age_and_number() {
         let start = Instant::now();
         let mut memory = Memory::default();
         memory.put([0; 32], Access::Allowed, start);
