@@ -265,7 +265,8 @@ async fn an_unreachable_host_is_abandoned(world: &World) -> Result<()> {
     let message = world.until_failed("lost", "Unreachable").await?;
     ensure!(message.starts_with("Deconfigure: "), "{message}");
     let is_named = |p: &WindowsNodePool| {
-        conditions::find(&pool_status(p).conditions, kind::DEGRADED).is_some_and(|c| c.message.contains("removed: lost: "))
+        conditions::find(&pool_status(p).conditions, kind::DEGRADED)
+            .is_some_and(|c| c.message.contains("removed: lost: "))
     };
     world.until("lost", "the pool reports it", is_named).await?;
 
