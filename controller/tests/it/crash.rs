@@ -1,4 +1,4 @@
-//! Operator processes that are killed, stopped, suspended or run twice: the operator always converges. Crashes at each single write are tested
+//! Operator processes that are killed, stopped or run twice: the operator always converges. Crashes at each single write are tested
 //! in `instance/executor_tests.rs`.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -214,8 +214,8 @@ pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Op
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> {
-    // Its successor waits until the Lease of a suspended leader expires.
+async fn a_leader_that_is_stopped_releases_its_lease() -> Result<()> {
+    // A short Lease, because a process that stands by reads it seven times in its duration.
     let mut world = World::new(slow(), &["--lease-duration", "10s"]).await?;
 
     // A second operator stands by.
@@ -242,29 +242,6 @@ async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> 
     world.until_joined("stopped").await?;
     ensure!(host.boots() == 1, "it was restarted");
 
-    // The leader is suspended during a join. Another operator takes over and finishes it; the former leader exits when it resumes.
-    let third = Operator::start(&world.control_plane, &world.options)?;
-    let host = world
-        .sim
-        .host(HostOptions { process_start: Some(Duration::from_secs(1)), ..HostOptions::named("slept") })
-        .await?;
-    world.apply("slept", &spec(std::slice::from_ref(&host))).await?;
-    world
-        .until_instance("slept", "is on its way", |i| status(i).operation.is_some_and(|o| o.step != api::Step::Connect))
-        .await?;
-    world.operator.signal("STOP")?;
-    third.leads().await?;
-    let mut sleeper = std::mem::replace(&mut world.operator, third);
-    world.until_joined("slept").await?;
-    let joined = status(&world.instance("slept").await?.context("no instance")?);
-    sleeper.signal("CONT")?;
-    let code = ended(&mut sleeper, crate::fleet::LIMIT).await?;
-    ensure!(code.is_some_and(|c| c != 0), "it ended with {code:?}");
-    ensure!(sleeper.log().contains("so that two operators never act at once"), "{}", sleeper.log());
-    world.operator.check()?;
-    let now = status(&world.instance("slept").await?.context("no instance")?);
-    ensure!(now.current_version == joined.current_version && now.failures.is_none(), "the sleeper did harm: {now:?}");
-    ensure!(host.boots() == 1, "it was restarted");
     epochs_go_up(&mut world, &host).await
 }
 

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     act_command::Plugin,
+    cluster::kubectl,
     fleet::{World, entries, entry, has, is_ready, pool_status},
     off_host::mark_not_ready_for_a_day,
 };
@@ -173,11 +174,8 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
                     argo.pages.act(POOLS, "WindowsNodePool", POOL, if paused { "pause" } else { "resume" }).await?;
                 }
                 "kubectl" => {
-                    let said = world
-                        .control_plane
-                        .kubectl(&["patch", "wnp", POOL, "--type", "merge", "-p", &pause(paused)])
-                        .await?;
-                    ensure!(said.status.success(), "{said:?}");
+                    let patch = ["patch", "wnp", POOL, "--type", "merge", "-p", &pause(paused)];
+                    kubectl(&world.control_plane, &patch).await.map(drop)?;
                 }
                 _ => drop(plugin.done(&[if paused { "pause" } else { "resume" }, POOL])?),
             }

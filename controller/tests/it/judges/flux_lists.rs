@@ -85,7 +85,7 @@ impl Lists {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_that_flux_fetches_are_followed() -> Result<()> {
+async fn pools_follow_lists_that_flux_fetches_and_can_be_deleted() -> Result<()> {
     let lists = Lists::new(3).await?;
     lists.publish(2)?;
     lists.apply(2).await?;
@@ -94,15 +94,8 @@ async fn lists_that_flux_fetches_are_followed() -> Result<()> {
         lists.repository.request(kind, "hosts").await?;
         lists.world.until(pool, "the longer list is followed", ready(3)).await?;
     }
-    Ok(())
-}
 
-/// One pool is deleted while the other still reads its list.
-#[tokio::test(flavor = "multi_thread")]
-async fn pools_with_lists_of_flux_can_be_deleted() -> Result<()> {
-    let lists = Lists::new(1).await?;
-    lists.publish(1)?;
-    lists.apply(1).await?;
+    // One pool is deleted while the other still reads its list.
     let Lists { world, hosts, .. } = &lists;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     for ((pool, _), hosts) in KINDS.iter().zip(hosts) {

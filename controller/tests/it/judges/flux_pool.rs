@@ -21,6 +21,7 @@ use testbed::{
 use super::{add, repository::Repository};
 use crate::{
     act_command::Plugin,
+    cluster::kubectl,
     fleet::{World, entries, entry, has, is_ready, pool_status},
 };
 
@@ -134,15 +135,10 @@ async fn stays(
     Ok(())
 }
 
-async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
-    let said = world.control_plane.kubectl(args).await?;
-    ensure!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
-    Ok(())
-}
-
 /// Annotates the pool as a user does without the plugin.
 async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
-    kubectl(world, &["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")]).await
+    let annotate = ["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")];
+    kubectl(&world.control_plane, &annotate).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,10 +163,10 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     }
     for paused in [true, false] {
         let by_hand = ["patch", "wnp", POOL, "--field-manager=on-call", "--type", "merge", "-p", &patch(paused)];
-        kubectl(&world, &by_hand).await?;
+        kubectl(&world.control_plane, &by_hand).await?;
         stays(&world, &repository, "a user", |p| is_paused(p) == paused).await?;
     }
-    kubectl(&world, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
+    kubectl(&world.control_plane, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
     world.until(POOL, "kubectl pauses it", is_paused).await?;
     repository.reconcile(POOLS).await?;
     world.until(POOL, "Flux takes it back", |p| !is_paused(p)).await?;
