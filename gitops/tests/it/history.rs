@@ -5,7 +5,7 @@ use gitops::{File, hosts::Entry};
 use crate::{fetch::Client, origin::Origin, server::Server};
 
 #[test]
-fn what_follows_what() {
+fn a_commit_follows_its_ancestors_only() {
     let origin = Origin::new();
     let first = origin.head();
     let server = Server::new(origin.root());
@@ -25,7 +25,7 @@ fn what_follows_what() {
 }
 
 #[test]
-fn a_branch_that_went_far_ahead() {
+fn a_commit_far_back_is_found_if_it_was_fetched() {
     let origin = Origin::new();
     origin.more(60, "a");
     let server = Server::new(origin.root());
@@ -41,7 +41,7 @@ fn a_branch_that_went_far_ahead() {
 }
 
 #[test]
-fn many_fetches_do_not_pile_up() {
+fn packs_of_many_fetches_stay_few() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let client = Client::of(&server).branch("main");
@@ -71,7 +71,7 @@ fn read(files: &[File]) -> Option<Vec<Entry>> {
 }
 
 #[test]
-fn who_changed_which_entry() {
+fn the_last_commit_of_each_entry_is_found() {
     let origin = Origin::empty(&[]);
     let first = origin.commit("hosts/a.yaml", "one 10.0.0.1\ntwo 10.0.0.2\n", "  First\n\nMore words");
     origin.commit("readme.md", "no inventory", "Elsewhere");
@@ -103,7 +103,7 @@ fn who_changed_which_entry() {
 }
 
 #[test]
-fn what_is_older_than_what_was_fetched() {
+fn entries_from_before_the_fetched_history_are_marked() {
     let origin = Origin::empty(&[]);
     origin.commit("hosts.yaml", "one 10.0.0.1\n", "First");
     origin.grow(60, |n| vec![("readme.md".to_owned(), n.to_string().into_bytes())]);
@@ -118,7 +118,7 @@ fn what_is_older_than_what_was_fetched() {
 }
 
 #[test]
-fn signatures_are_distinguished_from_what_they_sign() {
+fn signatures_are_separated_from_the_signed_data() {
     let origin = Origin::new();
     let head = origin.head();
     let raw = origin.git(&["cat-file", "commit", &head]);
@@ -150,7 +150,7 @@ fn signatures_are_distinguished_from_what_they_sign() {
 
 /// A pusher could publish a tag that another user has signed under another name.
 #[test]
-fn a_tag_counts_under_no_other_name_than_its_own() {
+fn a_signed_tag_is_refused_under_another_name() {
     let origin = Origin::new();
     origin.git(&["tag", "-a", "v1.0.0", "-m", "words"]);
     let tag = origin.git(&["rev-parse", "v1.0.0"]);

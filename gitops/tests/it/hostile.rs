@@ -20,7 +20,7 @@ use crate::{
 const LITTLE: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_silent_or_slow_server_is_given_up() {
+fn a_silent_or_slow_server_times_out() {
     let origin = Origin::new();
     let half =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n001e# serv".to_vec();
@@ -39,7 +39,7 @@ fn a_silent_or_slow_server_is_given_up() {
 }
 
 #[test]
-fn a_stop_ends_it() {
+fn a_stop_ends_a_fetch() {
     let origin = Origin::new();
     let server = Server::with(origin.root(), false, |_| Some(Reply::Stall(Vec::new())));
     let client = Client::of(&server);
@@ -57,7 +57,7 @@ fn a_stop_ends_it() {
 }
 
 #[test]
-fn more_bytes_than_are_taken() {
+fn too_many_bytes_are_refused() {
     let origin = Origin::new();
     // Random data, which cannot be compressed.
     let mut state = 1_u64;
@@ -79,7 +79,7 @@ fn more_bytes_than_are_taken() {
 }
 
 #[test]
-fn more_names_than_are_taken() {
+fn too_many_references_are_refused() {
     let origin = Origin::new();
     let server = Server::with(origin.root(), false, |asked| {
         let listing = asked.body.windows(7).any(|word| word == b"ls-refs");
@@ -93,7 +93,7 @@ fn more_names_than_are_taken() {
 }
 
 #[test]
-fn few_bytes_that_unpack_to_very_many() {
+fn a_small_pack_of_a_huge_file_is_refused() {
     let origin = Origin::new();
     origin.commit("hosts.yaml", vec![0; 65 << 20], "Bomb");
     let server = Server::new(origin.root());
@@ -131,7 +131,7 @@ fn files_have_limits() {
 }
 
 #[test]
-fn directories_that_hold_each_other_many_times() {
+fn nested_directories_are_bounded() {
     let origin = Origin::new();
     let mut tree = origin.git(&["rev-parse", "HEAD^{tree}"]);
     for _ in 0..10 {
@@ -155,7 +155,7 @@ fn directories_that_hold_each_other_many_times() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_refused() {
+fn only_plain_files_are_read() {
     let origin = Origin::new();
     origin.write("plain/a.yaml", "a: 1\n");
     origin.write("plain/deep/er/b.yml", "b: 1\n");
@@ -233,7 +233,7 @@ fn names_in_a_directory_lead_nowhere_else() {
 }
 
 #[test]
-fn answers_that_make_no_sense() {
+fn invalid_answers_are_refused() {
     let origin = Origin::new();
     let hello = b"001e# service=git-upload-pack\n0000000eversion 2\n000cls-refs\n000bfetch\n0000";
     let advertised = |body: Vec<u8>| {
@@ -293,7 +293,7 @@ fn answers_that_make_no_sense() {
 }
 
 #[test]
-fn what_a_crash_has_damaged_is_fetched_anew() {
+fn damaged_files_are_fetched_again() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let mut client = Client::of(&server).branch("main");

@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[test]
-fn what_a_reference_stands_for() {
+fn each_kind_of_reference_is_resolved() {
     let origin = Origin::new();
     let first = origin.head();
     origin.git(&["tag", "plain"]);
@@ -55,7 +55,7 @@ fn what_a_reference_stands_for() {
 }
 
 #[test]
-fn ids_of_sha_256() {
+fn repositories_with_sha_256_are_fetched() {
     let origin = Origin::empty(&["--object-format=sha256"]);
     let first = origin.commit("hosts.yaml", "a: 1\n", "First");
     let server = Server::new(origin.root());
@@ -114,7 +114,7 @@ fn a_small_change_of_a_large_repository_costs_little() {
 }
 
 #[test]
-fn an_old_protocol_will_do() {
+fn the_older_protocol_is_supported() {
     let origin = Origin::new();
     // As behind a proxy that drops unknown headers.
     let server = Server::with(origin.root(), false, |_| Some(Reply::Old));
@@ -131,7 +131,7 @@ fn an_old_protocol_will_do() {
 }
 
 #[test]
-fn a_server_that_leaves_nothing_out() {
+fn a_server_without_shallow_fetches_is_supported() {
     let origin = Origin::new();
     let first = origin.head();
     origin.more(60, "b");
@@ -146,7 +146,7 @@ fn a_server_that_leaves_nothing_out() {
 }
 
 #[test]
-fn what_lies_far_back_comes_alone() {
+fn a_tag_far_back_is_fetched_alone() {
     let origin = Origin::new();
     origin.more(11, "a");
     origin.git(&["tag", "-a", "v1", "-m", "one"]);
@@ -172,12 +172,12 @@ fn basic(server: &Server, user: &str, password: &str) -> Access {
 }
 
 #[test]
-fn basic_and_bearer() {
+fn basic_and_bearer_credentials_are_sent() {
     let origin = Origin::new();
     let guarded = |expected: String| {
         Server::with(origin.root(), false, move |asked| {
-            let welcome = asked.header("authorization") == Some(&expected);
-            (!welcome).then(|| Reply::Full(401, vec![("WWW-Authenticate", "Basic".to_owned())], Vec::new()))
+            let authorized = asked.header("authorization") == Some(&expected);
+            (!authorized).then(|| Reply::Full(401, vec![("WWW-Authenticate", "Basic".to_owned())], Vec::new()))
         })
     };
     let server = guarded(format!("Basic {}", STANDARD.encode("ada:s3cret")));
@@ -193,7 +193,7 @@ fn basic_and_bearer() {
 }
 
 #[test]
-fn client_certificates() {
+fn client_certificates_are_sent() {
     let origin = Origin::new();
     let server = Server::with(origin.root(), true, |_| None);
     let with = |authority: &Authority| {
@@ -209,7 +209,7 @@ fn client_certificates() {
 }
 
 #[test]
-fn an_authority_that_nobody_knows() {
+fn an_unknown_certificate_authority_is_refused() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let other = Access { authority: Some(Authority::new().pem.into_bytes()), ..Access::default() };
@@ -226,7 +226,7 @@ fn an_authority_that_nobody_knows() {
 }
 
 #[test]
-fn through_a_proxy() {
+fn a_proxy_is_used() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let through = |proxy: &proxy::Proxy, password: &str| {
@@ -244,7 +244,7 @@ fn through_a_proxy() {
 
 /// Proxy settings from `HTTPS_PROXY` and `NO_PROXY`, in the format of other programs.
 #[test]
-fn through_the_proxy_of_the_program() {
+fn the_proxy_of_the_environment_is_used() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let proxy = proxy::Proxy::new(&format!("Basic {}", STANDARD.encode("ada:pr0xy")));
@@ -272,7 +272,7 @@ fn redirects_on_the_same_server_are_followed() {
 }
 
 #[test]
-fn redirects_elsewhere_are_not() {
+fn redirects_to_another_server_are_refused() {
     let origin = Origin::new();
     let elsewhere = Server::new(origin.root());
     for target in [
@@ -293,7 +293,7 @@ fn redirects_elsewhere_are_not() {
 }
 
 #[test]
-fn what_is_gone_is_said() {
+fn missing_repositories_and_branches_are_reported() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let error = Client::new(server.at("nothing.git"), believing(&server)).fetch().unwrap_err();
@@ -312,7 +312,7 @@ fn what_is_gone_is_said() {
 }
 
 #[test]
-fn a_server_that_is_not_there() {
+fn an_unavailable_server_is_reported() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
     let mut client = Client::of(&server);

@@ -42,7 +42,7 @@ impl Proxy {
 
 fn serve(client: TcpStream, authorization: &str, counter: &AtomicUsize) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
-    let (mut target, mut welcome, mut line) = (String::new(), false, String::new());
+    let (mut target, mut authorized, mut line) = (String::new(), false, String::new());
     while reader.read_line(&mut line)? > 2 {
         if let Some(rest) = line.strip_prefix("CONNECT ") {
             rest.split(' ').next().unwrap_or_default().clone_into(&mut target);
@@ -50,12 +50,12 @@ fn serve(client: TcpStream, authorization: &str, counter: &AtomicUsize) -> io::R
         if let Some((name, value)) = line.split_once(':')
             && name.eq_ignore_ascii_case("proxy-authorization")
         {
-            welcome = value.trim() == authorization;
+            authorized = value.trim() == authorization;
         }
         line.clear();
     }
     let mut client = client;
-    if !welcome {
+    if !authorized {
         return client.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n");
     }
     counter.fetch_add(1, Ordering::SeqCst);

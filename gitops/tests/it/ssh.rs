@@ -27,7 +27,7 @@ fn pem(key: &PrivateKey) -> Zeroizing<Vec<u8>> {
 }
 
 #[test]
-fn fetches_and_fetches_again() {
+fn commits_are_fetched_over_ssh() {
     let origin = Origin::new();
     origin.git(&["tag", "-a", "v1", "-m", "one"]);
     // Servers that accept the protocol variable use the newer protocol; others use the older one.
@@ -47,7 +47,7 @@ fn fetches_and_fetches_again() {
 }
 
 #[test]
-fn an_identity_with_a_passphrase() {
+fn an_identity_may_have_a_passphrase() {
     let origin = Origin::new();
     let server = SshServer::new(origin.root());
     let locked = server.openssh.key().encrypt(&mut safe_rng(), "open sesame").unwrap();
@@ -67,7 +67,7 @@ fn an_identity_with_a_passphrase() {
 }
 
 #[test]
-fn a_server_that_is_not_the_known_one() {
+fn a_server_with_an_unknown_host_key_is_refused() {
     let origin = Origin::new();
     let mut server = SshServer::new(origin.root());
     let client = Client::new(server.at(PATH), access(&server));
@@ -97,7 +97,7 @@ fn a_server_that_is_not_the_known_one() {
 }
 
 #[test]
-fn an_identity_that_the_server_does_not_know() {
+fn an_unknown_identity_is_reported() {
     let origin = Origin::new();
     let server = SshServer::new(origin.root());
     let stranger = Access { identity: Some(pem(&new_key().unwrap())), ..access(&server) };
@@ -109,7 +109,7 @@ fn an_identity_that_the_server_does_not_know() {
 }
 
 #[test]
-fn a_server_that_says_nothing() {
+fn a_silent_server_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let access = Access {
@@ -129,7 +129,7 @@ fn a_server_that_says_nothing() {
 }
 
 #[test]
-fn a_repository_that_is_not_there() {
+fn a_missing_repository_is_reported() {
     let origin = Origin::new();
     let server = SshServer::new(origin.root());
     for path in ["nothing", "it's;id"] {
