@@ -75,7 +75,7 @@ async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> R
 }
 
 #[tokio::test]
-async fn what_is_installed_is_what_the_operator_compares_it_with() -> Result<()> {
+async fn installed_policies_are_those_that_the_operator_expects() -> Result<()> {
     let admin = shared().await?.client().await?;
     let mut seen = Vec::new();
     for Guard { name, .. } in wicd_policy::shipped(NAMESPACE) {
@@ -88,7 +88,7 @@ async fn what_is_installed_is_what_the_operator_compares_it_with() -> Result<()>
 }
 
 #[tokio::test]
-async fn rights_with_which_the_operator_could_bind_more_do_not_help_it() -> Result<()> {
+async fn policies_limit_an_operator_with_too_many_rights() -> Result<()> {
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let user = controller::csr::operator_user(&operator).await?;

@@ -17,7 +17,7 @@ use crate::fleet::{World, entry, pool_status, spec, spec_with, status};
 const PASSPHRASE_PROTECTED: &str = include_str!("../../remote/src/ssh/tests/keys/ed25519-openssh-encrypted.pem");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_mistake_is_reported() -> Result<()> {
+async fn each_mistake_says_what_it_is() -> Result<()> {
     // No serving certificates: the only address with a DNS name here is the API server's, for which no host gets one.
     let sim = SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() };
     let world = World::new(sim, &[]).await?;
@@ -61,6 +61,7 @@ async fn one_line_for_what_repeats(world: &World) -> Result<()> {
         };
         world.until("noise", "it is reconciled again", is_handled).await?;
     }
+    world.until_joined("noise-a").await?;
     let log = world.operator.log();
     let lines: Vec<&str> = log.lines().filter(|l| l.contains("HostConflict") && l.contains("noise-b")).collect();
     ensure!(lines.len() == 1, "{lines:?}");

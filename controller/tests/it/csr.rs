@@ -120,7 +120,7 @@ async fn alice(control_plane: &ControlPlane) -> Result<Client> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
+async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     use Kind::{KubeletClient, KubeletServing, WicdClient};
     let control_plane = shared().await?;
     let alice = alice(control_plane).await?;
@@ -292,7 +292,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
 }
 
 #[tokio::test]
-async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Result<()> {
+async fn first_certificates_are_signed_and_returned_again() -> Result<()> {
     let control_plane = shared().await?;
     let operator = operator(control_plane).await?;
     let claim = claim("first-1");

@@ -429,6 +429,22 @@ pub(crate) fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec
     serde_json::from_value(value).unwrap()
 }
 
+/// Returns an inventory file of these hosts, with one line for each.
+pub(crate) fn inventory_file(hosts: &[SimHost]) -> String {
+    let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
+    hosts.iter().map(line).collect()
+}
+
+/// Returns a check that a pool is Ready and has this number of hosts, all of them Ready nodes.
+pub(crate) fn all_ready(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
+    move |pool| is_ready(pool) && pool_status(pool).ready_nodes == count && pool_status(pool).hosts == count
+}
+
+/// Returns a check that a pool is Ready and has this number of hosts, all of them up to date.
+pub(crate) fn all_up_to_date(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
+    move |pool| is_ready(pool) && pool_status(pool).up_to_date_nodes == count && pool_status(pool).hosts == count
+}
+
 pub(crate) fn is_ready(pool: &WindowsNodePool) -> bool {
     let status = pool.status.clone().unwrap_or_default();
     status.observed_generation == pool.metadata.generation && conditions::is_true(&status.conditions, kind::READY)

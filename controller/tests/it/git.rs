@@ -17,7 +17,7 @@ use testbed::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::fleet::{LIMIT, World, has, is_ready, pool_status, status};
+use crate::fleet::{LIMIT, World, all_ready, has, inventory_file, is_ready, pool_status, status};
 
 pub(crate) const POOL: &str = "halls";
 pub(crate) const LIST: &str = "halls/a.yaml";
@@ -77,16 +77,11 @@ impl Scene {
 
     /// Returns an inventory file of the first `count` hosts, with one line for each.
     pub(crate) fn list(&self, count: usize) -> String {
-        let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
-        self.hosts[..count].iter().map(line).collect()
+        inventory_file(&self.hosts[..count])
     }
 
     pub(crate) async fn until_ready(&self, count: i32) -> Result<()> {
-        let all = |p: &WindowsNodePool| {
-            let status = pool_status(p);
-            is_ready(p) && status.ready_nodes == count && status.hosts == count
-        };
-        self.world.until(POOL, &format!("{count} hosts are Ready"), all).await
+        self.world.until(POOL, &format!("{count} hosts are Ready"), all_ready(count)).await
     }
 
     pub(crate) fn stats(&self) -> Vec<Stats> {
@@ -218,7 +213,8 @@ async fn push(scene: &Scene, token: &str) -> Result<String> {
     Ok(answer)
 }
 
-fn explain(world: &World, host: &str) -> Result<String> {
+/// Returns the output of the command `explain` about a host.
+pub(crate) fn explain(world: &World, host: &str) -> Result<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["explain", host])
         .env("KUBECONFIG", world.control_plane.kubeconfig())
