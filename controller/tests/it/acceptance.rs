@@ -111,6 +111,7 @@ impl Bed {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_whole_life_of_a_simulated_node() -> Result<()> {
     let bed = Bed::new().await?;
+    the_first_hour_is_one_page(&bed).await?;
     let (code, out, error) = bed.run(&[]).await?;
     ensure!(code == Some(1) && out.is_empty() && error.contains("confirm with --yes"), "{code:?}\n{out}\n{error}");
     let (code, _, error) = bed.run(&["--yes", "--namespace", "default"]).await?;
@@ -144,9 +145,7 @@ async fn the_whole_life_of_a_simulated_node() -> Result<()> {
 /// First-hour checks that a simulated host passes. The others need Windows or a user.
 const SHOWN_IN_FIRST_HOUR: [&str; 1] = ["check host"];
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_first_hour_on_a_simulated_host_is_one_page() -> Result<()> {
-    let bed = Bed::new().await?;
+async fn the_first_hour_is_one_page(bed: &Bed) -> Result<()> {
     let out = tempfile::NamedTempFile::new()?;
     let (wicd, file) = (bed.world.options.wicd.to_string_lossy(), out.path().to_string_lossy());
     let more = ["--yes", "--first-hour", "--timeout", "2m", "--image", "example.com/windows"];
@@ -183,7 +182,7 @@ async fn the_first_hour_on_a_simulated_host_is_one_page() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
+async fn a_failed_run_leaves_nothing() -> Result<()> {
     let bed = Bed::new().await?;
     bed.host.fault(Fault::WrongKey);
     let (code, _, error) = bed.run(&["--yes"]).await?;

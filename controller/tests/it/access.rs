@@ -58,6 +58,17 @@ where
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
+/// Gives these users rights in all namespaces, by a ClusterRole and a ClusterRoleBinding of this name.
+pub(crate) async fn allow(admin: &Client, name: &str, rules: Value, users: &[&str]) -> Result<()> {
+    create::<ClusterRole>(admin, json!({"metadata": {"name": name}, "rules": rules})).await?;
+    let group = "rbac.authorization.k8s.io";
+    let subjects: Vec<_> = users.iter().map(|user| json!({"apiGroup": group, "kind": "User", "name": user})).collect();
+    let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": name});
+    let binding = json!({"metadata": {"name": name}, "subjects": subjects, "roleRef": role});
+    create::<ClusterRoleBinding>(admin, binding).await?;
+    Ok(())
+}
+
 /// Creates a Node, and returns the client of its wicd with the rights that the operator gives it.
 async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     let admin = control_plane.client().await?;
@@ -157,16 +168,7 @@ async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
     host(control_plane, "wide-2").await?;
     let admin = control_plane.client().await?;
     let rules = json!([{"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]}]);
-    create::<ClusterRole>(&admin, json!({"metadata": {"name": "wide"}, "rules": rules})).await?;
-    create::<ClusterRoleBinding>(
-        &admin,
-        json!({
-            "metadata": {"name": "wide"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "wide"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:wicd-node:wide-1"}],
-        }),
-    )
-    .await?;
+    allow(&admin, "wide", rules, &["system:wicd-node:wide-1"]).await?;
     let nodes: Api<Node> = Api::all(wicd.clone());
     eventually(|| async { nodes.get("wide-2").await.is_ok() }).await?;
 
@@ -297,12 +299,7 @@ async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
     let rules = json!([{"apiGroups": [api::names::GROUP], "resources": ["windowsinstances"], "verbs": ["*"]}]);
-    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-instances"}, "rules": rules})).await?;
-    let group = "rbac.authorization.k8s.io";
-    let subjects = ["bob", collector].map(|name| json!({"apiGroup": group, "kind": "User", "name": name}));
-    let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": "it-instances"});
-    let binding = json!({"metadata": {"name": "it-instances"}, "subjects": subjects, "roleRef": role});
-    create::<ClusterRoleBinding>(&admin, binding).await?;
+    allow(&admin, "it-instances", rules, &["bob", collector]).await?;
     let api = |client: Client| Api::<WindowsInstance>::all(client);
     let bob = api(control_plane.client_as("bob", &[]).await?);
     let collector = api(control_plane.client_as(collector, &[]).await?);

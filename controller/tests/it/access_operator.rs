@@ -20,7 +20,7 @@ use controller::{
 };
 
 use crate::{
-    access::{FORBIDDEN, create, grant, merge, object, refused},
+    access::{FORBIDDEN, allow, create, grant, merge, object, refused},
     cluster::{NAMESPACE, eventually, kubelet, operator, shared},
     csr::forge::Forged,
 };
@@ -75,7 +75,7 @@ async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> R
 }
 
 #[tokio::test]
-async fn what_is_installed_is_what_the_operator_compares_it_with() -> Result<()> {
+async fn installed_policies_are_those_that_the_operator_expects() -> Result<()> {
     let admin = shared().await?.client().await?;
     let mut seen = Vec::new();
     for Guard { name, .. } in wicd_policy::shipped(NAMESPACE) {
@@ -88,25 +88,22 @@ async fn what_is_installed_is_what_the_operator_compares_it_with() -> Result<()>
 }
 
 #[tokio::test]
-async fn rights_with_which_the_operator_could_bind_more_do_not_help_it() -> Result<()> {
+async fn policies_limit_an_operator_with_too_many_rights() -> Result<()> {
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let user = controller::csr::operator_user(&operator).await?;
     // Rights that an OLM bundle or a careless administrator may give.
     let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["*"]}]);
-    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-rbac"}, "rules": rules})).await?;
+    allow(&admin, "it-rbac", rules, &[&user]).await?;
     let group = "rbac.authorization.k8s.io";
-    let to_operator = |name: &str, role: &str| {
-        json!({
-            "metadata": {"name": name}, "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
-        })
-    };
-    create::<ClusterRoleBinding>(&admin, to_operator("it-rbac", "it-rbac")).await?;
+    let more = json!({
+        "metadata": {"name": "more"}, "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    });
     let others = "and no others";
     let all = ListParams::default();
     eventually(|| async { Api::<ClusterRole>::all(operator.clone()).list(&all).await.is_ok() }).await?;
-    refused(create::<ClusterRoleBinding>(&operator, to_operator("more", "cluster-admin")).await, others);
+    refused(create::<ClusterRoleBinding>(&operator, more).await, others);
     refused(create::<ClusterRole>(&operator, json!({"metadata": {"name": "more"}, "rules": []})).await, others);
     let generated = json!({"metadata": {"generateName": "windows-node-pools-wicd"}, "rules": []});
     refused(create::<ClusterRole>(&operator, generated).await, others);
@@ -122,21 +119,10 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     let admin = control_plane.client().await?;
     // The rights of users who add hosts to the ConfigMap `windows-instances`.
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
-    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-config-maps"}, "rules": rules})).await?;
-    let group = "rbac.authorization.k8s.io";
     let wmco = format!("system:serviceaccount:{NAMESPACE}:windows-machine-config-operator");
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
     let namespaces = "system:serviceaccount:kube-system:namespace-controller";
-    let subjects: Vec<Value> = ["alice", &wmco, collector, namespaces]
-        .iter()
-        .map(|name| json!({"apiGroup": group, "kind": "User", "name": name}))
-        .collect();
-    create::<ClusterRoleBinding>(
-        &admin,
-        json!({"metadata": {"name": "it-config-maps"}, "subjects": subjects,
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "it-config-maps"}}),
-    )
-    .await?;
+    allow(&admin, "it-config-maps", rules, &["alice", &wmco, collector, namespaces]).await?;
     let maps = |client: Client| Api::<ConfigMap>::namespaced(client, NAMESPACE);
     let client = async |user: &str| anyhow::Ok(maps(control_plane.client_as(user, &[]).await?));
     let (alice, wmco, collector) = (client("alice").await?, client(&wmco).await?, client(collector).await?);
@@ -185,12 +171,7 @@ async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<
     let admin = control_plane.client().await?;
     let publisher = "system:serviceaccount:kube-system:root-ca-cert-publisher";
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]);
-    create::<ClusterRole>(&admin, json!({"metadata": {"name": "it-root-ca"}, "rules": rules})).await?;
-    let group = "rbac.authorization.k8s.io";
-    let subjects = ["carol", publisher].map(|name| json!({"apiGroup": group, "kind": "User", "name": name}));
-    let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": "it-root-ca"});
-    let binding = json!({"metadata": {"name": "it-root-ca"}, "subjects": subjects, "roleRef": role});
-    create::<ClusterRoleBinding>(&admin, binding).await?;
+    allow(&admin, "it-root-ca", rules, &["carol", publisher]).await?;
     let maps = |client: Client, namespace: &str| Api::<ConfigMap>::namespaced(client, namespace);
     let carol = control_plane.client_as("carol", &[]).await?;
     let publisher = maps(control_plane.client_as(publisher, &[]).await?, NAMESPACE);

@@ -8,10 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 use api::{Host, WindowsNodePool, WindowsNodePoolSpec, conditions::kind, names::key};
 use controller::client::{COMPLETION, PROGRAM};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use testbed::sim::SimOptions;
 
@@ -55,14 +52,14 @@ impl Plugin {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_steers_pools_and_hosts() -> Result<()> {
+async fn a_user_controls_pools_and_hosts_with_the_plugin() -> Result<()> {
     const POOL: &str = "factory";
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     let plugin = Plugin::new(&world)?;
-    let hosts = world.hosts("win", 2).await?;
+    let hosts = world.hosts("win", 3).await?;
     let fields = |downloads: i32| {
         json!({
-            "rollout": {"steps": [{"nodes": 1, "approval": true}]},
+            "rollout": {"steps": [{"nodes": 1, "approval": true}, {"nodes": 2, "approval": true}]},
             "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
         })
     };
@@ -81,7 +78,7 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     ensure!(outcomes[0]["result"] == "Changed" && outcomes[0]["kind"] == "WindowsNodePool", "{out}");
     world.until(POOL, "it goes on", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "AsExpected")).await?;
 
-    // Approve a version.
+    // Approve a version: one approval covers all steps of its rollout, also after a GitOps tool has removed the annotation.
     plugin.refused(&["approve", POOL], "nothing waits for an approval")?;
     world.apply(POOL, &spec_with(&hosts, fields(6))).await?;
     let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", "WaitingForApproval");
@@ -89,7 +86,9 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     plugin.refused(&["approve", POOL, "--version", "1.0.0-other"], "waits for an approval, not 1.0.0-other")?;
     plugin.refused(&["approve", POOL], "confirm with --yes")?;
     plugin.done(&["approve", POOL, "--yes"])?;
-    world.until(POOL, "both follow", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 2).await?;
+    world.until(POOL, "the approval is recorded", |p| !pool_status(p).acts.is_empty()).await?;
+    world.edit_pool(POOL, json!({"metadata": {"annotations": {key::APPROVE: null}}})).await?;
+    world.until(POOL, "all follow", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 3).await?;
 
     // Retry a failed host.
     plugin.refused(&["retry", "win-0"], "it has not failed")?;
@@ -114,19 +113,17 @@ async fn a_person_steers_pools_and_hosts() -> Result<()> {
     ensure!(code == Some(0) && out == "factory\nyard\n:4\n", "{code:?} {out} {error}");
 
     // A list that becomes empty removes no host until a user confirms it.
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    let empty = Patch::Merge(json!({"spec": {"inventory": {"hosts": []}}}));
-    pools.patch(POOL, &PatchParams::default(), &empty).await?;
+    world.edit_pool(POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let waits = |p: &WindowsNodePool| {
-        pool_status(p).removals_to_confirm == 2 && pool_status(p).observed_generation == p.metadata.generation
+        pool_status(p).removals_to_confirm == 3 && pool_status(p).observed_generation == p.metadata.generation
     };
-    world.until(POOL, "two removals wait", waits).await?;
-    plugin.refused(&["approve", POOL, "--removals", "1", "--yes"], "the removal of 2 hosts waits, not of 1")?;
+    world.until(POOL, "three removals wait", waits).await?;
+    plugin.refused(&["approve", POOL, "--removals", "1", "--yes"], "the removal of 3 hosts waits, not of 1")?;
     plugin.refused(
         &["approve", POOL],
-        "2 hosts will be drained and deconfigured, and their Nodes deleted: win-0, win-1",
+        "3 hosts will be drained and deconfigured, and their Nodes deleted: win-0, win-1, win-2",
     )?;
-    plugin.done(&["approve", POOL, "--removals", "2", "--yes"])?;
+    plugin.done(&["approve", POOL, "--removals", "3", "--yes"])?;
     for host in &hosts {
         world.until_gone(host).await?;
     }

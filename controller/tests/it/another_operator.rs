@@ -17,10 +17,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
-use testbed::{
-    ControlPlane, ControlPlaneOptions, Operator, deployment,
-    sim::{HostOptions, SimOptions},
-};
+use testbed::{ControlPlane, ControlPlaneOptions, Operator, deployment, sim::SimOptions};
 
 use crate::{
     cluster::kubelet,
@@ -161,8 +158,8 @@ async fn nothing_begins_while_the_legacy_operator_lives() -> Result<()> {
 async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()> {
     // An operator that cannot work waits for two Lease durations before it leads.
     let mut world = World::new(SimOptions::default(), &["--lease-duration", "10s"]).await?;
-    let host = world.sim.host(HostOptions::named("win-0")).await?;
-    world.join("factory", &spec(std::slice::from_ref(&host))).await?;
+    let hosts = world.hosts("win", 2).await?;
+    world.join("factory", &spec(&hosts[..1])).await?;
 
     // The next release has a broken payload: a rolling update waits for it, and the working process stays.
     let empty = tempfile::tempdir()?;
@@ -190,7 +187,17 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
     world.until("factory", "it says what is wrong", is_refused).await?;
     let metric = broken.metric(r#"windows_node_pool_fault{reason="PayloadInvalid"}"#).await?;
     ensure!(metric > 0.0, "the metric does not say it");
+
+    // It contacts no host, but renews the certificates of nodes.
+    world.apply("late", &spec(&hosts[1..])).await?;
+    world.until("late", "it says what is wrong", is_refused).await?;
+    ensure!(hosts[1].stats().connections == 0, "the host was logged in to");
+    let [identity, _] = renew(&world, "win-0", &hosts[0].address().to_string()).await?;
+    world.eventually("a renewal is approved", || async { verdict(&world, &identity).await == ["Approved"] }).await?;
     drop(broken);
     world.new_operator().await?;
-    world.until("factory", "it is Ready again", is_ready).await
+    for pool in ["factory", "late"] {
+        world.until(pool, "it is Ready", is_ready).await?;
+    }
+    Ok(())
 }

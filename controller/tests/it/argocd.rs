@@ -21,7 +21,10 @@ use testbed::{
     sim::{SimHost, SimOptions},
 };
 
-use crate::fleet::{World, entry, has, is_ready, pool_status, status};
+use crate::{
+    cluster::kubectl,
+    fleet::{World, entry, has, is_ready, pool_status, status},
+};
 
 const POOL: &str = "factory";
 const TRACKING: &str = "argocd.argoproj.io/tracking-id";
@@ -192,6 +195,8 @@ async fn a_pool_is_shown_and_steered_from_argo_cd() -> Result<()> {
     is_shown(&pool, "Healthy", "healthy")?;
     ensure!(possible(&pool)? == ["pause"], "{:?}", possible(&pool)?);
     nothing_is_tracked(&world, &hosts).await?;
+    let same = sync(&world, &in_git).await?.metadata.generation == pool.metadata.generation;
+    ensure!(same, "the operator has changed the spec");
 
     // Self-heal undoes neither action.
     let is_paused = |p: &WindowsNodePool| is_ready(p) && is_true(&pool_status(p).conditions, kind::PAUSED);
@@ -246,8 +251,20 @@ async fn nothing_is_tracked(world: &World, hosts: &[SimHost]) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_fails_is_retried_from_argo_cd() -> Result<()> {
+async fn a_list_is_fetched_and_a_failed_host_is_retried_from_argo_cd() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
+    let mut in_git = manifest(&[], 3);
+    in_git["spec"]["inventory"] = json!({"git": {"url": "https://127.0.0.1:9/hosts.git"}});
+    sync(&world, &in_git).await?;
+    let fails = |p: &WindowsNodePool| has_status(p, kind::READY, "False") && has_status(p, kind::RECONCILING, "True");
+    let pool = seen(&world, "the server does not answer", fails).await?;
+    is_shown(&pool, "Progressing", "progressing_source")?;
+    let pool = act_and_store(&world, &pool, "fetch").await?;
+    let value = pool.annotations().get(key::RECONCILE_REQUESTED).cloned();
+    ensure!(value.is_some(), "{:?}", pool.metadata);
+    seen(&world, "it is fetched", |p| pool_status(p).last_handled_reconcile_at == value).await?;
+
+    // The pool gets a list of its own, with a host that is off.
     let hosts = world.hosts("win", 1).await?;
     hosts[0].power_off();
     sync(&world, &manifest(&hosts, 3)).await?;
@@ -273,38 +290,17 @@ async fn a_pause_survives_the_three_way_merge() -> Result<()> {
     let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
     std::fs::write(file.path(), serde_yaml::to_string(&in_git)?)?;
     let path = file.path().to_str().context("path is not UTF-8")?;
-    let apply = async || -> Result<String> {
-        let output = world.control_plane.kubectl(&["apply", "-f", path]).await?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let apply = async || kubectl(&world.control_plane, &["apply", "-f", path]).await;
     apply().await?;
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/gitops/argocd-pool.yaml");
     let path = example.to_str().context("no UTF-8")?;
     let example = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", path];
-    let output = world.control_plane.kubectl(&example).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    kubectl(&world.control_plane, &example).await?;
     let pool = seen(&world, "it is planned", |p| pool_status(p).plan.is_some()).await?;
     is_shown(&pool, "Suspended", "suspended_plan")?;
     act(&world, &pool, "pause").await?;
     ensure!(apply().await?.trim().ends_with("unchanged"), "self-heal would undo the pause");
     ensure!(world.pool(POOL).await?.spec.rollout().paused == Some(true), "the pause is undone");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_fetched_from_argo_cd() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let mut in_git = manifest(&[], 3);
-    in_git["spec"]["inventory"] = json!({"git": {"url": "https://127.0.0.1:9/hosts.git"}});
-    sync(&world, &in_git).await?;
-    let fails = |p: &WindowsNodePool| has_status(p, kind::READY, "False") && has_status(p, kind::RECONCILING, "True");
-    let pool = seen(&world, "the server does not answer", fails).await?;
-    is_shown(&pool, "Progressing", "progressing_source")?;
-    let pool = act_and_store(&world, &pool, "fetch").await?;
-    let value = pool.annotations().get(key::RECONCILE_REQUESTED).cloned();
-    ensure!(value.is_some(), "{:?}", pool.metadata);
-    seen(&world, "it is fetched", |p| pool_status(p).last_handled_reconcile_at == value).await?;
     Ok(())
 }
 

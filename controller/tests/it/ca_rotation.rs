@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    cluster::kubectl,
     crash::ended,
     fleet::{LIMIT, World, is_ready, spec, spec_with, status},
     off_host::mark_not_ready_for_a_day,
@@ -28,16 +29,8 @@ use crate::{
 
 const POOL: &str = "factory";
 
-/// Returns the output of `kubectl logs` for the pod of the host.
-async fn logs(world: &World) -> Result<String> {
-    let output = world.control_plane.kubectl(&["logs", "app-win-0"]).await?;
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "kubectl logs: {error}");
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 async fn logs_answer(world: &World, stage: CaRotation) -> Result<()> {
-    let text = logs(world).await.with_context(|| format!("{stage:?}"))?;
+    let text = kubectl(&world.control_plane, &["logs", "app-win-0"]).await.with_context(|| format!("{stage:?}"))?;
     ensure!(text.contains("win-0 runs default/app-win-0/"), "{stage:?}: {text}");
     Ok(())
 }

@@ -19,7 +19,7 @@ fn check_files(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
 }
 
 #[test]
-fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
+fn faults_are_reported_by_file_and_line() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
     std::fs::create_dir(dir.path().join("hosts"))?;
@@ -47,7 +47,7 @@ fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
 }
 
 #[test]
-fn nothing_is_said_where_nothing_is_wrong() -> Result<()> {
+fn valid_files_have_no_output() -> Result<()> {
     // Each file is an inventory of its own: together they define the same hosts several times.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/inventory");
     for entry in std::fs::read_dir(&root)? {

@@ -1,6 +1,6 @@
 //! The shared control plane, with this operator's kinds, rights and admission policies in force.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use kube::Client;
 use testbed::{ControlPlane, deployment};
 use tokio::sync::OnceCell;
@@ -18,6 +18,13 @@ pub(crate) async fn shared() -> Result<&'static ControlPlane> {
 /// Waits until `ask` returns true.
 pub(crate) async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) -> Result<()> {
     deployment::eventually("what the test waits for", ask).await
+}
+
+/// Runs kubectl as an administrator, and returns its output. Fails with its errors if it fails.
+pub(crate) async fn kubectl(control_plane: &ControlPlane, args: &[&str]) -> Result<String> {
+    let output = control_plane.kubectl(args).await?;
+    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 pub(crate) async fn operator(control_plane: &ControlPlane) -> Result<Client> {

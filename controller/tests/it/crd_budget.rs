@@ -27,7 +27,7 @@ fn refused(of: &str, crds: &[CustomResourceDefinition]) -> Result<Vec<String>> {
 }
 
 #[test]
-fn the_oldest_and_the_newest_api_server_take_each_crd() -> Result<()> {
+fn the_oldest_and_the_newest_api_server_accept_each_crd() -> Result<()> {
     for of in ENDS {
         let refused = refused(of, &api::crds())?;
         assert!(refused.is_empty(), "{of}: {}", refused.join("\n"));

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::crd::{
-    Expected::{self, Refused, Taken},
+    Expected::{self, Refused, Valid},
     check, pool, specs,
 };
 
@@ -22,7 +22,7 @@ async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
         "node.kubernetes.io/instance-type",
         "topology.kubernetes.io/zone",
     ] {
-        add("labels", key, Taken);
+        add("labels", key, Valid);
     }
     for key in [
         "kubernetes.io/os",
@@ -43,13 +43,13 @@ async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
         add("labels", key, Refused("labels must have keys of letters"));
         add("annotations", key, Refused("annotations must have keys of letters"));
     }
-    add("annotations", "example.com/contact", Taken);
-    add("annotations", "contact", Taken);
+    add("annotations", "example.com/contact", Valid);
+    add("annotations", "contact", Valid);
     add("annotations", "node.kubernetes.io/a", Refused("annotations with a key under"));
     let many = |n: usize| (0..n).map(|i| (format!("k{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
     for (value, verdict) in [
-        ("a_b.C-9", Taken),
-        ("", Taken),
+        ("a_b.C-9", Valid),
+        ("", Valid),
         ("x y", Refused("labels must have keys of letters")),
         (&*"a".repeat(64), Refused("may not be more than 63")),
     ] {
@@ -57,7 +57,7 @@ async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
         cases.push((format!("the value {value}"), pool("case", &patch), verdict));
     }
     for what in ["labels", "annotations"] {
-        for (n, verdict) in [(64, Taken), (65, Refused("must have at most 64 items"))] {
+        for (n, verdict) in [(64, Valid), (65, Refused("must have at most 64 items"))] {
             let patch = json!({"template": {"metadata": {what: many(n)}}});
             cases.push((format!("{n} {what}"), pool("case", &patch), verdict));
         }
@@ -66,37 +66,33 @@ async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn taints() -> Result<()> {
+async fn taints_are_validated() -> Result<()> {
     let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
     let taints = |list: Vec<Value>| json!({"template": {"spec": {"taints": list}}});
     let others = "taints with a key under";
-    check(specs(&[
-        ("none", taints(vec![]), Taken),
-        ("plain", taints(vec![taint("os")]), Taken),
-        ("with a prefix", taints(vec![taint("example.com/a_b.C")]), Taken),
-        ("kubelet's", taints(vec![taint("node.kubernetes.io/unschedulable")]), Refused(others)),
-        ("the operator's", taints(vec![taint("windowsmachineconfig.openshift.io/a")]), Refused(others)),
-        ("like kubelet's", taints(vec![taint("x.node.kubernetes.io/a")]), Taken),
-        ("bad key", taints(vec![taint("a b")]), Refused("must be letters, digits")),
-        ("two prefixes", taints(vec![taint("a/b/c")]), Refused("must be letters, digits")),
-        (
-            "bad value",
-            taints(vec![json!({"key": "a", "value": "b c", "effect": "NoExecute"})]),
-            Refused("must be letters, digits"),
-        ),
-        ("value", taints(vec![json!({"key": "a", "value": "b", "effect": "PreferNoSchedule"})]), Taken),
-        ("bad effect", taints(vec![json!({"key": "a", "effect": "Never"})]), Refused("Unsupported value")),
-        ("no effect", taints(vec![json!({"key": "a"})]), Refused("Required value")),
-        ("the same twice", taints(vec![taint("a"), taint("a")]), Refused("Duplicate value")),
-        ("two effects", taints(vec![taint("a"), json!({"key": "a", "effect": "NoExecute"})]), Taken),
-        ("too many", taints((0..33).map(|i| taint(&format!("t{i}"))).collect()), Refused("must have at most 32 items")),
+    check(specs([
+        (taints(vec![]), Valid),
+        (taints(vec![taint("os")]), Valid),
+        (taints(vec![taint("example.com/a_b.C")]), Valid),
+        (taints(vec![taint("node.kubernetes.io/unschedulable")]), Refused(others)),
+        (taints(vec![taint("windowsmachineconfig.openshift.io/a")]), Refused(others)),
+        (taints(vec![taint("x.node.kubernetes.io/a")]), Valid),
+        (taints(vec![taint("a b")]), Refused("must be letters, digits")),
+        (taints(vec![taint("a/b/c")]), Refused("must be letters, digits")),
+        (taints(vec![json!({"key": "a", "value": "b c", "effect": "NoExecute"})]), Refused("must be letters, digits")),
+        (taints(vec![json!({"key": "a", "value": "b", "effect": "PreferNoSchedule"})]), Valid),
+        (taints(vec![json!({"key": "a", "effect": "Never"})]), Refused("Unsupported value")),
+        (taints(vec![json!({"key": "a"})]), Refused("Required value")),
+        (taints(vec![taint("a"), taint("a")]), Refused("Duplicate value")),
+        (taints(vec![taint("a"), json!({"key": "a", "effect": "NoExecute"})]), Valid),
+        (taints((0..33).map(|i| taint(&format!("t{i}"))).collect()), Refused("must have at most 32 items")),
     ]))
     .await
 }
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-async fn services_of_the_nodes() -> Result<()> {
+async fn settings_of_services_are_validated() -> Result<()> {
     let spec = |spec: Value| json!({"template": {"spec": spec}});
     let kubelet = |kubelet: Value| spec(json!({"kubelet": kubelet}));
     let gc = |low: Value, high: Value| {
@@ -112,145 +108,83 @@ async fn services_of_the_nodes() -> Result<()> {
         let mirror = json!({"source": "a.example.com", "mirrors": ["b.example.com"], "mirrorSourcePolicy": policy});
         spec(json!({"imageMirrors": [mirror]}))
     };
-    let mut cases = specs(&[
-        ("a duration", kubelet(json!({"shutdownGracePeriod": "1m30s"})), Taken),
+    let mut cases = specs([
+        (kubelet(json!({"shutdownGracePeriod": "1m30s"})), Valid),
+        (kubelet(json!({"shutdownGracePeriod": "60"})), Refused("must be a duration with units")),
+        (kubelet(json!({"shutdownGracePeriod": "99999999999h"})), Refused("duration")),
+        (kubelet(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
         (
-            "a duration without unit",
-            kubelet(json!({"shutdownGracePeriod": "60"})),
-            Refused("must be a duration with units"),
-        ),
-        ("an endless duration", kubelet(json!({"shutdownGracePeriod": "99999999999h"})), Refused("duration")),
-        ("a short shutdown", kubelet(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
-        (
-            "critical pods without a shutdown",
             kubelet(json!({"shutdownGracePeriodCriticalPods": "10s"})),
             Refused("must not be more than shutdownGracePeriod"),
         ),
-        ("a shutdown", kubelet(json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"})), Taken),
+        (kubelet(json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"})), Valid),
+        (kubelet(json!({"systemReserved": {"pid": "1"}})), Refused("no other keys than cpu")),
+        (kubelet(json!({"evictionHard": {"pid.available": "1Gi"}})), Refused("no other keys than memory")),
+        (kubelet(json!({"cloudProvider": "None"})), Valid),
+        (kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
+        (gmsa(&["web", "sql_1", "a.b-c"]), Valid),
+        (gmsa(&["web$"]), Refused("must be names of accounts without a domain and without $ at the end")),
+        (gmsa(&["corp/web"]), Refused("must be names of accounts")),
+        (gmsa(&["abcdefghijklmnop"]), Refused("may not be more than 15")),
+        (gmsa(&[]), Refused("should have at least 1 items")),
+        (gmsa(&["web", "web"]), Refused("Duplicate value")),
+        (plugin("CCGAKVPlugin.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Valid),
+        (plugin("a.dll", "{ccc2a336-d7f3-4818-a213-272b7924213e}"), Valid),
+        (plugin("a.dll", "CCC2A336-D7F3-4818-A213-272B7924213E00"), Refused("must be a GUID in braces")),
+        (plugin("a.dll", r"{CCC2A336-D7F3-4818-A213-..\..\24213E}"), Refused("must be a GUID in braces")),
+        (plugin(r"..\a.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Refused("name of a file")),
+        (plugin("a.exe", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Refused("name of a file")),
+        (pulls(json!({"mode": "Ignore"})), Valid),
+        (pulls(json!({"registries": ["quay.io/org", "mirror.example.com:5000"]})), Valid),
+        (pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})), Refused("registries must not be set")),
+        (proxy("http://proxy.example.com:3128"), Valid),
+        (spec(json!({"proxy": {}})), Valid),
+        (proxy("http://u:p@proxy.example.com:3128"), Refused("without a user name and a password")),
+        (proxy("proxy.example.com:3128"), Refused("must be a URL such as")),
+        (spec(json!({"proxy": {"noProxy": "a, b"}})), Refused("must be a list with commas")),
+        (spec(json!({"trustedCertificates": "-----BEGIN CERTIFICATE-----"})), Valid),
+        (spec(json!({"trustedCertificates": "x"})), Refused("must be certificates in PEM")),
         (
-            "another reserved resource",
-            kubelet(json!({"systemReserved": {"pid": "1"}})),
-            Refused("no other keys than cpu"),
-        ),
-        (
-            "another signal",
-            kubelet(json!({"evictionHard": {"pid.available": "1Gi"}})),
-            Refused("no other keys than memory"),
-        ),
-        ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
-        ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
-        ("accounts", gmsa(&["web", "sql_1", "a.b-c"]), Taken),
-        (
-            "an account with $",
-            gmsa(&["web$"]),
-            Refused("must be names of accounts without a domain and without $ at the end"),
-        ),
-        ("an account with its domain", gmsa(&["corp/web"]), Refused("must be names of accounts")),
-        ("an account that is too long", gmsa(&["abcdefghijklmnop"]), Refused("may not be more than 15")),
-        ("no account", gmsa(&[]), Refused("should have at least 1 items")),
-        ("an account twice", gmsa(&["web", "web"]), Refused("Duplicate value")),
-        ("a plugin", plugin("CCGAKVPlugin.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Taken),
-        ("a plugin in lower case", plugin("a.dll", "{ccc2a336-d7f3-4818-a213-272b7924213e}"), Taken),
-        (
-            "a class without braces",
-            plugin("a.dll", "CCC2A336-D7F3-4818-A213-272B7924213E00"),
-            Refused("must be a GUID in braces"),
-        ),
-        (
-            "a class that is a path",
-            plugin("a.dll", r"{CCC2A336-D7F3-4818-A213-..\..\24213E}"),
-            Refused("must be a GUID in braces"),
-        ),
-        (
-            "a plugin elsewhere",
-            plugin(r"..\a.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"),
-            Refused("name of a file"),
-        ),
-        (
-            "a plugin that is a program",
-            plugin("a.exe", "{CCC2A336-D7F3-4818-A213-272B7924213E}"),
-            Refused("name of a file"),
-        ),
-        ("no logins", pulls(json!({"mode": "Ignore"})), Taken),
-        ("some logins", pulls(json!({"registries": ["quay.io/org", "mirror.example.com:5000"]})), Taken),
-        (
-            "none of some",
-            pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})),
-            Refused("registries must not be set"),
-        ),
-        ("a proxy", proxy("http://proxy.example.com:3128"), Taken),
-        ("no proxy at all", spec(json!({"proxy": {}})), Taken),
-        (
-            "a proxy with a password",
-            proxy("http://u:p@proxy.example.com:3128"),
-            Refused("without a user name and a password"),
-        ),
-        ("a proxy without a scheme", proxy("proxy.example.com:3128"), Refused("must be a URL such as")),
-        ("spaces in no proxy", spec(json!({"proxy": {"noProxy": "a, b"}})), Refused("must be a list with commas")),
-        ("a certificate", spec(json!({"trustedCertificates": "-----BEGIN CERTIFICATE-----"})), Taken),
-        ("no certificate", spec(json!({"trustedCertificates": "x"})), Refused("must be certificates in PEM")),
-        (
-            "a key",
             spec(json!({"trustedCertificates": "-----BEGIN CERTIFICATE----- BEGIN PRIVATE KEY"})),
             Refused("without a private key"),
         ),
-        ("mirrors", mirrors("NeverContactSource"), Taken),
-        (
-            "mirrors of tags alone",
-            spec(json!({"imageMirrors": [{"source": "a.b", "pull": "Tag"}]})),
-            Refused("Unsupported"),
-        ),
-        ("another policy of mirrors", mirrors("Sometimes"), Refused("Unsupported value: \"Sometimes\"")),
-        ("no registries", pulls(json!({"registries": []})), Refused("at least 1 items")),
-        ("what is no registry", pulls(json!({"registries": ["*.io"]})), Refused("must be registries")),
-        ("low below high", gc(json!(79), json!(80)), Taken),
-        ("low as high", gc(json!(80), json!(80)), Refused(less)),
-        ("low above high", gc(json!(90), json!(80)), Refused(less)),
-        ("low below the usual high", gc(json!(84), Value::Null), Taken),
-        ("low as the usual high", gc(json!(85), Value::Null), Refused(less)),
-        ("high as the usual low", gc(Value::Null, json!(80)), Refused(less)),
-        ("high above the usual low", gc(Value::Null, json!(81)), Taken),
-        ("high of more than all", gc(Value::Null, json!(101)), Refused("less than or equal to 100")),
-        ("no pods", kubelet(json!({"maxPods": 0})), Refused("greater than or equal to 1")),
-        ("many pods", kubelet(json!({"maxPods": 1000})), Taken),
-        ("too many pods", kubelet(json!({"maxPods": 1001})), Refused("less than or equal to 1000")),
-        ("one log", kubelet(json!({"containerLogMaxFiles": 1})), Refused("greater than or equal to 2")),
-        ("downloads", spec(json!({"containerd": {"maxConcurrentDownloads": 64}})), Taken),
-        (
-            "no downloads",
-            spec(json!({"containerd": {"maxConcurrentDownloads": 0}})),
-            Refused("greater than or equal to 1"),
-        ),
-        ("an image", spec(json!({"containerd": {"sandboxImage": "mcr.example.com/oss/pause:3.10@sha256:ab"}})), Taken),
-        ("no image", spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("must be the name of an image")),
-        ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeSeconds": 3600}})), Taken),
-        ("a level of logs", spec(json!({"logs": {"level": "Debug"}})), Taken),
-        ("no level of logs", spec(json!({"logs": {"level": "debug"}})), Refused("Unsupported value: \"debug\"")),
-        ("no time for logs", spec(json!({"logs": {"maxAgeSeconds": 0}})), Refused("greater than or equal to 3600")),
-        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity of at least 1Ki")),
-        (
-            "a size in letters",
-            kubelet(json!({"containerLogMaxSize": "big"})),
-            Refused("must be a quantity of at least 1Ki"),
-        ),
-        (
-            "a size in milli-bytes",
-            kubelet(json!({"containerLogMaxSize": "10m"})),
-            Refused("must be a quantity of at least 1Ki"),
-        ),
-        (
-            "a size that kubelet cannot read",
-            kubelet(json!({"containerLogMaxSize": "1.5Gi"})),
-            Refused("without a fraction"),
-        ),
-        ("a size as a number", kubelet(json!({"containerLogMaxSize": 1_048_576})), Taken),
+        (mirrors("NeverContactSource"), Valid),
+        (spec(json!({"imageMirrors": [{"source": "a.b", "pull": "Tag"}]})), Refused("Unsupported")),
+        (mirrors("Sometimes"), Refused("Unsupported value: \"Sometimes\"")),
+        (pulls(json!({"registries": []})), Refused("at least 1 items")),
+        (pulls(json!({"registries": ["*.io"]})), Refused("must be registries")),
+        (gc(json!(79), json!(80)), Valid),
+        (gc(json!(80), json!(80)), Refused(less)),
+        (gc(json!(90), json!(80)), Refused(less)),
+        (gc(json!(84), Value::Null), Valid),
+        (gc(json!(85), Value::Null), Refused(less)),
+        (gc(Value::Null, json!(80)), Refused(less)),
+        (gc(Value::Null, json!(81)), Valid),
+        (gc(Value::Null, json!(101)), Refused("less than or equal to 100")),
+        (kubelet(json!({"maxPods": 0})), Refused("greater than or equal to 1")),
+        (kubelet(json!({"maxPods": 1000})), Valid),
+        (kubelet(json!({"maxPods": 1001})), Refused("less than or equal to 1000")),
+        (kubelet(json!({"containerLogMaxFiles": 1})), Refused("greater than or equal to 2")),
+        (spec(json!({"containerd": {"maxConcurrentDownloads": 64}})), Valid),
+        (spec(json!({"containerd": {"maxConcurrentDownloads": 0}})), Refused("greater than or equal to 1")),
+        (spec(json!({"containerd": {"sandboxImage": "mcr.example.com/oss/pause:3.10@sha256:ab"}})), Valid),
+        (spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("must be the name of an image")),
+        (spec(json!({"logs": {"maxSize": "100Mi", "maxAgeSeconds": 3600}})), Valid),
+        (spec(json!({"logs": {"level": "Debug"}})), Valid),
+        (spec(json!({"logs": {"level": "debug"}})), Refused("Unsupported value: \"debug\"")),
+        (spec(json!({"logs": {"maxAgeSeconds": 0}})), Refused("greater than or equal to 3600")),
+        (spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity of at least 1Ki")),
+        (kubelet(json!({"containerLogMaxSize": "big"})), Refused("must be a quantity of at least 1Ki")),
+        (kubelet(json!({"containerLogMaxSize": "10m"})), Refused("must be a quantity of at least 1Ki")),
+        (kubelet(json!({"containerLogMaxSize": "1.5Gi"})), Refused("without a fraction")),
+        (kubelet(json!({"containerLogMaxSize": 1_048_576})), Valid),
     ]);
     let mut add = |field: &str, key: &str, value: Value, verdict: Expected| {
         cases.push((format!("{field} {key} {value}"), pool("case", &kubelet(json!({field: {key: value}}))), verdict));
     };
     for field in ["systemReserved", "kubeReserved"] {
         for cpu in [json!("500m"), json!("2"), json!(2), json!("0.5"), json!("1.1234"), json!("0")] {
-            add(field, "cpu", cpu, Taken);
+            add(field, "cpu", cpu, Valid);
         }
         for cpu in [json!(""), json!("-1"), json!(-1), json!("2Gi"), json!(1000), json!("two")] {
             add(field, "cpu", cpu, Refused("cpu must be a quantity of CPUs, 0 or more and below 1000"));
@@ -258,7 +192,7 @@ async fn services_of_the_nodes() -> Result<()> {
         for key in ["memory", "ephemeral-storage"] {
             for size in [json!("2Gi"), json!("1.5Gi"), json!("1Ti"), json!("1500M"), json!(1_073_741_824), json!("1e9")]
             {
-                add(field, key, size, Taken);
+                add(field, key, size, Valid);
             }
             for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%"), json!("2048m"), json!(512)] {
                 add(field, key, size, Refused("memory and ephemeral-storage must be 0 or a quantity of at least 1Ki"));
@@ -268,7 +202,7 @@ async fn services_of_the_nodes() -> Result<()> {
     }
     for key in ["memory.available", "nodefs.available", "imagefs.available"] {
         for left in [json!("500Mi"), json!("1.5Gi"), json!("10%"), json!("0%"), json!(1_048_576)] {
-            add("evictionHard", key, left, Taken);
+            add("evictionHard", key, left, Valid);
         }
         for left in [json!(""), json!("0"), json!(0), json!("100%"), json!("-1%"), json!("1.5%"), json!("500m")] {
             add(

@@ -29,7 +29,7 @@ use crate::{
 #[expect(dead_code, reason = "shared with the unit tests, which forge more")]
 pub(crate) mod forge;
 
-use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};
+use forge::{BASIC_CONSTRAINTS, Forged, Name, der};
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
@@ -53,7 +53,7 @@ struct Known;
 impl Hosts for Known {
     fn lookup(&self, node: &str) -> Option<Claim> {
         // An inventory lists the host `taken-1`, and a Linux node has the same name.
-        let all = ["csr-1", "csr-2", "csr-3", "csr-new", "csr-dark", "first-1", "win-1", "taken-1"];
+        let all = ["csr-1", "csr-2", "csr-new", "csr-dark", "first-1", "taken-1"];
         all.contains(&node).then(|| claim(node))
     }
 
@@ -120,7 +120,7 @@ async fn alice(control_plane: &ControlPlane) -> Result<Client> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
+async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     use Kind::{KubeletClient, KubeletServing, WicdClient};
     let control_plane = shared().await?;
     let alice = alice(control_plane).await?;
@@ -187,75 +187,27 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let ca = der(0x30, &[&der(1, &[&[0xff]])]);
     let win1 = || node("csr-1");
     let served = |what, names: &[Name<'_>]| Post::of(KubeletServing, what, &k1, node("csr-1").names(names).pem());
-    let rsa_1024 = include_str!("../../core/src/csr/fixtures/rsa-1024.pem").to_owned();
+    // One for each requester, signer and kind of fault; `controller/core/src/csr/cases.rs` has all.
     let attacks = [
         Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
-        Post::of(KubeletClient, "a Linux node renews ours", &linux, win1().pem()),
         Post::of(KubeletClient, "a user", &alice, win1().pem()),
         Post::of(KubeletClient, "wicd asks for kubelet's", &w1, win1().pem()),
-        Post::of(KubeletClient, "token after joining", &token, win1().pem()),
         Post::of(KubeletClient, "token while the host joins", &token, node("csr-new").pem()),
-        Post::of(KubeletClient, "compressed point", &k1, win1().compressed().pem()),
-        Post::of(
-            KubeletServing,
-            "token asks for serving",
-            &token,
-            node("csr-new").names(&[Name::Dns("csr-new")]).pem(),
-        ),
-        Post::of(WicdClient, "token asks for wicd", &token, wicd_node("csr-new").pem()),
         Post::of(KubeletServing, "operator asks for serving", &operator, win1().names(&[Name::Dns("csr-1")]).pem()),
         Post::of(WicdClient, "another wicd renews", &w2, wicd_node("csr-1").pem()),
         Post::of(WicdClient, "kubelet asks for wicd", &k1, wicd_node("csr-1").pem()),
         Post::of(WicdClient, "unknown host", &alice, wicd_node("gone").pem()),
         Post::of(WicdClient, "wicd becomes admin", &w1, Forged::new("admin", &["dev"]).pem()),
-        Post::of(
-            WicdClient,
-            "prefix without a colon",
-            &w1,
-            Forged::new("system:wicd-nodex:csr-1", &["system:wicd-nodes"]).pem(),
-        ),
-        Post::of(KubeletClient, "longer name", &k1, node("csr-1x").pem()),
-        Post::of(KubeletClient, "upper case", &alice, node("CSR-1").pem()),
-        Post::of(
-            KubeletClient,
-            "extra organisation",
-            &k1,
-            Forged::new("system:node:csr-1", &["system:nodes", "a"]).pem(),
-        ),
         Post::of(KubeletClient, "system:masters", &k1, Forged::new("system:node:csr-1", &["system:masters"]).pem()),
-        Post::of(
-            WicdClient,
-            "wicd in system:masters",
-            &w1,
-            Forged::new("system:wicd-node:csr-1", &["system:wicd-nodes", "system:masters"]).pem(),
-        ),
-        Post::of(KubeletClient, "two common names", &k1, win1().also(forge::CN, UTF8, b"admin").pem()),
-        Post::of(KubeletClient, "organisational unit", &k1, win1().also(OU, UTF8, b"a").pem()),
-        Post::of(KubeletClient, "client with names", &k1, win1().names(&[Name::Dns("csr-1")]).pem()),
         Post::of(KubeletClient, "certificate authority", &k1, win1().extension(BASIC_CONSTRAINTS, &ca).pem()),
-        Post::of(KubeletClient, "challenge password", &k1, win1().challenge_password().pem()),
-        Post::of(KubeletClient, "Ed25519", &k1, win1().key(&rcgen::PKCS_ED25519).pem()),
-        Post::of(KubeletClient, "RSA 1024", &kubelet(control_plane, "win-1").await?, rsa_1024),
-        Post::of(KubeletClient, "second block", &k1, win1().pem() + &node("csr-2").pem()),
-        Post::of(KubeletClient, "huge", &k1, win1().pem() + &"\n".repeat(16 * 1024)),
         served("another host's name", &[Name::Dns("csr-1"), Name::Dns("csr-2")]),
         served("another host's address", &[Name::Ip("10.0.0.2")]),
-        served("wildcard", &[Name::Dns("*.example")]),
-        served("IPv4 in IPv6", &[Name::Ip("::ffff:10.0.0.1")]),
-        served("e-mail", &[Name::Dns("csr-1"), Name::Email("a@b.example")]),
-        served("URI", &[Name::Dns("csr-1"), Name::Uri("spiffe://a/b")]),
-        served("no names", &[]),
         Post {
             usages: vec!["digital signature", "server auth"],
             ..Post::of(KubeletClient, "wrong usages", &k1, win1().pem())
         },
-        Post {
-            usages: vec!["digital signature", "client auth", "cert sign"],
-            ..Post::of(WicdClient, "cert sign", &w1, wicd_node("csr-1").pem())
-        },
         Post { signer: CLIENT, ..Post::of(KubeletClient, "wrong signer", &k1, win1().pem()) },
         Post { seconds: None, ..Post::of(WicdClient, "for a year", &w1, wicd_node("csr-1").pem()) },
-        Post { seconds: Some(604_801), ..Post::of(WicdClient, "for more than a week", &w1, wicd_node("csr-1").pem()) },
     ];
     let right = [
         Post::of(KubeletClient, "operator, first certificate", &operator, node("csr-new").pem()),
@@ -297,7 +249,6 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
             "{what}"
         );
     }
-    // The controller denies at most ten requests of one requester a minute.
     for (what, name) in &denied {
         let decided = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
         let wait = await_condition(admin.clone(), name, decided);
@@ -306,7 +257,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         let found = conditions(&csr);
         assert!(matches!(found.as_slice(), [(type_, _)] if type_ == "Denied"), "{what}: {found:?}");
     }
-    assert!(denied.len() >= 25, "only {} attacks came as far as the controller", denied.len());
+    assert!(denied.len() >= 10, "only {} attacks came as far as the controller", denied.len());
     for (what, csr) in &left_alone {
         let now = admin.get(csr.metadata.name.as_deref().unwrap()).await?;
         assert_eq!(conditions(&now), [], "{what}");
@@ -341,7 +292,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
 }
 
 #[tokio::test]
-async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Result<()> {
+async fn first_certificates_are_signed_and_returned_again() -> Result<()> {
     let control_plane = shared().await?;
     let operator = operator(control_plane).await?;
     let claim = claim("first-1");

@@ -10,12 +10,15 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use testbed::ControlPlane;
 
-use crate::{cluster::shared, transcripts::root};
+use crate::{
+    cluster::{kubectl, shared},
+    transcripts::root,
+};
 
 /// Returns the output of `kubectl kustomize` for a folder in `deploy/`.
-async fn rendered(control_plane: &ControlPlane, folder: &str) -> Result<Vec<Value>> {
-    let path = root().join("deploy").join(folder);
-    let output = control_plane.kubectl(&["kustomize", path.to_str().context("path is not UTF-8")?]).await?;
+fn rendered(folder: &str) -> Result<Vec<Value>> {
+    let mut kubectl = Command::new(testbed::binaries::control_plane()?.kubectl);
+    let output = kubectl.arg("kustomize").arg(root().join("deploy").join(folder)).output()?;
     ensure!(output.status.success(), "{folder}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;
     Ok(text.split("\n---\n").map(serde_yaml::from_str).collect::<Result<_, _>>()?)
@@ -26,7 +29,7 @@ fn find<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn overlays_render_and_the_api_server_takes_them() -> Result<()> {
+async fn the_api_server_accepts_each_overlay_and_component() -> Result<()> {
     overlays_are_taken(shared().await?, "the newest").await
 }
 
@@ -68,7 +71,7 @@ fn kustomizations(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 async fn is_taken(control_plane: &ControlPlane, folder: &str) -> Result<()> {
-    let objects = rendered(control_plane, folder).await?;
+    let objects = rendered(folder)?;
     for namespace in objects.iter().filter_map(|object| object["metadata"]["namespace"].as_str()) {
         let made = control_plane.kubectl(&["create", "namespace", namespace]).await?;
         let error = String::from_utf8_lossy(&made.stderr);
@@ -89,16 +92,14 @@ async fn is_taken(control_plane: &ControlPlane, folder: &str) -> Result<()> {
 
 /// The namespace may be WMCO's, with labels of another field manager that WMCO's pod needs.
 #[tokio::test]
-async fn the_overlay_of_openshift_takes_nothing_from_the_namespace_of_the_legacy_operator() -> Result<()> {
+async fn the_overlay_of_openshift_keeps_the_namespace_labels_of_wmco() -> Result<()> {
     let control_plane = shared().await?;
-    let apply = async |manager: &str, namespace: &Value| -> Result<()> {
+    let apply = async |manager: &str, namespace: &Value| {
         let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
         fs::write(file.path(), serde_yaml::to_string(namespace)?)?;
         let path = file.path().to_str().context("path is not UTF-8")?;
         let manager = format!("--field-manager={manager}");
-        let output = control_plane.kubectl(&["apply", "--server-side", &manager, "-f", path]).await?;
-        ensure!(output.status.success(), "{manager}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
+        kubectl(control_plane, &["apply", "--server-side", &manager, "-f", path]).await
     };
     let name = "namespace-of-the-legacy-operator";
     let labels = serde_json::json!({
@@ -109,21 +110,20 @@ async fn the_overlay_of_openshift_takes_nothing_from_the_namespace_of_the_legacy
     let theirs =
         serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
     apply("olm", &theirs).await?;
-    let mut ours = find(&rendered(control_plane, "openshift").await?, "Namespace").clone();
+    let mut ours = find(&rendered("openshift")?, "Namespace").clone();
     ours["metadata"]["name"] = name.into();
     apply("a-person", &ours).await?;
-    let output = control_plane.kubectl(&["get", "namespace", name, "-o", "json"]).await?;
-    let now: Value = serde_json::from_slice(&output.stdout)?;
+    let now: Value = serde_json::from_str(&kubectl(control_plane, &["get", "namespace", name, "-o", "json"]).await?)?;
     for (key, value) in labels.as_object().context("labels")? {
         ensure!(&now["metadata"]["labels"][key] == value, "{key}: {}", now["metadata"]["labels"]);
     }
     Ok(())
 }
 
-#[tokio::test]
-async fn the_operators_container_has_the_arguments_and_ports_that_its_program_knows() -> Result<()> {
+#[test]
+fn the_operators_container_has_the_arguments_and_ports_of_its_program() -> Result<()> {
     for folder in ["base", "kubernetes", "openshift"] {
-        let objects = rendered(shared().await?, folder).await?;
+        let objects = rendered(folder)?;
         let container = &find(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
         let mut command_line = vec!["windows-node-pools".to_owned()];
         command_line
@@ -156,9 +156,9 @@ async fn the_operators_container_has_the_arguments_and_ports_that_its_program_kn
 }
 
 /// Sync waves apply the CRDs before the operator, as in the guide.
-#[tokio::test]
-async fn argo_cd_applies_the_crds_first() -> Result<()> {
-    let objects = rendered(shared().await?, "../examples/gitops/operator").await?;
+#[test]
+fn argo_cd_applies_the_crds_first() -> Result<()> {
+    let objects = rendered("../examples/gitops/operator")?;
     ensure!(objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition").count() == 2, "no CRDs");
     for object in objects {
         let annotations = &object["metadata"]["annotations"];
@@ -177,7 +177,7 @@ fn example(name: &str) -> Result<Vec<Value>> {
 
 /// The chart renders with the values of the examples, and its schema accepts them.
 #[test]
-fn the_chart_takes_the_values_of_the_examples() -> Result<()> {
+fn the_chart_accepts_the_values_of_the_examples() -> Result<()> {
     let flux = example("flux-helm.yaml")?;
     let release = flux.iter().find(|object| object["kind"] == "HelmRelease").context("no release")?;
     let application = &example("argocd-helm.yaml")?[0];

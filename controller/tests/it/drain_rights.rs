@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_volume_claims_or_daemon_sets() -> Result<()> {
+async fn a_drain_may_read_namespaces_volume_claims_and_daemon_sets() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let host = world.sim.host(HostOptions::named("ruled")).await?;
     let drain = json!({"podRules": [{"namespaceSelector": {"matchLabels": {"keep": "yes"}}, "behavior": "Skip"}]});

@@ -1,11 +1,18 @@
 //! World of the operator: a control plane of its own, simulated hosts, a payload, and the operator as a process.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
     Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key,
 };
+use futures::StreamExt as _;
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Node, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -13,6 +20,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use russh::keys::PrivateKey;
 use serde_json::{Value, json};
@@ -172,14 +180,12 @@ impl World {
     /// Removes all hosts from a pool, and confirms the removal. (Server-side apply cannot: when the last owned item of a list is removed, the API
     /// server drops the list and its parent, and then misses the `spec`.)
     pub(crate) async fn empty(&self, name: &str) -> Result<()> {
-        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let count = self.pool(name).await?.spec.hosts().len();
         let patch = json!({
             "metadata": {"annotations": {key::APPROVE_REMOVAL: count.to_string()}},
             "spec": {"inventory": {"hosts": []}},
         });
-        pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(())
+        self.edit_pool(name, patch).await
     }
 
     /// Applies a pool, and waits until it is Ready with all its hosts.
@@ -200,6 +206,13 @@ impl World {
 
     pub(crate) async fn node(&self, name: &str) -> Result<Option<Node>> {
         Ok(Api::all(self.client.clone()).get_opt(name).await?)
+    }
+
+    /// Merges a patch into a pool, as `kubectl patch` and `kubectl annotate` do.
+    pub(crate) async fn edit_pool(&self, name: &str, patch: Value) -> Result<()> {
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
     }
 
     pub(crate) async fn edit_node(&self, name: &str, patch: Value) -> Result<()> {
@@ -243,7 +256,7 @@ impl World {
         what: &str,
         is_so: impl Fn(&WindowsInstance) -> bool,
     ) -> Result<WindowsInstance> {
-        let found = std::sync::Mutex::new(None);
+        let found = Mutex::new(None);
         self.until_says(name, &format!("{name}: {what}"), || async {
             let instance = self.instance(name).await.ok().flatten().filter(|i| is_so(i));
             let is_so = instance.is_some();
@@ -295,7 +308,7 @@ impl World {
 
     /// Waits for an event with this reason and a matching note about an object with this name, and returns the note.
     pub(crate) async fn until_note(&self, name: &str, reason: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
-        let found = std::sync::Mutex::new(None);
+        let found = Mutex::new(None);
         self.eventually(&format!("an event {reason} about {name}"), || async {
             let all = Api::<Event>::all(self.client.clone()).list(&ListParams::default()).await;
             let about = |e: &Event| {
@@ -322,6 +335,42 @@ impl World {
             }
         }
         text
+    }
+}
+
+/// Record of the instances that meet a condition at the same time.
+#[derive(Default)]
+pub(crate) struct AtOnce {
+    now: BTreeSet<String>,
+    /// Largest number of instances at the same time.
+    pub most: usize,
+    /// All instances that have met the condition.
+    pub ever: BTreeSet<String>,
+}
+
+impl AtOnce {
+    /// Watches all instances until the test ends.
+    pub(crate) fn watch(
+        client: &Client,
+        is_so: impl Fn(&WindowsInstance) -> bool + Send + 'static,
+    ) -> Arc<Mutex<Self>> {
+        let seen = Arc::<Mutex<Self>>::default();
+        let (all, into) = (Api::<WindowsInstance>::all(client.clone()), seen.clone());
+        tokio::spawn(async move {
+            let mut instances = pin!(watcher(all, watcher::Config::default()).default_backoff().applied_objects());
+            while let Some(instance) = instances.next().await {
+                let Ok(instance) = instance else { continue };
+                let mut seen = into.lock().unwrap();
+                if is_so(&instance) {
+                    seen.now.insert(instance.name_any());
+                    seen.ever.insert(instance.name_any());
+                } else {
+                    seen.now.remove(&instance.name_any());
+                }
+                seen.most = seen.most.max(seen.now.len());
+            }
+        });
+        seen
     }
 }
 
@@ -378,6 +427,22 @@ pub(crate) fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec
     let mut value = json!(spec(hosts));
     crate::crd::merge(&mut value, &fields);
     serde_json::from_value(value).unwrap()
+}
+
+/// Returns an inventory file of these hosts, with one line for each.
+pub(crate) fn inventory_file(hosts: &[SimHost]) -> String {
+    let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
+    hosts.iter().map(line).collect()
+}
+
+/// Returns a check that a pool is Ready and has this number of hosts, all of them Ready nodes.
+pub(crate) fn all_ready(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
+    move |pool| is_ready(pool) && pool_status(pool).ready_nodes == count && pool_status(pool).hosts == count
+}
+
+/// Returns a check that a pool is Ready and has this number of hosts, all of them up to date.
+pub(crate) fn all_up_to_date(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
+    move |pool| is_ready(pool) && pool_status(pool).up_to_date_nodes == count && pool_status(pool).hosts == count
 }
 
 pub(crate) fn is_ready(pool: &WindowsNodePool) -> bool {

@@ -1,9 +1,7 @@
 //! Forty hosts, four of them broken: the others are not affected, the four report their faults, and recover by themselves.
 
 use anyhow::{Context as _, Result, ensure};
-use api::{conditions::kind, names::key};
-use kube::ResourceExt;
-use russh::keys::HashAlg;
+use api::conditions::kind;
 use serde_json::json;
 use testbed::sim::{Fault, HostOptions, SimOptions};
 
@@ -88,48 +86,5 @@ async fn four_of_a_fleet_are_broken_and_mended() -> Result<()> {
         ensure!(stats.connections == 1 && stats.processes <= 4, "{}: {stats:?}", host.name());
         ensure!(host.boots() == 1, "{} was restarted", host.name());
     }
-    a_new_host_key_is_let_in_by_a_person(&world).await
-}
-
-/// Trusts the new key of a reinstalled host, which only a user can do.
-async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
-    let host = world
-        .sim
-        .host(HostOptions { faults: vec![Fault::ProgramsFail(3)], ..HostOptions::named("reinstalled") })
-        .await?;
-    world.apply("other", &spec_with(std::slice::from_ref(&host), json!({}))).await?;
-    world.until_failed("reinstalled", "NoAnswer").await?;
-    // Programs keep failing, because an attempt that is already connected does not see the new key.
-    host.fault(Fault::ChangedHostKey);
-    let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
-    let message = world.until_failed("reinstalled", "HostKeyMismatch").await?;
-    ensure!(message.contains(&fingerprint), "the missing key is not reported: {message}");
-    host.mend();
-    host.fault(Fault::ChangedHostKey);
-    world.annotate("reinstalled", key::TRUST_HOST_KEY, &fingerprint).await?;
-    world.until_joined("reinstalled").await?;
-    let pinned = world.instance("reinstalled").await?.context("no instance")?;
-    ensure!(status(&pinned).host_key.is_some_and(|k| k.fingerprint == fingerprint), "the new key is not pinned");
-    let node = world.node("reinstalled").await?.context("no Node")?;
-    ensure!(node.annotations().contains_key(key::SSH_HOST_KEY), "the legacy annotation is missing");
     Ok(())
-}
-
-/// A large pool is never without changes: here one node changes all the time, and a host must still join.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_never_is_quiet_is_looked_after() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("win", 2).await?;
-    world.join("factory", &spec_with(&hosts[..1], json!({}))).await?;
-    let both = spec_with(&hosts, json!({}));
-    let restless = async {
-        for n in 0_u64.. {
-            world.edit_node(hosts[0].name(), json!({"metadata": {"annotations": {"tests/n": n.to_string()}}})).await?;
-        }
-        anyhow::Ok(())
-    };
-    tokio::select! {
-        joined = world.join("factory", &both) => joined,
-        failed = restless => failed,
-    }
 }

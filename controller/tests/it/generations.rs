@@ -35,7 +35,7 @@ async fn all_are_seen(world: &World, state: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_lasts_is_of_the_present_generation() -> Result<()> {
+async fn lasting_states_have_the_current_observed_generation() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     let hosts = world.hosts("win", 3).await?;
     let spec = |hosts: &[SimHost], more: Value| {

@@ -159,7 +159,7 @@ fn numbered(prefix: &str, from: usize, count: usize) -> Value {
 }
 
 #[tokio::test]
-async fn mistakes_in_pools_are_refused_and_what_is_meant_is_not() -> Result<()> {
+async fn guards_refuse_mistakes_and_accept_announced_changes() -> Result<()> {
     let guarded = Box::pin(Guarded::start()).await?;
     a_host_is_in_one_pool(&guarded).await?;
     a_host_moves_in_two_steps(&guarded).await?;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use testbed::sim::{HostOptions, SimOptions};
 
 use crate::{
+    cluster::kubectl,
     fleet::{World, has, is_ready, pool_status},
     guide::Guide,
 };
@@ -40,12 +41,6 @@ async fn run(world: &World, page: &str, section: &str) -> Result<String> {
     Guide::open(&world.control_plane, page, "guide_commands")?.run(world, section).await
 }
 
-async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
-    let output = world.control_plane.kubectl(args).await?;
-    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
-}
-
 /// Waits until the Node has a UID other than `before` and its pool is Ready, and returns the UID.
 async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Result<Option<String>> {
     let is_another = || async {
@@ -59,8 +54,8 @@ async fn ready_node(world: &World, what: &str, before: Option<&String>) -> Resul
 
 /// Gives the operator an SSH key with the commands of the installation page, and returns the public key.
 async fn key_by_the_page(world: &World) -> Result<PublicKey> {
-    kubectl(world, &["create", "namespace", "windows"]).await?;
-    kubectl(world, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "cloud-private-key"]).await?;
+    kubectl(&world.control_plane, &["create", "namespace", "windows"]).await?;
+    kubectl(&world.control_plane, &["-n", DEFAULT_NAMESPACE, "delete", "secret", "cloud-private-key"]).await?;
     let guide = Guide::open(&world.control_plane, "install.md", "guide_commands")?;
     for section in ["### 3. Give it a key", "### The key of a release"] {
         guide.run(world, section).await?;
@@ -110,7 +105,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     };
     run(&world, "troubleshooting.md", "### Pause").await?;
     world.until(POOL, "it is paused", is_paused("True", "Paused")).await?;
-    kubectl(&world, &["patch", "wnp", POOL, "--type=merge", "-p", r#"{"spec":{"rollout":{"paused":null}}}"#]).await?;
+    world.edit_pool(POOL, json!({"spec": {"rollout": {"paused": null}}})).await?;
     world.until(POOL, "it is not paused", is_paused("False", "AsExpected")).await?;
     run(&world, "upgrade.md", "### Before").await?;
     world.until(POOL, "it is paused for a day", is_paused("True", "Paused")).await?;
@@ -120,7 +115,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     run(&world, "rollouts.md", "## Pause").await?;
     let annotated = world.instance(HOST).await?.context("no instance")?.annotations().get(key::HOLD).cloned();
     ensure!(annotated.as_deref() == Some("true"), "{annotated:?}");
-    kubectl(&world, &["annotate", "wi", HOST, &format!("{}-", key::HOLD)]).await?;
+    kubectl(&world.control_plane, &["annotate", "wi", HOST, &format!("{}-", key::HOLD)]).await?;
     run(&world, "removal.md", "## How a drain works").await?;
     let annotated = world.node(HOST).await?.context("no Node")?.annotations().get(key::KEEP_CORDONED).cloned();
     ensure!(annotated.as_deref() == Some("true"), "{annotated:?}");
@@ -145,7 +140,7 @@ async fn the_life_of_a_node_by_the_commands_of_the_guide() -> Result<()> {
     run(&world, "removal.md", "### Remove several hosts, or all").await?;
     world.until_gone(&host).await?;
     run(&world, "removal.md", "## Remove a pool").await?;
-    let pools = world.control_plane.kubectl(&["get", "wnp", "-o", "name"]).await?;
-    ensure!(pools.stdout.is_empty(), "{}", String::from_utf8_lossy(&pools.stdout));
+    let pools = kubectl(&world.control_plane, &["get", "wnp", "-o", "name"]).await?;
+    ensure!(pools.is_empty(), "{pools}");
     Ok(())
 }

@@ -30,6 +30,7 @@ use testbed::{
 
 use crate::{
     another_operator,
+    cluster::kubectl,
     fleet::{LIMIT, entries, has},
     transcripts::copied,
 };
@@ -174,8 +175,7 @@ async fn helm_takes_over_crds_that_kubectl_has_applied() -> Result<()> {
     let client = control_plane.client().await?;
     let crds = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crds");
     let crds = ["apply", "--server-side", "-k", crds.to_str().context("path is not UTF-8")?];
-    let applied = control_plane.kubectl(&crds).await?;
-    ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    kubectl(&control_plane, &crds).await?;
 
     let chart = chart();
     let chart = chart.to_str().context("path is not UTF-8")?;
@@ -238,9 +238,7 @@ async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> 
         let values = ["operator.logLevel=debug"];
         release(control_plane, "upgrade --wait --timeout 5m", &values).await?.map_err(anyhow::Error::msg)?;
         ensure!(log_level(client).await?.as_deref() == Some("debug"));
-        let done = control_plane.kubectl(&[&status[..], &["--timeout=5m"]].concat()).await?;
-        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        Ok(())
+        kubectl(control_plane, &[&status[..], &["--timeout=5m"]].concat()).await.map(drop)
     };
     while_probed(client, &operator, upgrade).await??;
     operator.kill();

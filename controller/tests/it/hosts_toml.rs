@@ -62,7 +62,7 @@ fn write(dir: &Path, cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn containerd_asks_where_the_rules_say() -> Result<()> {
+fn containerd_follows_the_mirror_rules() -> Result<()> {
     let logins = br#"{"auths": {
         "mirror.example.com:5000": {"auth": "YTpi"}, "mirror.example.com:5000/factory": {"auth": "Yzpk"}, "*.plant.example.com": {"auth": "ZTpm"}
     }}"#;

@@ -21,7 +21,10 @@ use testbed::{
     sim::{HostOptions, Sim, SimOptions},
 };
 
-use crate::fleet::{LIMIT, entries, is_ready, spec};
+use crate::{
+    cluster::kubectl,
+    fleet::{LIMIT, entries, is_ready, spec},
+};
 
 /// User id in the range that OpenShift gives to a namespace.
 const USER: u32 = 1_000_730_000;
@@ -238,9 +241,9 @@ async fn init_containers_copy(control_plane: &ControlPlane, store: &Store, built
         "images": [image(image::OPERATOR, &built.slim)?, image(image::PAYLOAD, &built.payload)?],
     });
     fs::write(overlay.path().join("kustomization.yaml"), kustomization.to_string())?;
-    let output = control_plane.kubectl(&["kustomize", overlay.path().to_str().context("path is not UTF-8")?]).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let objects = serde_yaml::Deserializer::from_slice(&output.stdout)
+    let rendered =
+        kubectl(control_plane, &["kustomize", overlay.path().to_str().context("path is not UTF-8")?]).await?;
+    let objects = serde_yaml::Deserializer::from_str(&rendered)
         .map(<Value as serde::Deserialize>::deserialize)
         .collect::<Result<Vec<_>, _>>()?;
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("a Deployment")?;
@@ -334,31 +337,22 @@ async fn deploy(control_plane: &ControlPlane, image: &str) -> Result<()> {
     });
     fs::write(overlay.path().join("kustomization.yaml"), kustomization.to_string())?;
     let overlay = overlay.path().to_str().context("path is not UTF-8")?;
-    let output = control_plane.kubectl(&["apply", "--server-side", "-k", overlay]).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    kubectl(control_plane, &["apply", "--server-side", "-k", overlay]).await.map(drop)
 }
 
 /// Creates a ServiceAccount with all rights, as `oc adm must-gather` does.
 async fn administrator(control_plane: &ControlPlane, name: &str) -> Result<()> {
     let user = format!("{NAMESPACE}:{name}");
-    let commands: [&[&str]; 2] = [
-        &["-n", NAMESPACE, "create", "serviceaccount", name],
-        &["create", "clusterrolebinding", name, "--clusterrole", "cluster-admin", "--serviceaccount", &user],
-    ];
-    for command in commands {
-        let output = control_plane.kubectl(command).await?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    kubectl(control_plane, &["-n", NAMESPACE, "create", "serviceaccount", name]).await?;
+    let binding = ["create", "clusterrolebinding", name, "--clusterrole", "cluster-admin", "--serviceaccount", &user];
+    kubectl(control_plane, &binding).await.map(drop)
 }
 
 /// Writes the ServiceAccount files that a pod would have.
 async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Result<()> {
-    let output = control_plane.kubectl(&["-n", NAMESPACE, "create", "token", name]).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let token = kubectl(control_plane, &["-n", NAMESPACE, "create", "token", name]).await?;
     fs::create_dir_all(folder)?;
-    fs::write(folder.join("token"), String::from_utf8(output.stdout)?.trim())?;
+    fs::write(folder.join("token"), token.trim())?;
     fs::write(folder.join("ca.crt"), control_plane.ca_pem())?;
     fs::write(folder.join("namespace"), NAMESPACE)?;
     Ok(())

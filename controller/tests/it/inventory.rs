@@ -1,4 +1,4 @@
-//! Inventories of any source: hosts that move to another pool, lists that lose too many hosts, entries that become invalid.
+//! Inventories of any source: hosts that move to another pool, entries that become invalid, host keys that WMCO has recorded.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -6,10 +6,7 @@ use api::{
     conditions::kind,
     names::{LEGACY_HOST_KEYS, key},
 };
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::ResourceExt;
 use russh::keys::PublicKeyBase64 as _;
 use serde_json::json;
 use testbed::{
@@ -23,19 +20,18 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_change() -> Result<()> {
+async fn inventories_change() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        a_host_goes_over_to_another_pool(&world),
-        a_host_of_a_paused_pool_goes_over_in_two_steps(&world),
-        many_removals_wait_for_a_person(&world),
-        an_entry_that_turns_bad_keeps_its_host(&world),
-        what_the_legacy_operator_has_seen_of_host_keys_counts(&world),
+        a_host_moves_to_another_pool(&world),
+        a_host_of_a_paused_pool_moves_in_two_steps(&world),
+        an_entry_that_becomes_invalid_keeps_its_host(&world),
+        host_keys_that_wmco_has_recorded_are_pinned(&world),
     )?;
     Ok(())
 }
 
-async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
+async fn a_host_moves_to_another_pool(world: &World) -> Result<()> {
     let (hosts, more) = (world.hosts("over", 2).await?, world.hosts("target", 1).await?);
     world.join("from", &spec(&hosts)).await?;
     world.join("to", &spec(&more)).await?;
@@ -76,7 +72,7 @@ async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn a_host_of_a_paused_pool_goes_over_in_two_steps(world: &World) -> Result<()> {
+async fn a_host_of_a_paused_pool_moves_in_two_steps(world: &World) -> Result<()> {
     let (hosts, more) = (world.hosts("stepping", 2).await?, world.hosts("landing", 1).await?);
     world.join("steps-from", &spec(&hosts)).await?;
     world.join("steps-to", &spec(&more)).await?;
@@ -96,46 +92,7 @@ async fn a_host_of_a_paused_pool_goes_over_in_two_steps(world: &World) -> Result
     Ok(())
 }
 
-async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
-    const POOL: &str = "guarded";
-    let hosts = world.hosts(POOL, 5).await?;
-    let of = |count: usize| {
-        let mut spec = spec(&hosts[..count]);
-        spec.inventory.removal = serde_json::from_value(json!({"maxRemovals": 1})).unwrap();
-        spec
-    };
-    world.join(POOL, &of(5)).await?;
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    // An announcement to the removal guard is valid for the next change only.
-    let announced = json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "1"}}});
-    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(announced)).await?;
-    world.apply(POOL, &of(4)).await?;
-    world.until_gone(&hosts[4]).await?;
-    let is_used_up = |p: &WindowsNodePool| !p.annotations().contains_key(key::ANNOUNCE_REMOVAL);
-    world.until(POOL, "the announcement is used up", is_used_up).await?;
-
-    world.apply(POOL, &of(1)).await?;
-    let blocked = |p: &WindowsNodePool| {
-        let conditions = pool_status(p).conditions;
-        [kind::STALLED, kind::DEGRADED].iter().all(|k| has(&conditions, k, "True", "RemovalBlocked"))
-    };
-    world.until(POOL, "too many are gone at once", blocked).await?;
-    let pool = world.pool(POOL).await?;
-    let status = pool_status(&pool);
-    ensure!(status.hosts == 4 && status.removing_nodes == 0, "{status:?}");
-    let message = &conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message;
-    for part in ["3 of 4", "guarded-1, guarded-2, guarded-3", &format!("{}=3", key::APPROVE_REMOVAL)] {
-        ensure!(message.contains(part), "{message} does not say {part:?}");
-    }
-    let patch = json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}});
-    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    for host in &hosts[1..4] {
-        world.until_gone(host).await?;
-    }
-    world.until(POOL, "one is left", |p| is_ready(p) && pool_status(p).hosts == 1).await
-}
-
-async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
+async fn an_entry_that_becomes_invalid_keeps_its_host(world: &World) -> Result<()> {
     const POOL: &str = "muddled";
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
@@ -143,6 +100,8 @@ async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
     let mut wrong = spec_with(&hosts, json!({}));
     let list = wrong.inventory.hosts.as_mut().context("no list")?;
     list[1].address = hosts[0].address().to_string();
+    // An announcement to the removal guard is valid for the next change only.
+    world.edit_pool(POOL, json!({"metadata": {"annotations": {key::ANNOUNCE_REMOVAL: "1"}}})).await?;
     world.apply(POOL, &wrong).await?;
     world
         .until(POOL, "two hosts have one address", |p| {
@@ -150,6 +109,8 @@ async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
             has(&status.conditions, kind::INVENTORY_SYNCED, "False", "HostConflict") && status.ready_nodes == 2
         })
         .await?;
+    let is_removed = |p: &WindowsNodePool| !p.annotations().contains_key(key::ANNOUNCE_REMOVAL);
+    world.until(POOL, "the announcement is removed", is_removed).await?;
     let instance = world.instance(hosts[1].name()).await?.context("the instance is gone")?;
     ensure!(!instance.is_leaving(), "the host is being removed");
     ensure!(instance.spec.host.address == hosts[1].address().to_string(), "{:?}", instance.spec.host);
@@ -158,7 +119,7 @@ async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn what_the_legacy_operator_has_seen_of_host_keys_counts(world: &World) -> Result<()> {
+async fn host_keys_that_wmco_has_recorded_are_pinned(world: &World) -> Result<()> {
     const POOL: &str = "seen";
     let hosts = world.hosts(POOL, 3).await?;
     let right = hosts[0].host_key().public_key_base64();

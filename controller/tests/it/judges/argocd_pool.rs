@@ -15,10 +15,12 @@ use testbed::{
 use super::{
     add,
     application::{Argo, How},
+    gated,
 };
 use crate::{
     act_command::Plugin,
-    fleet::{World, entries, entry, has, is_ready, pool_status},
+    cluster::kubectl,
+    fleet::{World, all_up_to_date, entries, entry, has, pool_status},
     off_host::mark_not_ready_for_a_day,
 };
 
@@ -95,10 +97,6 @@ fn all(hosts: &[SimHost]) -> Vec<Value> {
     hosts.iter().map(|host| json!(entry(host))).collect()
 }
 
-fn follow(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
-    move |pool| is_ready(pool) && pool_status(pool).up_to_date_nodes == count && pool_status(pool).hosts == count
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result<()> {
     let Some(scene) = Scene::new(3).await? else { return Ok(()) };
@@ -106,7 +104,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     let mut listed = all(hosts);
     scene.commit(&listed, json!({}))?;
     argo.create(POOLS, "windows-node-pools", HOW).await?;
-    scene.shows("all are nodes", "Healthy", "3 of 3", follow(3)).await?;
+    scene.shows("all are nodes", "Healthy", "3 of 3", all_up_to_date(3)).await?;
     scene.is_synced().await?;
 
     // One kind of change per commit: another one could make Argo CD notice a commit that it would miss.
@@ -127,7 +125,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
         json!({"template": {"spec": {"kubelet": {"maxPods": 77}}, "metadata": {"labels": {"example.com/hall": "c"}}}});
     scene.commit(&listed, template.clone())?;
     argo.compare(POOLS).await?;
-    let changed = |p: &WindowsNodePool| follow(3)(p) && json!(p.spec)["template"] == template["template"];
+    let changed = |p: &WindowsNodePool| all_up_to_date(3)(p) && json!(p.spec)["template"] == template["template"];
     scene.shows("all follow", "Healthy", "3 of 3", changed).await?;
     scene.is_synced().await?;
 
@@ -136,31 +134,23 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     mark_not_ready_for_a_day(world, "win-1").await?;
     scene.shows("a host is off", "Degraded", "win-1", |p| pool_status(p).ready_nodes == 2).await?;
     hosts[1].power_on();
-    scene.shows("it is on", "Healthy", "3 of 3", follow(3)).await?;
+    scene.shows("it is on", "Healthy", "3 of 3", all_up_to_date(3)).await?;
 
     // A host is removed from the list.
     scene.commit(&listed[..2], template)?;
     argo.compare(POOLS).await?;
     world.until_gone(&hosts[2]).await?;
-    scene.shows("two are left", "Healthy", "2 of 2", follow(2)).await?;
+    scene.shows("two are left", "Healthy", "2 of 2", all_up_to_date(2)).await?;
     scene.is_synced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_people_do_is_done_and_stays() -> Result<()> {
+async fn user_actions_take_effect_and_last() -> Result<()> {
     let Some(scene) = Scene::new(4).await? else { return Ok(()) };
     let Scene { world, argo, hosts } = &scene;
-    let fields = |downloads: i32| {
-        let approval = |nodes: i32| json!({"nodes": nodes, "approval": true});
-        json!({
-            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
-            "rollout": {"steps": [approval(1), approval(2)]},
-            "inventory": {"removal": {"maxRemovals": 1}},
-        })
-    };
-    scene.commit(&all(hosts), fields(3))?;
+    scene.commit(&all(hosts), gated(3))?;
     argo.create(POOLS, "windows-node-pools", HOW).await?;
-    scene.shows("all are nodes", "Healthy", "4 of 4", follow(4)).await?;
+    scene.shows("all are nodes", "Healthy", "4 of 4", all_up_to_date(4)).await?;
 
     // Pause and resume, in each of three ways.
     let plugin = Plugin::new(world)?;
@@ -173,11 +163,8 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
                     argo.pages.act(POOLS, "WindowsNodePool", POOL, if paused { "pause" } else { "resume" }).await?;
                 }
                 "kubectl" => {
-                    let said = world
-                        .control_plane
-                        .kubectl(&["patch", "wnp", POOL, "--type", "merge", "-p", &pause(paused)])
-                        .await?;
-                    ensure!(said.status.success(), "{said:?}");
+                    let patch = ["patch", "wnp", POOL, "--type", "merge", "-p", &pause(paused)];
+                    kubectl(&world.control_plane, &patch).await.map(drop)?;
                 }
                 _ => drop(plugin.done(&[if paused { "pause" } else { "resume" }, POOL])?),
             }
@@ -191,18 +178,18 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     }
 
     // One approval covers both steps.
-    scene.commit(&all(hosts), fields(6))?;
+    scene.commit(&all(hosts), gated(6))?;
     argo.compare(POOLS).await?;
     let waits =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval);
     scene.shows("it waits for an approval", "Suspended", "", waits).await?;
     argo.pages.act(POOLS, "WindowsNodePool", POOL, "approve").await?;
     argo.sync(POOLS).await?;
-    scene.shows("all follow", "Healthy", "4 of 4", follow(4)).await?;
+    scene.shows("all follow", "Healthy", "4 of 4", all_up_to_date(4)).await?;
     scene.is_synced().await?;
 
     // Confirm the removal of three hosts.
-    scene.commit(&all(&hosts[..1]), fields(6))?;
+    scene.commit(&all(&hosts[..1]), gated(6))?;
     argo.compare(POOLS).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
     scene.shows("the removal waits", "Degraded", "3", held).await?;
@@ -211,14 +198,14 @@ async fn what_people_do_is_done_and_stays() -> Result<()> {
     for host in &hosts[1..] {
         world.until_gone(host).await?;
     }
-    scene.shows("one is left", "Healthy", "1 of 1", follow(1)).await?;
+    scene.shows("one is left", "Healthy", "1 of 1", all_up_to_date(1)).await?;
 
     // A pool that is removed from Git stays. The deletion of its Application waits for a user's confirmation.
     std::fs::remove_file(argo.origin.work().join("windows-node-pools/factory.yaml"))?;
     argo.origin.commit("windows-node-pools/README.md", "Nothing here.", "Take the pool out");
     let compared = argo.compare(POOLS).await?;
     ensure!(compared.iter().any(|one| one.name == POOL && !one.is_synced), "{compared:?}");
-    scene.commit(&all(&hosts[..1]), fields(6))?;
+    scene.commit(&all(&hosts[..1]), gated(6))?;
     argo.compare(POOLS).await?;
     argo.until(POOLS, "Synced", |a| a["status"]["sync"]["status"] == "Synced").await?;
     argo.delete(POOLS).await?;

@@ -177,9 +177,7 @@ async fn a_health_check_replaces_its_machine_and_the_operator_repairs_the_other(
     let skip = json!({"metadata": {"annotations": {"cluster.x-k8s.io/skip-remediation": ""}}});
     judged.api("Machine").patch(&spared, &PatchParams::default(), &Patch::Merge(skip)).await?;
     let remediation = json!({"type": "Reconfigure", "notReadySeconds": 30, "maxUnhealthy": 2});
-    let pools: Api<WindowsNodePool> = Api::all(judged.world.client.clone());
-    let patch = Patch::Merge(json!({"spec": {"remediation": remediation}}));
-    pools.patch(SET, &PatchParams::default(), &patch).await?;
+    judged.world.edit_pool(SET, json!({"spec": {"remediation": remediation}})).await?;
     judged.apply(&judged.judge.health_check("windows", SET)).await?;
     judged.has("MachineHealthCheck", "windows", "/status/currentHealthy", json!(1)).await?;
 

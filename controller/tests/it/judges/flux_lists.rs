@@ -13,16 +13,10 @@ use testbed::{
 };
 
 use super::repository::Repository;
-use crate::fleet::{World, entry, is_ready, pool_status};
+use crate::fleet::{World, all_ready, inventory_file};
 
 /// Pools, and the kind of source of each.
 const KINDS: [(&str, &str); 2] = [("from-git", "GitRepository"), ("from-registry", "OCIRepository")];
-
-/// Returns an inventory file of the hosts.
-fn list(hosts: &[SimHost]) -> String {
-    let line = |host: &SimHost| format!("- {}\n", json!(entry(host)));
-    hosts.iter().map(line).collect()
-}
 
 /// Publishes a list in a registry, as `flux push artifact` does: one layer with the files.
 fn push(registry: &Registry, list: &str) -> Result<()> {
@@ -36,10 +30,6 @@ fn push(registry: &Registry, list: &str) -> Result<()> {
     let pushed = append.args(["-t", &format!("{}/hosts:latest", registry.address())]).output()?;
     ensure!(pushed.status.success(), "crane: {}", String::from_utf8_lossy(&pushed.stderr));
     Ok(())
-}
-
-fn ready(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
-    move |pool| is_ready(pool) && pool_status(pool).ready_nodes == count && pool_status(pool).hosts == count
 }
 
 /// Lists of hosts in a repository and in a registry, and a pool for each.
@@ -60,8 +50,8 @@ impl Lists {
 
     /// Publishes the first `count` hosts of each list.
     fn publish(&self, count: usize) -> Result<()> {
-        self.repository.origin.commit("halls/a.yaml", list(&self.hosts[0][..count]), "The list");
-        push(&self.registry, &list(&self.hosts[1][..count]))
+        self.repository.origin.commit("halls/a.yaml", inventory_file(&self.hosts[0][..count]), "The list");
+        push(&self.registry, &inventory_file(&self.hosts[1][..count]))
     }
 
     /// Applies the sources and the pools, and waits until each pool has `count` nodes.
@@ -78,31 +68,24 @@ impl Lists {
             self.world.apply(pool, &reference(kind)?).await?;
         }
         for (pool, _) in KINDS {
-            self.world.until(pool, "the list is followed", ready(count)).await?;
+            self.world.until(pool, "the list is followed", all_ready(count)).await?;
         }
         Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_that_flux_fetches_are_followed() -> Result<()> {
+async fn pools_follow_lists_that_flux_fetches_and_can_be_deleted() -> Result<()> {
     let lists = Lists::new(3).await?;
     lists.publish(2)?;
     lists.apply(2).await?;
     lists.publish(3)?;
     for (pool, kind) in KINDS {
         lists.repository.request(kind, "hosts").await?;
-        lists.world.until(pool, "the longer list is followed", ready(3)).await?;
+        lists.world.until(pool, "the longer list is followed", all_ready(3)).await?;
     }
-    Ok(())
-}
 
-/// One pool is deleted while the other still reads its list.
-#[tokio::test(flavor = "multi_thread")]
-async fn pools_with_lists_of_flux_can_be_deleted() -> Result<()> {
-    let lists = Lists::new(1).await?;
-    lists.publish(1)?;
-    lists.apply(1).await?;
+    // One pool is deleted while the other still reads its list.
     let Lists { world, hosts, .. } = &lists;
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     for ((pool, _), hosts) in KINDS.iter().zip(hosts) {

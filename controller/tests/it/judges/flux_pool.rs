@@ -18,10 +18,11 @@ use testbed::{
     sim::{SimHost, SimOptions},
 };
 
-use super::{add, repository::Repository};
+use super::{add, gated, repository::Repository};
 use crate::{
     act_command::Plugin,
-    fleet::{World, entries, entry, has, is_ready, pool_status},
+    cluster::kubectl,
+    fleet::{World, all_up_to_date, entries, entry, has, is_ready, pool_status},
 };
 
 const POOL: &str = "factory";
@@ -50,10 +51,6 @@ async fn pods_run(client: &Client) -> Result<()> {
         pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await?;
     }
     Ok(())
-}
-
-fn follow(count: i32) -> impl Fn(&WindowsNodePool) -> bool {
-    move |pool| is_ready(pool) && pool_status(pool).up_to_date_nodes == count && pool_status(pool).hosts == count
 }
 
 /// Flux applies the operator, the pools and the workloads of the example, each after the one before.
@@ -94,7 +91,7 @@ async fn the_operator_its_pools_and_workloads_come_in_order() -> Result<()> {
     commit(&repository, &hosts[..2], &json!({}));
     repository.request("GitRepository", "cluster").await?;
     repository.until_says("Kustomization", POOLS, "True", "ReconciliationSucceeded").await?;
-    world.until(POOL, "two are left", follow(2)).await?;
+    world.until(POOL, "two are left", all_up_to_date(2)).await?;
     world.eventually("the workload is there", || async { workloads.get("workload").await.is_ok() }).await
 }
 
@@ -113,7 +110,7 @@ async fn scene(hosts: usize, fields: &Value) -> Result<(World, Repository, Vec<S
             "sourceRef": {"kind": "GitRepository", "name": "cluster"}}});
     repository.apply(&kustomization).await?;
     let count = i32::try_from(hosts.len())?;
-    world.until(POOL, "all are nodes", follow(count)).await?;
+    world.until(POOL, "all are nodes", all_up_to_date(count)).await?;
     Ok((world, repository, hosts))
 }
 
@@ -134,28 +131,15 @@ async fn stays(
     Ok(())
 }
 
-async fn kubectl(world: &World, args: &[&str]) -> Result<()> {
-    let said = world.control_plane.kubectl(args).await?;
-    ensure!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
-    Ok(())
-}
-
 /// Annotates the pool as a user does without the plugin.
 async fn annotate(world: &World, key: &str, value: &str) -> Result<()> {
-    kubectl(world, &["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")]).await
+    let annotate = ["annotate", "--overwrite", "wnp", POOL, &format!("{key}={value}")];
+    kubectl(&world.control_plane, &annotate).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_people_do_survives_each_reconcile() -> Result<()> {
-    let fields = |downloads: i32| {
-        let approval = |nodes: i32| json!({"nodes": nodes, "approval": true});
-        json!({
-            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
-            "rollout": {"steps": [approval(1), approval(2)]},
-            "inventory": {"removal": {"maxRemovals": 1}},
-        })
-    };
-    let (world, repository, hosts) = scene(4, &fields(3)).await?;
+async fn user_actions_survive_each_reconcile() -> Result<()> {
+    let (world, repository, hosts) = scene(4, &gated(3)).await?;
     let plugin = Plugin::new(&world)?;
 
     // A pause by the plugin, or by kubectl with another field manager, lasts. Flux reverts one by kubectl with its default field manager.
@@ -167,16 +151,16 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     }
     for paused in [true, false] {
         let by_hand = ["patch", "wnp", POOL, "--field-manager=on-call", "--type", "merge", "-p", &patch(paused)];
-        kubectl(&world, &by_hand).await?;
+        kubectl(&world.control_plane, &by_hand).await?;
         stays(&world, &repository, "a user", |p| is_paused(p) == paused).await?;
     }
-    kubectl(&world, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
+    kubectl(&world.control_plane, &["patch", "wnp", POOL, "--type", "merge", "-p", &patch(true)]).await?;
     world.until(POOL, "kubectl pauses it", is_paused).await?;
     repository.reconcile(POOLS).await?;
     world.until(POOL, "Flux takes it back", |p| !is_paused(p)).await?;
 
     // One approval covers all steps of a version, although Flux applies the pool again at each.
-    commit(&repository, &hosts, &fields(6));
+    commit(&repository, &hosts, &gated(6));
     repository.reconcile(POOLS).await?;
     let waits =
         |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::READY, "Unknown", Reason::WaitingForApproval);
@@ -190,10 +174,10 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
         world.until(POOL, "the rollout goes on", more).await?;
         updated = pool_status(&world.pool(POOL).await?).up_to_date_nodes;
     }
-    world.until(POOL, "all follow", follow(4)).await?;
+    world.until(POOL, "all follow", all_up_to_date(4)).await?;
 
     // Confirm the removal of three hosts.
-    commit(&repository, &hosts[..1], &fields(6));
+    commit(&repository, &hosts[..1], &gated(6));
     repository.reconcile(POOLS).await?;
     let held = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::STALLED, "True", Reason::RemovalBlocked);
     world.until(POOL, "the removal waits", held).await?;
@@ -202,7 +186,7 @@ async fn what_people_do_survives_each_reconcile() -> Result<()> {
     for host in &hosts[1..] {
         world.until_gone(host).await?;
     }
-    world.until(POOL, "one is left", follow(1)).await?;
+    world.until(POOL, "one is left", all_up_to_date(1)).await?;
 
     // This Kustomization prunes: it deletes a pool that Git no longer has.
     repository.origin.git(&["rm", "-q", "windows-node-pools/factory.yaml"]);

@@ -138,8 +138,7 @@ async fn machines_get_their_nodes_and_a_health_check_replaces_one() -> Result<()
 
     // The pool could repair the node, too, and leaves it to the MachineHealthCheck.
     let remediation = json!({"type": "Reconfigure", "notReadySeconds": 30, "maxUnhealthy": 2});
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(SET, &PatchParams::default(), &Patch::Merge(json!({"spec": {"remediation": remediation}}))).await?;
+    world.edit_pool(SET, json!({"spec": {"remediation": remediation}})).await?;
     let check = json!({
         "apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineHealthCheck",
         "metadata": {"name": "windows", "namespace": MachineApi::OpenShift.namespace()},

@@ -15,6 +15,7 @@ mod repository;
 use std::{path::Path, process::Command};
 
 use anyhow::{Result, ensure};
+use serde_json::{Value, json};
 use testbed::git::Origin;
 
 /// Copies a folder of this project into a repository, as users do.
@@ -25,4 +26,15 @@ fn add(origin: &Origin, folder: &str) -> Result<()> {
     let copied = Command::new("cp").arg("-r").arg(from).arg(to).status()?;
     ensure!(copied.success(), "{folder} is not copied: {copied}");
     Ok(())
+}
+
+/// Returns fields of a pool whose rollouts have two steps with approval, and whose removals of more than one host wait for a confirmation. A change
+/// of the number of downloads drains the nodes.
+fn gated(downloads: i32) -> Value {
+    let approval = |nodes: i32| json!({"nodes": nodes, "approval": true});
+    json!({
+        "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
+        "rollout": {"steps": [approval(1), approval(2)]},
+        "inventory": {"removal": {"maxRemovals": 1}},
+    })
 }
