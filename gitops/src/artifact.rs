@@ -208,9 +208,9 @@ fn normal(path: &str) -> Option<String> {
 
 fn classify(error: io::Error, limits: &Limits) -> ArtifactError {
     let inner = error.get_ref();
-    if inner.is_some_and(|e| e.is::<DigestError>()) {
+    if inner.and_then(|e| e.downcast_ref::<DigestError>()).is_some() {
         ArtifactError::Digest
-    } else if inner.is_some_and(|e| e.is::<Exceeded>()) {
+    } else if inner.and_then(|e| e.downcast_ref::<Exceeded>()).is_some() {
         ArtifactError::TooLarge(format!("more than {} bytes", limits.transfer))
     } else if inner.is_some() && error.kind() == io::ErrorKind::Other
         || matches!(

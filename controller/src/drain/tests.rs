@@ -6,7 +6,7 @@ use wnp_core::drain::classify::DRAIN_LABEL;
 
 use super::*;
 use crate::fake_api::{FakeApi, failure, list, success};
-use api::{PodBehavior, PodRule, names::key::CORDONED_BY};
+use api::{OnTimeout, PodBehavior, PodRule, names::key::CORDONED_BY};
 
 const NODE: &str = "/api/v1/nodes/win-1";
 const PODS: &str = "/api/v1/pods";

@@ -202,7 +202,10 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
 }
 
 /// Waits until a kind is served. Its condition Established becomes true a little earlier.
-async fn served(client: &Client, crd: &str) -> Result<()> {
+///
+/// # Errors
+/// Fails when the API server does not answer, or does not serve the kind in time.
+pub async fn served(client: &Client, crd: &str) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
     let spec = crds.get(crd).await?.spec;

@@ -122,7 +122,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn every_answer_of_the_eviction_handler() {
         let budget_cause = |text: &str| json!([{ "reason": "DisruptionBudget", "message": text }]);
         let violates = "Cannot evict pod as it would violate the pod's disruption budget.";

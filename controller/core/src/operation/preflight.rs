@@ -279,8 +279,8 @@ mod tests {
     }
 
     /// Marker of a node of this cluster.
-    fn node_of(cluster_id: &str) -> Option<Marker> {
-        Some(Marker { version: "1".into(), cluster_id: cluster_id.into(), ..Marker::default() })
+    fn node_of(cluster_id: &str) -> Marker {
+        Marker { version: "1".into(), cluster_id: cluster_id.into(), ..Marker::default() }
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             s.services.insert("kubelet".into(), ServiceState::Running);
         };
         let lost: Change = |s| {
-            s.marker = node_of("here");
+            s.marker = Some(node_of("here"));
             s.ports_in_use.push(10250);
             s.api_server = Some("timed out".into());
             s.machine.os_build = "10.0.25398.1".into();
@@ -328,7 +328,7 @@ mod tests {
             (
                 "the same on a node",
                 |s| {
-                    s.marker = node_of("here");
+                    s.marker = Some(node_of("here"));
                     s.foreign_credential_plugins.insert("{A}".into(), r"C:\theirs.dll".into());
                 },
                 Some("ForeignServices"),
@@ -345,7 +345,7 @@ mod tests {
             (
                 "a node of another cluster that has no way",
                 |s| {
-                    s.marker = node_of("there");
+                    s.marker = Some(node_of("there"));
                     s.api_server = Some("timed out".into());
                 },
                 Some("ApiServerUnreachable"),
@@ -383,7 +383,7 @@ mod tests {
             ("10.0.17763.6414", None, None, None),
             ("10.0.17763.6414", Some(4789), None, None),
             ("10.0.17763.6414", Some(9898), None, Some("WindowsNotSupported")),
-            ("10.0.17763.6414", Some(9898), node_of("here"), None),
+            ("10.0.17763.6414", Some(9898), Some(node_of("here")), None),
             ("10.0.20348.2527", Some(9898), None, None),
             ("10.0.26100.1", Some(9898), None, None),
         ] {

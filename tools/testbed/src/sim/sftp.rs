@@ -79,6 +79,11 @@ pub trait Disk: Send + Sync + 'static {
     fn open(&self, _path: &Path) -> Result<(), StatusCode> {
         Ok(())
     }
+
+    /// Returns names that each listing has in addition to those of files.
+    fn more_names(&self) -> &'static [&'static str] {
+        &[]
+    }
 }
 
 /// SFTP session.
@@ -321,7 +326,8 @@ impl<D: Disk> russh_sftp::server::Handler for Session<D> {
         if self.windows && place(&path, true) == SftpPath::Root {
             return Ok(self.keep(id, Open::Dir(vec![Entry::new("C:", FileAttributes::dummy())])));
         }
-        let mut entries = Vec::new();
+        let names = self.disk.more_names().iter();
+        let mut entries: Vec<_> = names.map(|name| Entry::new(*name, FileAttributes::dummy())).collect();
         for entry in fs::read_dir(self.path(&path)?).map_err(status)? {
             let entry = entry.map_err(status)?;
             let metadata = entry.metadata().map_err(status)?;
