@@ -165,7 +165,7 @@ pub enum ServicesError {
         source: serde_json::Error,
     },
     /// Invalid service.
-    #[error("service {service:?}: {problem}")]
+    #[error("the service {service:?} of the services ConfigMap is invalid: {problem}")]
     Service {
         /// Name of the service.
         service: String,
@@ -245,7 +245,7 @@ impl ServicesConfig {
                 return refuse(service, "the name must be letters, digits, `-`, `_` and `.`, at most 80");
             }
             if !seen.insert(service.name.to_ascii_lowercase()) {
-                return refuse(service, "is listed twice");
+                return refuse(service, "the name is listed twice");
             }
             if service.path.trim().is_empty() || service.path.contains(['\0', '\r', '\n']) {
                 return refuse(service, "the command is empty or has more than one line");

@@ -15,7 +15,7 @@ pub const DIGITS: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnverifiedError {
     /// The name has no digest.
-    #[error("its name carries no digest, as those of the Windows Machine Config Operator do not")]
+    #[error("its name has no digest: only the Windows Machine Config Operator writes such a ConfigMap")]
     NoDigest,
     /// The ConfigMap was replaced or damaged.
     #[error("its content does not match the digest in its name: a client other than the operator wrote it")]

@@ -358,6 +358,9 @@ impl Host for FakeHost {
         }
         let dependents = dependents(&all, name);
         for stopped in dependents.iter().map(String::as_str).chain([name]) {
+            if stopped != name {
+                drop(self.call("stop_service", stopped)?);
+            }
             let service = self.state().services.get_mut(stopped).map(|service| {
                 service.state = ServiceState::Stopped;
                 service.clone()

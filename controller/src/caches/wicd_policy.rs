@@ -101,7 +101,7 @@ pub enum Deviation {
     #[error("does not match this release: {0} differs")]
     Differs(&'static str),
     /// The object cannot be read. Has the error of the API server.
-    #[error("cannot be read: {0}")]
+    #[error("cannot be read: {0}; check the API server and the operator's rights")]
     Unreadable(String),
 }
 

@@ -17,7 +17,7 @@ use remote::ssh::{HostKey, Identity, KeyError};
 
 /// Time for which a Secret is cached. A hundred hosts that join at once must not fetch the same Secret a hundred times, but a changed Secret must
 /// take effect within seconds.
-const REMEMBER_FOR: Duration = Duration::from_secs(10);
+const CACHE_DURATION: Duration = Duration::from_secs(10);
 
 /// Error of a Secret that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,9 @@ pub(crate) enum SecretError {
         name: String,
     },
     /// The Secret has no such key.
-    #[error("the Secret {namespace}/{name} has no key {key:?}; it has {has}")]
+    #[error(
+        "the Secret {namespace}/{name} has no key {key:?}; it has {has}: add the key, or name another in the pool's ssh settings"
+    )]
     NoKey {
         /// Namespace of the Secret.
         namespace: String,
@@ -81,19 +83,19 @@ pub(crate) struct Key {
 }
 
 /// Time of the read, and the key.
-type Remembered = (Instant, Arc<Key>);
+type CachedKey = (Instant, Arc<Key>);
 
 /// Reader of Secrets, with a cache of private keys.
 pub(crate) struct Secrets {
     api: Api<Secret>,
     namespace: String,
-    seen: Mutex<HashMap<(String, String), Remembered>>,
+    cache: Mutex<HashMap<(String, String), CachedKey>>,
 }
 
 impl Secrets {
     /// Returns a reader of Secrets in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), seen: Mutex::default() }
+        Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), cache: Mutex::default() }
     }
 
     async fn read(&self, name: &str, key: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
@@ -117,14 +119,14 @@ impl Secrets {
 
     /// Reads one private key.
     pub(crate) async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
-        self.key_not_older(from, REMEMBER_FOR).await
+        self.key_not_older(from, CACHE_DURATION).await
     }
 
-    /// Reads one private key. A cached key is used if it is younger than `old` or [`REMEMBER_FOR`], whichever is longer.
+    /// Reads one private key. A cached key is used if it is younger than `old` or [`CACHE_DURATION`], whichever is longer.
     pub(crate) async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
         let id = (from.name.clone(), from.key().to_string());
-        if let Some((at, key)) = self.seen.lock().get(&id)
-            && at.elapsed() < old.max(REMEMBER_FOR)
+        if let Some((at, key)) = self.cache.lock().get(&id)
+            && at.elapsed() < old.max(CACHE_DURATION)
         {
             return Ok(key.clone());
         }
@@ -132,7 +134,7 @@ impl Secrets {
         let name = format!("{}/{}, key {}", self.namespace, id.0, id.1);
         let identity = Arc::new(Identity::from_pem(&name, &pem).map_err(SecretError::Key)?);
         let key = Arc::new(Key { identity, pem });
-        self.seen.lock().insert(id, (Instant::now(), key.clone()));
+        self.cache.lock().insert(id, (Instant::now(), key.clone()));
         Ok(key)
     }
 
@@ -153,8 +155,8 @@ impl Secrets {
 
     /// Drops these keys from the cache, so that the next access reads them again.
     pub(crate) fn forget(&self, keys: &[SecretKeyRef]) {
-        let mut seen = self.seen.lock();
-        seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
+        let mut cache = self.cache.lock();
+        cache.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
     }
 
     /// Returns the hashes of all public keys in order. Fails if one cannot be read.

@@ -1,4 +1,4 @@
-//! Sessions of commands with hosts over SSH.
+//! SSH sessions with hosts, for commands of the operator's program.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ pub fn target(address: &str, login: &Login, limit: Duration) -> anyhow::Result<T
     })
 }
 
-/// Returns an operator of no cluster, which can only ask hosts.
+/// Returns an operator without a cluster, which only queries hosts.
 ///
 /// # Errors
 /// Fails when `wicd.exe` cannot be read.
@@ -54,9 +54,9 @@ pub(super) fn operator(wicd: &Path) -> anyhow::Result<Arc<Operator>> {
     }))
 }
 
-/// Sends wicd to a host, if it is not there, waits for the answer to a request of this verb, and removes what was sent, wicd only from a host that
-/// had no files of the operator before.
-pub(super) async fn ask<T>(
+/// Sends wicd to the host if it is missing, waits for the answer to a request, and removes the files of the request. Removes wicd as well if the
+/// host had no files of the operator before.
+pub(super) async fn query_host<T>(
     session: &Session,
     operation: &str,
     verb: Verb,
@@ -69,10 +69,15 @@ pub(super) async fn ask<T>(
         answer.await
     };
     let answer = asked.await;
-    session.tidy(&[verb]).await?;
-    connection.remove_dir(&host::operation_dir(operation)).await?;
-    if was_empty {
-        session.remove_wicd().await?;
-    }
-    answer
+    let cleanup = async {
+        session.tidy(&[verb]).await?;
+        connection.remove_dir(&host::operation_dir(operation)).await?;
+        if was_empty {
+            session.remove_wicd().await?;
+        }
+        Ok(())
+    };
+    let cleaned = cleanup.await;
+    // A lost connection fails both: the first error has the cause.
+    answer.and_then(|answer| cleaned.map(|()| answer))
 }

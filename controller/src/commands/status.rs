@@ -393,13 +393,18 @@ pub(super) struct WaitingVersion<'a> {
 
 /// Returns the version of a pool that waits for an approval, if there is one.
 pub(super) fn waiting_version<'a>(pool: &str, status: &'a WindowsNodePoolStatus) -> Option<WaitingVersion<'a>> {
-    let updated = find(&status.conditions, kind::UPDATED).filter(|c| c.reason == Reason::WaitingForApproval)?;
+    let waits = |type_| find(&status.conditions, type_).filter(|c| c.reason == Reason::WaitingForApproval);
+    waits(kind::UPDATED)?;
     // Users paste commands with the version into a shell. No version of the operator has other characters.
     let is_plain = |version: &&str| version.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
     let version = status.desired_version.as_deref().filter(is_plain)?;
     let remedy = format!(": {}", Act::ApproveVersion(pool, version));
-    let message = updated.message.strip_suffix(&remedy).unwrap_or(&updated.message);
-    Some(WaitingVersion { version, message: text::line(message, 1_000) })
+    // During other operations on the pool, this condition is about them.
+    let message = waits(kind::UPDATING).map_or_else(
+        || format!("version {} waits for an approval", short(version)),
+        |c| text::line(c.message.strip_suffix(&remedy).unwrap_or(&c.message), 1_000),
+    );
+    Some(WaitingVersion { version, message })
 }
 
 /// Returns the decisions that a pool waits for, each with its command. Without any, returns the message of a stalled pool.

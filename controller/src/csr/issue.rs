@@ -1,9 +1,8 @@
 //! Certificate requests of the operator itself: the first certificates of a host that it has just proven over SSH.
 
-use crate::runtime::clock;
-use api::Reason;
 use std::time::Duration;
 
+use api::Reason;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -19,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 use x509_parser::pem::Pem;
 
 use super::{Claim, Issuing, Kind, Outstanding, Verdict, approver::decide, verdict};
+use crate::runtime::{clock, errors::api_message};
 use wnp_core::csr::{is_decided, request::Request};
 
 /// Time limit for a signer. kube-controller-manager takes milliseconds.
@@ -35,7 +35,7 @@ const OPERATOR: &str = "the operator";
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
     /// The host's request is invalid: the host, or a process on it, is not what was proven.
-    #[error("the host's certificate request is refused: {message}")]
+    #[error("the operator did not approve the certificate request that the host sent over SSH: {message}")]
     Refused {
         /// Reason of the verdict.
         reason: Reason,
@@ -43,7 +43,7 @@ pub enum CsrError {
         message: String,
     },
     /// The API server refused the request, or did not answer.
-    #[error("failed to {doing} certificate request {name}: check the API server and the operator's rights")]
+    #[error("failed to {doing} certificate request {name}: {}; check the API server and the operator's rights", api_message(.source))]
     Api {
         /// Action that failed.
         doing: &'static str,
@@ -51,7 +51,7 @@ pub enum CsrError {
         name: String,
         /// Error of the API server.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Box<kube::Error>,
     },
     /// An object with the name of the request exists with other content.
     #[error("certificate request {name} exists with other content: delete it")]
@@ -84,7 +84,7 @@ pub enum CsrError {
         name: String,
     },
     /// The signer issued a certificate that does not match the request.
-    #[error("the certificate issued for {name} {what}: check the signer of this cluster")]
+    #[error("the certificate issued for certificate request {name} {what}: check the signer of this cluster")]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
         name: String,
@@ -92,7 +92,10 @@ pub enum CsrError {
         what: &'static str,
     },
     /// The API server did not return the operator's user name.
-    #[error("failed to get the operator's own user name from a SelfSubjectReview: check the API server")]
+    #[error(
+        "failed to get the operator's own user name: {}; check the API server",
+        .0.as_ref().map_or_else(|| "the SelfSubjectReview has none".into(), |error| api_message(error))
+    )]
     Identity(#[source] Option<Box<kube::Error>>),
 }
 

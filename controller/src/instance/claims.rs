@@ -127,7 +127,7 @@ type Gathered = Result<Arc<Neighbours>, Failed>;
 
 /// Failure to list the Nodes of other operating systems.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("failed to list the Nodes of other operating systems: {0}")]
+#[error("failed to list the Nodes of other operating systems, so requests for serving certificates wait: {0}")]
 struct Failed(String);
 
 impl Recent {

@@ -292,7 +292,7 @@ impl Scope {
         })
     }
 
-    /// Begins a step without a record: an operator that resumes it finds out its progress itself. The next recorded step stores it, or
+    /// Begins a step without storing it, because an operator that resumes it detects its progress. The next stored step stores it, or
     /// [`run_showing_step`](Self::run_showing_step) if it lasts.
     pub(super) fn announce_step(&mut self, step: Step, what: &str) {
         if self.step() != step {

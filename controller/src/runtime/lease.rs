@@ -25,7 +25,7 @@ use crate::{args::MAX_LEASE_DURATION, runtime::errors::api_message};
 pub(crate) enum LeaseError {
     /// The API server shows an older Lease than the one that this process has written.
     #[error(
-        "the resource version of the lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
+        "the resource version of the Lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
     )]
     WentBack {
         name: String,
@@ -34,18 +34,20 @@ pub(crate) enum LeaseError {
         found: u64,
     },
     /// Another process holds the Lease.
-    #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
+    #[error("the Lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
     Lost {
         name: String,
         /// Current holder, or empty if the Lease was released.
         holder: String,
     },
     /// The Lease was deleted, so that another process may acquire it at once.
-    #[error("the lease {name} was deleted; this process ends so that two operators never act at once")]
+    #[error(
+        "the Lease {name} was deleted; this process ends, so that two operators never act at once, and its Pod starts it again"
+    )]
     Deleted { name: String },
     /// The API server did not renew the Lease in time.
     #[error(
-        "the lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
+        "the Lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
     )]
     NotRenewed { name: String, seconds: u64, cause: String },
 }

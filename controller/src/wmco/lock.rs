@@ -133,7 +133,10 @@ pub(crate) enum Presence {
     )]
     MayReturn,
     /// The presence is unknown.
-    #[error("failed to check whether another operator runs: {0}")]
+    #[error(
+        "it is not known whether the Windows Machine Config Operator runs, so no operation begins ({0}): check the API server, and the \
+         operator's rights to get ConfigMaps and to list Pods"
+    )]
     Unknown(String),
 }
 
@@ -186,7 +189,7 @@ impl OtherOperator {
         let seen = match found {
             Ok(found) => found.map_or(Ok(()), Err),
             Err(error) => {
-                tracing::warn!(%error, "failed to check whether another operator runs");
+                tracing::warn!(%error, "failed to check whether the Windows Machine Config Operator runs");
                 if !matches!(&*self.0.borrow(), None | Some(Err(Presence::Unknown(_)))) {
                     return false;
                 }

@@ -32,7 +32,7 @@ pub(crate) fn object<K: DeserializeOwned>(value: Value) -> K {
 
 /// Asserts that the API server has refused a request, with `why` in its message.
 #[track_caller]
-pub(crate) fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
+pub(crate) fn assert_refused<T: Debug>(result: kube::Result<T>, why: &str) {
     match result {
         Err(kube::Error::Api(status)) => {
             assert!(status.message.contains(why), "wanted {why:?}, got {}", status.message);
@@ -51,7 +51,7 @@ where
     Api::all(client.clone()).create(&PostParams::default(), &value).await
 }
 
-pub(crate) async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+pub(crate) async fn merge_patch<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
 where
     K: DeserializeOwned + Clone + Debug,
 {
@@ -70,12 +70,12 @@ pub(crate) async fn allow(admin: &Client, name: &str, rules: Value, users: &[&st
 }
 
 /// Creates a Node, and returns the client of its wicd with the rights that the operator gives it.
-async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
+async fn create_node_and_wicd_client(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     let admin = control_plane.client().await?;
     let labels_and_annotations = json!({"name": node, "annotations": {"note": "else"}, "labels": {"a": "b"}});
     create::<Node>(&admin, json!({"metadata": labels_and_annotations})).await?;
     // As the operator, which must be able to grant exactly this role.
-    grant(&admin, &operator(control_plane).await?).await?;
+    bind_wicd_role(&admin, &operator(control_plane).await?).await?;
     let wicd = wicd(control_plane, node).await?;
     let own = ListParams::default().fields(&format!("metadata.name={node}"));
     eventually(|| async { Api::<Node>::all(wicd.clone()).list(&own).await.is_ok() }).await?;
@@ -83,7 +83,7 @@ async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
 }
 
 /// Binds the role that wicd has on all hosts, as the operator does.
-pub(crate) async fn grant(admin: &Client, operator: &Client) -> Result<()> {
+pub(crate) async fn bind_wicd_role(admin: &Client, operator: &Client) -> Result<()> {
     let owner = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()).get(wicd_rbac::OWNER_POLICY).await?;
     let apply = Patch::Apply(wicd_rbac::binding(&owner));
     let params = PatchParams::apply(api::names::MANAGER_POOL).force();
@@ -94,8 +94,8 @@ pub(crate) async fn grant(admin: &Client, operator: &Client) -> Result<()> {
 #[tokio::test]
 async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
     let control_plane = shared().await?;
-    let wicd = host(control_plane, "access-1").await?;
-    host(control_plane, "access-2").await?;
+    let wicd = create_node_and_wicd_client(control_plane, "access-1").await?;
+    create_node_and_wicd_client(control_plane, "access-2").await?;
     let nodes: Api<Node> = Api::all(wicd);
     let annotate = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
 
@@ -111,7 +111,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
         (api::names::key::MAINTENANCE_REQUEST, Value::Null),
         (api::names::key::WICD_REPORTED, json!("2027-01-15T02:00:00Z")),
     ] {
-        merge(&nodes, "access-1", annotate(key, value)).await?;
+        merge_patch(&nodes, "access-1", annotate(key, value)).await?;
     }
     let own = ListParams::default().fields("metadata.name=access-1");
     assert_eq!(nodes.list(&own).await?.items.len(), 1);
@@ -126,7 +126,7 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
         ("new", json!("x")),
         ("windowsmachineconfig.openshift.io/version2", json!("x")),
     ] {
-        refused(merge(&nodes, "access-1", annotate(key, value)).await, "alone");
+        assert_refused(merge_patch(&nodes, "access-1", annotate(key, value)).await, "alone");
     }
     for (patch, why) in [
         (json!({"spec": {"unschedulable": true}}), "spec or the status"),
@@ -141,31 +141,34 @@ async fn wicd_writes_five_annotations_of_its_own_node_and_nothing_else() -> Resu
         ),
         (json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}, "labels": {"a": "c"}}}), "labels"),
     ] {
-        refused(merge(&nodes, "access-1", patch).await, why);
+        assert_refused(merge_patch(&nodes, "access-1", patch).await, why);
     }
     // All hosts share one role for wicd: only the admission policy protects the Nodes of other hosts.
     let other = "its own Node and no other";
-    refused(merge(&nodes, "access-2", annotate(api::names::key::VERSION, json!("1"))).await, other);
-    refused(merge(&nodes, "access-2", annotate(api::names::key::DRIFT, Value::Null)).await, other);
+    assert_refused(merge_patch(&nodes, "access-2", annotate(api::names::key::VERSION, json!("1"))).await, other);
+    assert_refused(merge_patch(&nodes, "access-2", annotate(api::names::key::DRIFT, Value::Null)).await, other);
     let long = "x".repeat(4096);
-    merge(&nodes, "access-1", annotate(api::names::key::DRIFT, json!(long))).await?;
+    merge_patch(&nodes, "access-1", annotate(api::names::key::DRIFT, json!(long))).await?;
     let longer = annotate(api::names::key::DRIFT, json!(format!("{long}x")));
-    refused(merge(&nodes, "access-1", longer).await, "4096 characters at most");
+    assert_refused(merge_patch(&nodes, "access-1", longer).await, "4096 characters at most");
     let reason = annotate(api::names::key::MAINTENANCE_REQUEST, json!("x".repeat(201)));
-    refused(merge(&nodes, "access-1", reason).await, "200 characters at most");
-    refused(merge(&nodes, "access-2", annotate(api::names::key::MAINTENANCE_REQUEST, json!("x"))).await, other);
-    refused(nodes.delete("access-1", &DeleteParams::default()).await, FORBIDDEN);
+    assert_refused(merge_patch(&nodes, "access-1", reason).await, "200 characters at most");
+    assert_refused(
+        merge_patch(&nodes, "access-2", annotate(api::names::key::MAINTENANCE_REQUEST, json!("x"))).await,
+        other,
+    );
+    assert_refused(nodes.delete("access-1", &DeleteParams::default()).await, FORBIDDEN);
     let status = json!({"status": {"phase": "Running"}});
-    refused(nodes.patch_status("access-1", &PatchParams::default(), &Patch::Merge(status)).await, FORBIDDEN);
+    assert_refused(nodes.patch_status("access-1", &PatchParams::default(), &Patch::Merge(status)).await, FORBIDDEN);
     Ok(())
 }
 
-/// The policy alone must protect Nodes where hosts have rights as wide as those that WMCO gives them.
+/// Checks that the admission policy protects Nodes even from hosts with the wide rights that WMCO gives them.
 #[tokio::test]
-async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
+async fn the_policy_limits_wicd_despite_wide_roles() -> Result<()> {
     let control_plane = shared().await?;
-    let wicd = host(control_plane, "wide-1").await?;
-    host(control_plane, "wide-2").await?;
+    let wicd = create_node_and_wicd_client(control_plane, "wide-1").await?;
+    create_node_and_wicd_client(control_plane, "wide-2").await?;
     let admin = control_plane.client().await?;
     let rules = json!([{"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]}]);
     allow(&admin, "wide", rules, &["system:wicd-node:wide-1"]).await?;
@@ -173,13 +176,13 @@ async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
     eventually(|| async { nodes.get("wide-2").await.is_ok() }).await?;
 
     let version = json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}}});
-    merge(&nodes, "wide-1", version.clone()).await?;
-    refused(merge(&nodes, "wide-2", version).await, "its own Node and no other");
+    merge_patch(&nodes, "wide-1", version.clone()).await?;
+    assert_refused(merge_patch(&nodes, "wide-2", version).await, "its own Node and no other");
     let nothing_else = "of its own Node only";
     let status = json!({"status": {"phase": "Running"}});
-    refused(nodes.patch_status("wide-1", &PatchParams::default(), &Patch::Merge(status)).await, nothing_else);
-    refused(nodes.delete("wide-1", &DeleteParams::default()).await, nothing_else);
-    refused(create::<Node>(&wicd, json!({"metadata": {"name": "wide-3"}})).await, nothing_else);
+    assert_refused(nodes.patch_status("wide-1", &PatchParams::default(), &Patch::Merge(status)).await, nothing_else);
+    assert_refused(nodes.delete("wide-1", &DeleteParams::default()).await, nothing_else);
+    assert_refused(create::<Node>(&wicd, json!({"metadata": {"name": "wide-3"}})).await, nothing_else);
     Ok(())
 }
 
@@ -203,27 +206,27 @@ async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<(
     let named = ListParams::default().fields("metadata.name=windows-services-1");
     assert_eq!(maps.list(&named).await?.items.len(), 1);
     for name in ["windows-services-2", "other"] {
-        refused(maps.get(name).await, FORBIDDEN);
+        assert_refused(maps.get(name).await, FORBIDDEN);
     }
-    refused(maps.list(&ListParams::default()).await, FORBIDDEN);
-    refused(merge(&maps, "windows-services-1", json!({"data": {"a": "b"}})).await, FORBIDDEN);
+    assert_refused(maps.list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(merge_patch(&maps, "windows-services-1", json!({"data": {"a": "b"}})).await, FORBIDDEN);
     let secrets: Api<Secret> = Api::namespaced(wicd.clone(), NAMESPACE);
-    refused(secrets.list(&ListParams::default()).await, FORBIDDEN);
-    refused(Api::<Pod>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
-    refused(Api::<WindowsNodePool>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
-    refused(Api::<WindowsInstance>::all(wicd).list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(secrets.list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(Api::<Pod>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(Api::<WindowsNodePool>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(Api::<WindowsInstance>::all(wicd).list(&ListParams::default()).await, FORBIDDEN);
 
     // The operator takes the right away again when nothing is in use.
     permit(&BTreeSet::new()).await?;
     eventually(|| async { maps.get("windows-services-1").await.is_err() }).await?;
-    refused(maps.get("other").await, FORBIDDEN);
+    assert_refused(maps.get("other").await, FORBIDDEN);
     Ok(())
 }
 
 #[tokio::test]
-async fn wicd_asks_one_signer_and_decides_nothing() -> Result<()> {
+async fn wicd_requests_certificates_from_one_signer_and_approves_none() -> Result<()> {
     let control_plane = shared().await?;
-    let wicd = host(control_plane, "access-3").await?;
+    let wicd = create_node_and_wicd_client(control_plane, "access-3").await?;
     let request = |name: &str, signer: &str| {
         let pem = Forged::new("system:wicd-node:access-3", &["system:wicd-nodes"]).pem();
         let usage = if signer.ends_with("serving") { "server auth" } else { "client auth" };
@@ -237,15 +240,15 @@ async fn wicd_asks_one_signer_and_decides_nothing() -> Result<()> {
     for signer in ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet", "example.com/signer"]
     {
         let created = create::<CertificateSigningRequest>(&wicd, request("access-3b", signer)).await;
-        refused(created, "kubernetes.io/kube-apiserver-client");
+        assert_refused(created, "kubernetes.io/kube-apiserver-client");
     }
     let requests: Api<CertificateSigningRequest> = Api::all(wicd);
     requests.get("access-3").await?;
-    refused(requests.list(&ListParams::default()).await, FORBIDDEN);
-    refused(requests.delete("access-3", &DeleteParams::default()).await, FORBIDDEN);
+    assert_refused(requests.list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(requests.delete("access-3", &DeleteParams::default()).await, FORBIDDEN);
     let condition = json!({"type": "Approved", "status": "True", "reason": "Me", "message": ""});
     let approval = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-    refused(requests.patch_approval("access-3", &PatchParams::default(), &approval).await, FORBIDDEN);
+    assert_refused(requests.patch_approval("access-3", &PatchParams::default(), &approval).await, FORBIDDEN);
     Ok(())
 }
 
@@ -258,33 +261,33 @@ fn instance(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn instances_are_the_operators_to_write() -> Result<()> {
+async fn only_the_operator_writes_instances() -> Result<()> {
     let control_plane = shared().await?;
     let operator = operator(control_plane).await?;
     let admin = control_plane.client().await?;
     let why = "edit the spec of the WindowsNodePool instead";
     eventually(|| async { create::<WindowsInstance>(&operator, instance("inst-1")).await.is_ok() }).await?;
-    refused(create::<WindowsInstance>(&admin, instance("inst-2")).await, why);
+    assert_refused(create::<WindowsInstance>(&admin, instance("inst-2")).await, why);
 
     let instances: Api<WindowsInstance> = Api::all(admin.clone());
     let address = json!({"spec": {"host": {"address": "10.0.0.2"}}});
-    refused(merge(&instances, "inst-1", address.clone()).await, why);
-    refused(merge(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
-    merge(&instances, "inst-1", json!({"metadata": {"annotations": {api::names::key::RETRY: "1"}}})).await?;
-    merge(&Api::<WindowsInstance>::all(operator.clone()), "inst-1", address).await?;
+    assert_refused(merge_patch(&instances, "inst-1", address.clone()).await, why);
+    assert_refused(merge_patch(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
+    merge_patch(&instances, "inst-1", json!({"metadata": {"annotations": {api::names::key::RETRY: "1"}}})).await?;
+    merge_patch(&Api::<WindowsInstance>::all(operator.clone()), "inst-1", address).await?;
     // The status of an instance decides for which names its host gets certificates.
     let facts = json!({"status": {"stagedVersion": "1"}});
     let (params, status) = (PatchParams::default(), Patch::Merge(facts));
-    refused(instances.patch_status("inst-1", &params, &status).await, why);
+    assert_refused(instances.patch_status("inst-1", &params, &status).await, why);
     Api::<WindowsInstance>::all(operator.clone()).patch_status("inst-1", &params, &status).await?;
-    refused(instances.patch_status("inst-1", &params, &Patch::Merge(json!({"status": null}))).await, why);
+    assert_refused(instances.patch_status("inst-1", &params, &Patch::Merge(json!({"status": null}))).await, why);
     // The status of a pool holds host keys of first contacts and the progress of its rollout.
     let pool = json!({"metadata": {"name": "access-status"}, "spec": {"inventory": {"hosts": []}}});
     create::<WindowsNodePool>(&admin, pool).await?;
     let pools: Api<WindowsNodePool> = Api::all(admin);
     let contact = json!({"address": "10.0.0.9", "port": 22, "dialed": "10.0.0.9", "hostKey": "SHA256:forged"});
     let forged = Patch::Merge(json!({"status": {"contacts": [contact]}}));
-    refused(pools.patch_status("access-status", &params, &forged).await, why);
+    assert_refused(pools.patch_status("access-status", &params, &forged).await, why);
     let progress = Patch::Merge(json!({"status": {"hosts": 1}}));
     Api::<WindowsNodePool>::all(operator).patch_status("access-status", &params, &progress).await?;
     pools.delete("access-status", &DeleteParams::default()).await?;
@@ -292,9 +295,9 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     Ok(())
 }
 
-/// Labels name the pool of an instance, and its finalizer keeps it until its host is deconfigured.
+/// Checks the labels, owners and finalizers of an instance: its label names its pool, and its finalizer keeps it until its host is deconfigured.
 #[tokio::test]
-async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
+async fn only_the_operator_writes_metadata_of_instances() -> Result<()> {
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -324,24 +327,27 @@ async fn metadata_of_instances_is_the_operators_to_write() -> Result<()> {
         (&api(operator.clone()), json!({"ownerReferences": owner}), true),
         (&api(operator.clone()), label, true),
     ] {
-        let result = merge(who, "inst-meta", json!({"metadata": metadata})).await;
+        let result = merge_patch(who, "inst-meta", json!({"metadata": metadata})).await;
         if allowed {
             result?;
         } else {
-            refused(result, "labels, owners and finalizers of a WindowsInstance are written by the operator alone");
+            assert_refused(
+                result,
+                "labels, owners and finalizers of a WindowsInstance are written by the operator alone",
+            );
         }
     }
     // A user may delete an instance, also in the foreground. Only an administrator of the policies may remove its finalizers.
     bob.delete("inst-meta", &DeleteParams::foreground()).await?;
-    refused(merge(&bob, "inst-meta", json!({"metadata": {"finalizers": null}})).await, "finalizers");
+    assert_refused(merge_patch(&bob, "inst-meta", json!({"metadata": {"finalizers": null}})).await, "finalizers");
     let kept = bob.get("inst-meta").await?.metadata.finalizers.unwrap_or_default();
     assert!(kept.iter().any(|finalizer| finalizer == "example.com/host"), "{kept:?}");
-    merge(&api(admin), "inst-meta", json!({"metadata": {"finalizers": null}})).await?;
+    merge_patch(&api(admin), "inst-meta", json!({"metadata": {"finalizers": null}})).await?;
     eventually(|| async { matches!(bob.get_opt("inst-meta").await, Ok(None)) }).await
 }
 
 #[tokio::test]
-async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
+async fn the_operator_has_only_the_rights_that_it_needs() -> Result<()> {
     let control_plane = shared().await?;
     let client = operator(control_plane).await?;
     assert_eq!(controller::csr::operator_user(&client).await?, OPERATOR);
@@ -351,7 +357,7 @@ async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
     Api::<Pod>::all(client.clone()).list(&all).await?;
     let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     assert!(secrets.get_opt("any").await?.is_none());
-    refused(secrets.list(&all).await, FORBIDDEN);
+    assert_refused(secrets.list(&all).await, FORBIDDEN);
     Api::<ConfigMap>::namespaced(client.clone(), "kube-system").get("extension-apiserver-authentication").await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     leases.create(&PostParams::default(), &object(json!({"metadata": {"name": "access"}, "spec": {}}))).await?;
@@ -363,14 +369,17 @@ async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
     });
     Api::<Event>::default_namespaced(client.clone()).create(&PostParams::default(), &object(event)).await?;
 
-    refused(Api::<Secret>::namespaced(client.clone(), "kube-system").list(&all).await, FORBIDDEN);
-    refused(Api::<Secret>::all(client.clone()).list(&all).await, FORBIDDEN);
-    refused(Api::<ConfigMap>::namespaced(client.clone(), "default").list(&all).await, FORBIDDEN);
-    refused(create::<Node>(&client, json!({"metadata": {"name": "access-new"}})).await, FORBIDDEN);
+    assert_refused(Api::<Secret>::namespaced(client.clone(), "kube-system").list(&all).await, FORBIDDEN);
+    assert_refused(Api::<Secret>::all(client.clone()).list(&all).await, FORBIDDEN);
+    assert_refused(Api::<ConfigMap>::namespaced(client.clone(), "default").list(&all).await, FORBIDDEN);
+    assert_refused(create::<Node>(&client, json!({"metadata": {"name": "access-new"}})).await, FORBIDDEN);
     let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    refused(Api::<Pod>::default_namespaced(client).create(&PostParams::default(), &object(pod)).await, FORBIDDEN);
+    assert_refused(
+        Api::<Pod>::default_namespaced(client).create(&PostParams::default(), &object(pod)).await,
+        FORBIDDEN,
+    );
     // A kubelet may not read pools either.
     let kubelet = kubelet(control_plane, "access-1").await?;
-    refused(Api::<WindowsNodePool>::all(kubelet).list(&all).await, FORBIDDEN);
+    assert_refused(Api::<WindowsNodePool>::all(kubelet).list(&all).await, FORBIDDEN);
     Ok(())
 }

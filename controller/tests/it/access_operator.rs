@@ -20,7 +20,7 @@ use controller::{
 };
 
 use crate::{
-    access::{FORBIDDEN, allow, create, grant, merge, object, refused},
+    access::{FORBIDDEN, allow, assert_refused, bind_wicd_role, create, merge_patch, object},
     cluster::{NAMESPACE, eventually, kubelet, operator, shared},
     csr::forge::Forged,
 };
@@ -29,7 +29,7 @@ use crate::{
 async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> Result<()> {
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
-    grant(&admin, &operator).await?;
+    bind_wicd_role(&admin, &operator).await?;
     let owner = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()).get(wicd_rbac::OWNER_POLICY).await?;
     let right = serde_json::to_value(wicd_rbac::binding(&owner))?;
     let bindings: Api<ClusterRoleBinding> = Api::all(operator.clone());
@@ -46,19 +46,28 @@ async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> R
         json!({"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}),
         json!({"kind": "ServiceAccount", "name": "windows-node-pools", "namespace": NAMESPACE}),
     ] {
-        refused(apply("/subjects/0", subject).await, to_their_group);
+        assert_refused(apply("/subjects/0", subject).await, to_their_group);
     }
-    refused(apply("/metadata/name", json!("mine")).await, FORBIDDEN);
-    refused(create::<ClusterRoleBinding>(&operator, right.clone()).await, FORBIDDEN);
+    assert_refused(apply("/metadata/name", json!("mine")).await, FORBIDDEN);
+    assert_refused(create::<ClusterRoleBinding>(&operator, right.clone()).await, FORBIDDEN);
     for name in ["cluster-admin", "windows-node-pools", "windows-node-pools-wicd"] {
-        refused(Api::<ClusterRole>::all(operator.clone()).delete(name, &DeleteParams::default()).await, FORBIDDEN);
+        assert_refused(
+            Api::<ClusterRole>::all(operator.clone()).delete(name, &DeleteParams::default()).await,
+            FORBIDDEN,
+        );
     }
-    refused(create::<ClusterRole>(&operator, json!({"metadata": {"name": "mine"}, "rules": []})).await, FORBIDDEN);
+    assert_refused(
+        create::<ClusterRole>(&operator, json!({"metadata": {"name": "mine"}, "rules": []})).await,
+        FORBIDDEN,
+    );
     let wicd_role = json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}]});
-    refused(merge(&Api::<ClusterRole>::all(operator.clone()), wicd_rbac::BINDING, wicd_role).await, FORBIDDEN);
+    assert_refused(
+        merge_patch(&Api::<ClusterRole>::all(operator.clone()), wicd_rbac::BINDING, wicd_role).await,
+        FORBIDDEN,
+    );
 
     let roles: Api<Role> = Api::namespaced(operator.clone(), NAMESPACE);
-    refused(
+    assert_refused(
         roles.create(&PostParams::default(), &object(json!({"metadata": {"name": "mine"}, "rules": []}))).await,
         FORBIDDEN,
     );
@@ -68,9 +77,9 @@ async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> R
     });
     let applied =
         roles.patch(wicd_rbac::SERVICES_ROLE, &PatchParams::apply("it").force(), &Patch::Apply(secrets)).await;
-    refused(applied, "the services ConfigMaps and no others");
+    assert_refused(applied, "the services ConfigMaps and no others");
     let bindings: Api<RoleBinding> = Api::namespaced(operator, NAMESPACE);
-    refused(bindings.list(&ListParams::default()).await, FORBIDDEN);
+    assert_refused(bindings.list(&ListParams::default()).await, FORBIDDEN);
     Ok(())
 }
 
@@ -103,12 +112,12 @@ async fn policies_limit_an_operator_with_too_many_rights() -> Result<()> {
     let others = "and no others";
     let all = ListParams::default();
     eventually(|| async { Api::<ClusterRole>::all(operator.clone()).list(&all).await.is_ok() }).await?;
-    refused(create::<ClusterRoleBinding>(&operator, more).await, others);
-    refused(create::<ClusterRole>(&operator, json!({"metadata": {"name": "more"}, "rules": []})).await, others);
+    assert_refused(create::<ClusterRoleBinding>(&operator, more).await, others);
+    assert_refused(create::<ClusterRole>(&operator, json!({"metadata": {"name": "more"}, "rules": []})).await, others);
     let generated = json!({"metadata": {"generateName": "windows-node-pools-wicd"}, "rules": []});
-    refused(create::<ClusterRole>(&operator, generated).await, others);
-    refused(Api::<ClusterRole>::all(operator.clone()).delete("it-rbac", &DeleteParams::default()).await, others);
-    refused(Api::<ClusterRoleBinding>::all(operator).delete("it-rbac", &DeleteParams::default()).await, others);
+    assert_refused(create::<ClusterRole>(&operator, generated).await, others);
+    assert_refused(Api::<ClusterRole>::all(operator.clone()).delete("it-rbac", &DeleteParams::default()).await, others);
+    assert_refused(Api::<ClusterRoleBinding>::all(operator).delete("it-rbac", &DeleteParams::default()).await, others);
     Api::<ClusterRoleBinding>::all(admin).delete("it-rbac", &DeleteParams::default()).await?;
     Ok(())
 }
@@ -138,18 +147,18 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     let why = "only the operator may write them";
     let change = json!({"data": {"services": "[1]"}});
     for foe in [&alice, &wmco] {
-        refused(foe.delete(&ours, &delete).await, why);
-        refused(foe.patch(&ours, &PatchParams::default(), &Patch::Merge(change.clone())).await, why);
-        refused(foe.create(&post, &named(&missing)).await, why);
+        assert_refused(foe.delete(&ours, &delete).await, why);
+        assert_refused(foe.patch(&ours, &PatchParams::default(), &Patch::Merge(change.clone())).await, why);
+        assert_refused(foe.create(&post, &named(&missing)).await, why);
     }
-    refused(alice.create(&post, &named("windows-services-10.18.0-it")).await, why);
+    assert_refused(alice.create(&post, &named("windows-services-10.18.0-it")).await, why);
     let generated = object::<ConfigMap>(json!({"metadata": {"generateName": "windows-services-"}}));
-    refused(alice.create(&post, &generated).await, why);
-    refused(namespaces.create(&post, &named(&missing)).await, why);
+    assert_refused(alice.create(&post, &generated).await, why);
+    assert_refused(namespaces.create(&post, &named(&missing)).await, why);
 
     // WMCO may write and delete its own ConfigMaps.
     wmco.create(&post, &named("windows-services-10.18.0-it")).await?;
-    refused(alice.delete("windows-services-10.18.0-it", &delete).await, why);
+    assert_refused(alice.delete("windows-services-10.18.0-it", &delete).await, why);
     wmco.delete("windows-services-10.18.0-it", &delete).await?;
     // The garbage collector, the namespace controller and administrators may delete the operator's.
     collector.delete(&ours, &delete).await?;
@@ -181,10 +190,10 @@ async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<
     let why = "kube-controller-manager alone writes it";
     let note = json!({"metadata": {"annotations": {"note": "a"}}});
     let (params, patch) = (PatchParams::default(), Patch::Merge(note));
-    refused(own.patch(NAME, &params, &patch).await, why);
-    refused(own.patch(NAME, &params, &Patch::Merge(json!({"data": {"ca.crt": "mine"}}))).await, why);
-    refused(own.delete(NAME, &DeleteParams::default()).await, why);
-    refused(
+    assert_refused(own.patch(NAME, &params, &patch).await, why);
+    assert_refused(own.patch(NAME, &params, &Patch::Merge(json!({"data": {"ca.crt": "mine"}}))).await, why);
+    assert_refused(own.delete(NAME, &DeleteParams::default()).await, why);
+    assert_refused(
         own.delete_collection(
             &DeleteParams::default(),
             &ListParams::default().fields(&format!("metadata.name={NAME}")),
@@ -215,11 +224,11 @@ async fn the_operator_changes_windows_nodes_and_no_others() -> Result<()> {
     let why = "Nodes that run Windows and no others";
     let to_windows = json!({"metadata": {"labels": {"kubernetes.io/os": "windows"}}});
     for other in ["reach-linux", "reach-unknown"] {
-        refused(merge(&nodes, other, json!({"spec": {"unschedulable": true}})).await, why);
-        refused(merge(&nodes, other, to_windows.clone()).await, why);
-        refused(nodes.delete(other, &DeleteParams::default()).await, why);
+        assert_refused(merge_patch(&nodes, other, json!({"spec": {"unschedulable": true}})).await, why);
+        assert_refused(merge_patch(&nodes, other, to_windows.clone()).await, why);
+        assert_refused(nodes.delete(other, &DeleteParams::default()).await, why);
     }
-    merge(&nodes, "reach-windows", json!({"spec": {"unschedulable": true}})).await?;
+    merge_patch(&nodes, "reach-windows", json!({"spec": {"unschedulable": true}})).await?;
     nodes.delete("reach-windows", &DeleteParams::default()).await?;
     Ok(())
 }
@@ -256,7 +265,7 @@ async fn the_operator_deletes_windows_machines_and_keeps_user_data_in_two_namesp
             if may {
                 deleted?;
             } else {
-                refused(deleted, "only those that run Windows");
+                assert_refused(deleted, "only those that run Windows");
             }
         }
 
@@ -265,12 +274,12 @@ async fn the_operator_deletes_windows_machines_and_keeps_user_data_in_two_namesp
         let secrets = Api::<Secret>::namespaced(operator.clone(), api.namespace());
         secrets.patch(name, &PatchParams::apply("it"), &apply).await?;
         secrets.get(name).await?;
-        refused(secrets.get("other").await, FORBIDDEN);
-        refused(secrets.list(&ListParams::default()).await, FORBIDDEN);
+        assert_refused(secrets.get("other").await, FORBIDDEN);
+        assert_refused(secrets.list(&ListParams::default()).await, FORBIDDEN);
     }
     create::<Namespace>(&admin, json!({"metadata": {"name": "reach"}})).await?;
     let elsewhere = Api::<Secret>::namespaced(operator, "reach");
-    refused(elsewhere.get(api::names::USER_DATA_SECRET).await, FORBIDDEN);
+    assert_refused(elsewhere.get(api::names::USER_DATA_SECRET).await, FORBIDDEN);
     Ok(())
 }
 
@@ -326,7 +335,7 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
         match refusal {
             None => drop(decide("Approved").await.unwrap_or_else(|e| panic!("{what}: {e}"))),
             Some(why) => {
-                refused(decide("Approved").await, why);
+                assert_refused(decide("Approved").await, why);
                 // The operator may deny every request, also those that it may not approve.
                 decide("Denied").await?;
             }

@@ -127,5 +127,7 @@ async fn a_user_controls_pools_and_hosts_with_the_plugin() -> Result<()> {
     for host in &hosts {
         world.until_gone(host).await?;
     }
-    Ok(())
+    // A confirmation of removals is valid once.
+    let is_used_up = |p: &WindowsNodePool| pool_status(p).acts.iter().all(|act| act.annotation != key::APPROVE_REMOVAL);
+    world.until(POOL, "the confirmation is forgotten", is_used_up).await
 }

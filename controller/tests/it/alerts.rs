@@ -22,7 +22,7 @@ use crate::{
     another_operator::{start_wmco, stop_wmco},
     cluster::NAMESPACE,
     dashboard,
-    fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with},
+    fleet::{LIMIT, World, entries, entry, has, is_ready, pool_status, spec, spec_with, status},
     guide::Guide,
     metrics_tls::{bind, token},
     removal::{budget, pod},
@@ -128,20 +128,32 @@ async fn faults_fire_alerts_until_a_user_corrects_or_pauses_them() -> Result<()>
     faults_of_the_operator_fire_alerts(&mut watched).await
 }
 
-/// In a cluster of its own: wicd renews its certificate long before it expires unless the cluster signs for a shorter time than requested.
+/// Covers two slow alerts in a cluster of their own: the shortest deadline is a minute, and wicd renews its certificate long before it expires
+/// unless the cluster signs for a shorter time than requested.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_expires_soon_fires_an_alert() -> Result<()> {
+async fn a_slow_operation_and_a_certificate_that_expires_soon_fire_alerts() -> Result<()> {
     let controller_manager_flags = vec!["--cluster-signing-duration=10m".to_owned()];
     let options = ControlPlaneOptions { controller_manager_flags, ..ControlPlaneOptions::default() };
     let watched = Box::pin(Watched::start(options)).await?;
     let world = &watched.world;
+    let slow = world.hosts("slow", 1).await?;
+    world.join("slow", &spec_with(&slow, json!({"rollout": {"progressDeadlineSeconds": 60}}))).await?;
+    slow[0].fault(Fault::HangInCommand);
+    world.edit_node("slow-0", json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
     let short = world.hosts("short", 1).await?;
     world.join("short", &spec(&short)).await?;
     watched.scrape().await?;
 
     watched.until_fires("CertificateExpiring", "short").await?;
     world.annotate("short-0", key::HOLD, "true").await?;
-    watched.until_silent("CertificateExpiring", "short").await
+    watched.until_silent("CertificateExpiring", "short").await?;
+
+    watched.until_fires("OperationSlow", "slow").await?;
+    world.edit_pool("slow", json!({"spec": {"rollout": {"paused": true}}})).await?;
+    watched.until_silent("OperationSlow", "slow").await?;
+    let instance = world.instance("slow-0").await?.context("no instance")?;
+    ensure!(status(&instance).operation.is_some(), "the fault is gone: nothing is silenced");
+    Ok(())
 }
 
 async fn faults_of_pools_fire_alerts(watched: &Watched) -> Result<()> {

@@ -1,10 +1,10 @@
-//! Mistakes of users and the message for each, and less usual ways to reach a host.
+//! Messages for invalid input, and hosts that are reached by DNS name or over IPv6.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
 use api::{Host, Inventory, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
-use russh::keys::ssh_key::LineEnding;
+use russh::keys::{PublicKeyBase64 as _, ssh_key::LineEnding};
 use serde_json::{Value, json};
 use testbed::{
     deployment::{self, NAMESPACE},
@@ -12,25 +12,26 @@ use testbed::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fleet::{World, entry, pool_status, spec, spec_with, status};
+use crate::fleet::{World, entry, is_ready, pool_status, spec, spec_with, status};
 
 const PASSPHRASE_PROTECTED: &str = include_str!("../../remote/src/ssh/tests/keys/ed25519-openssh-encrypted.pem");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_mistake_says_what_it_is() -> Result<()> {
+async fn invalid_input_is_reported() -> Result<()> {
     // No serving certificates: the only address with a DNS name here is the API server's, for which no host gets one.
     let sim = SimOptions { serving: ServingCertificate::Skip, ..SimOptions::default() };
     let world = World::new(sim, &[]).await?;
     tokio::try_join!(
-        keys(&world),
-        several_keys(&world),
-        one_line_for_what_repeats(&world),
-        other_ways_to_a_host(&world),
+        each_unusable_private_key_has_a_message(&world),
+        a_host_joins_with_the_third_of_three_keys(&world),
+        a_repeated_problem_is_logged_once(&world),
+        strict_refuses_a_key_that_is_not_in_known_hosts(&world),
+        hosts_join_by_dns_name_and_over_ipv6(&world),
     )?;
     Ok(())
 }
 
-async fn store(world: &World, name: &str, data: Value) -> Result<()> {
+async fn create_secret(world: &World, name: &str, data: Value) -> Result<()> {
     let metadata = json!({"name": name, "namespace": NAMESPACE});
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
     world.control_plane.apply_yaml(&secret.to_string()).await
@@ -46,7 +47,7 @@ fn pem(key: &russh::keys::PrivateKey) -> Result<String> {
 }
 
 /// Checks that a problem of a pool is logged once, however often the pool is reconciled.
-async fn one_line_for_what_repeats(world: &World) -> Result<()> {
+async fn a_repeated_problem_is_logged_once(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("noise-a")).await?;
     let twice = Host { name: "noise-b".into(), ..entry(&host) };
     let mut noise = spec(std::slice::from_ref(&host));
@@ -68,8 +69,8 @@ async fn one_line_for_what_repeats(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Gives a host Secrets with one mistake after another, and expects a message for each. With the right key, the host joins.
-async fn keys(world: &World) -> Result<()> {
+/// Checks the message for each unusable Secret, and that the host joins with a valid key.
+async fn each_unusable_private_key_has_a_message(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("keys")).await?;
     world.apply("keys", &with_keys(&host, &["mine"])).await?;
     let foreign = pem(&deployment::new_key()?)?;
@@ -92,7 +93,7 @@ async fn keys(world: &World) -> Result<()> {
             let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
                 kube::Api::namespaced(world.client.clone(), NAMESPACE);
             let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
-            store(world, "mine", data).await?;
+            create_secret(world, "mine", data).await?;
             // Retry at once, as a user does after a correction.
             world.annotate("keys", key::RETRY, &n.to_string()).await?;
         }
@@ -104,21 +105,39 @@ async fn keys(world: &World) -> Result<()> {
             .await?;
     }
     ensure!(host.stats().processes == 0, "something was done on the host");
-    store(world, "mine", json!({"private-key.pem": pem(&world.key)?})).await?;
+    create_secret(world, "mine", json!({"private-key.pem": pem(&world.key)?})).await?;
     world.until_joined("keys").await?;
     ensure!(!world.operator.log().contains("PRIVATE KEY"), "a key is in the log");
     Ok(())
 }
 
 /// Joins a host with three keys: the first is missing, the second is refused, the third works.
-async fn several_keys(world: &World) -> Result<()> {
-    store(world, "refused", json!({"private-key.pem": pem(&deployment::new_key()?)?})).await?;
-    store(world, "right", json!({"private-key.pem": pem(&world.key)?})).await?;
+async fn a_host_joins_with_the_third_of_three_keys(world: &World) -> Result<()> {
+    create_secret(world, "refused", json!({"private-key.pem": pem(&deployment::new_key()?)?})).await?;
+    create_secret(world, "right", json!({"private-key.pem": pem(&world.key)?})).await?;
     let host = world.sim.host(HostOptions::named("several")).await?;
     world.join("several", &with_keys(&host, &["missing", "refused", "right"])).await?;
     let note = world.until_event("several", "CredentialsUnavailable").await?;
     ensure!(note.contains("/missing"), "{note}");
     Ok(())
+}
+
+async fn strict_refuses_a_key_that_is_not_in_known_hosts(world: &World) -> Result<()> {
+    let hosts = world.hosts("strict", 2).await?;
+    let line = |host: &SimHost, key: &russh::keys::ssh_key::PublicKey| {
+        format!("[{}]:{} {} {}\n", host.address(), host.port(), key.algorithm(), key.public_key_base64())
+    };
+    let other = deployment::new_key()?;
+    create_secret(world, "known", json!({"known_hosts": line(&hosts[0], other.public_key())})).await?;
+    let ssh = json!({"ssh": {"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known"}}});
+    world.apply("strict", &spec_with(&hosts, ssh)).await?;
+    let mismatch = world.until_failed("strict-0", "HostKeyMismatch").await?;
+    let unknown = world.until_failed("strict-1", "HostKeyUnknown").await?;
+    ensure!(mismatch.contains("known_hosts") && unknown.contains("known_hosts"), "{mismatch} {unknown}");
+    ensure!(hosts.iter().all(|h| h.stats().processes == 0), "something was done on a host");
+    let right: String = hosts.iter().map(|h| line(h, &h.host_key())).collect();
+    create_secret(world, "known", json!({"known_hosts": right})).await?;
+    world.until("strict", "both have joined", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await
 }
 
 /// Forwards connections to a host, and returns the port. Ends with the test.
@@ -139,7 +158,7 @@ async fn forward(from: IpAddr, host: &SimHost) -> Result<u16> {
 }
 
 /// Joins hosts by a DNS name and over IPv6, and expects a message for a DNS name that does not exist.
-async fn other_ways_to_a_host(world: &World) -> Result<()> {
+async fn hosts_join_by_dns_name_and_over_ipv6(world: &World) -> Result<()> {
     let named = world.sim.host(HostOptions::named("by-name")).await?;
     let six = world.sim.host(HostOptions::named("over-six")).await?;
     let nowhere = world.sim.host(HostOptions::named("nowhere")).await?;

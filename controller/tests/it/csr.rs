@@ -21,7 +21,7 @@ use testbed::ControlPlane;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    access::grant,
+    access::bind_wicd_role,
     cluster::{OPERATOR, eventually, kubelet, operator, shared, wicd},
 };
 
@@ -136,7 +136,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     let [w1, w2] = [wicd(control_plane, "csr-1").await?, wicd(control_plane, "csr-2").await?];
     // Without these rights, the API server refuses all requests of wicd, valid or not.
     let admin = control_plane.client().await?;
-    grant(&admin, &operator).await?;
+    bind_wicd_role(&admin, &operator).await?;
     for (wicd, node) in [(&w1, "csr-1"), (&w2, "csr-2")] {
         let probe = Post::of(WicdClient, "probe", wicd, wicd_node(node).pem());
         eventually(|| async { probe.send().await.is_ok() }).await?;

@@ -86,5 +86,22 @@ async fn four_of_a_fleet_are_broken_and_mended() -> Result<()> {
         ensure!(stats.connections == 1 && stats.processes <= 4, "{}: {stats:?}", host.name());
         ensure!(host.boots() == 1, "{} was restarted", host.name());
     }
-    Ok(())
+    a_pool_that_changes_all_the_time_is_reconciled(&world).await
+}
+
+/// Checks that a host joins although one node of its pool changes all the time, as in a large pool.
+async fn a_pool_that_changes_all_the_time_is_reconciled(world: &World) -> Result<()> {
+    let hosts = world.hosts("restless", 2).await?;
+    world.join("restless", &spec_with(&hosts[..1], json!({}))).await?;
+    let both = spec_with(&hosts, json!({}));
+    let changes = async {
+        for n in 0_u64.. {
+            world.edit_node(hosts[0].name(), json!({"metadata": {"annotations": {"tests/n": n.to_string()}}})).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        joined = world.join("restless", &both) => joined,
+        failed = changes => failed,
+    }
 }

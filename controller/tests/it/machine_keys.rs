@@ -32,7 +32,7 @@ use testbed::{
 use crate::{
     fleet::{World, has, is_cordoned, pool_status, status},
     machines::{ARGS, Maker, provisioned, set_port, until_made, until_ready, user_data},
-    removal::{edit_pool, until_forgotten},
+    removal::until_forgotten,
     takeover::{Legacy, SAME},
 };
 
@@ -98,7 +98,7 @@ async fn made_with(world: &World, maker: &Maker, set: &DynamicObject, name: &str
 }
 
 async fn edit_spec(world: &World, spec: Value) -> Result<()> {
-    edit_pool(world, POOL, json!({"spec": spec})).await
+    world.edit_pool(POOL, json!({"spec": spec})).await
 }
 
 async fn edit_rollout(world: &World, rollout: Value) -> Result<()> {

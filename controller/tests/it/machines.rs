@@ -22,7 +22,7 @@ use crate::{
     config_map,
     fleet::{World, has, is_ready, nodes, pool_status},
     guide::Guide,
-    removal::{edit_pool, until_forgotten, until_pool_gone},
+    removal::{until_forgotten, until_pool_gone},
 };
 
 pub(crate) const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
@@ -110,7 +110,12 @@ impl Maker {
         Ok(())
     }
 
-    async fn delete(&self, name: &str) -> Result<()> {
+    pub(crate) async fn edit(&self, kind: &str, name: &str, patch: Value) -> Result<()> {
+        self.kind(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn delete(&self, name: &str) -> Result<()> {
         self.machines().delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
@@ -263,7 +268,7 @@ async fn a_machine_set_is_scaled_to_zero_without_grant_or_budget(world: &World, 
     until_ready(world, "zero", 3).await?;
     let limits =
         json!({"rollout": {"paused": true, "maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": 1}}});
-    edit_pool(world, "zero", json!({"spec": limits})).await?;
+    world.edit_pool("zero", json!({"spec": limits})).await?;
     world.until("zero", "is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
 
     let services = hosts[0].services();

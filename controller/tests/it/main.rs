@@ -49,6 +49,7 @@ mod inventory;
 mod judges;
 mod jump_host;
 mod key_rotation;
+mod machine_health_check;
 mod machine_keys;
 mod machine_sets;
 mod machines;

@@ -1,8 +1,8 @@
-//! The operator with the objects of its OLM bundle, without OLM itself: it waits for its policies.
+//! The operator with the objects of its OLM bundle, without OLM itself: it waits for its policies, and reports when an upgrade has to wait.
 
-use std::os::unix::fs::symlink;
+use std::{os::unix::fs::symlink, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePool, conditions::kind};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -12,13 +12,13 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
     deployment::{self, NAMESPACE},
-    sim::SimOptions,
+    sim::{HostOptions, SimOptions},
 };
 
 use crate::{
@@ -27,6 +27,8 @@ use crate::{
     guide::Guide,
     transcripts::root,
 };
+
+const CONDITION: &str = "windows-node-pools.v0.1.0";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_joins_hosts_once_the_policies_are_applied_by_the_guide() -> Result<()> {
@@ -129,5 +131,49 @@ async fn the_guide_leads_from_olm_to_kustomize_and_away(world: &mut World, node:
         maps.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("windows-services-")).collect();
     ensure!(versions == ["windows-services-of-alice"], "all that the operator created, and no more: {versions:?}");
     Api::<Namespace>::all(admin).get(NAMESPACE).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_waits_while_a_host_joins() -> Result<()> {
+    let control_plane = Box::pin(ControlPlane::start(ControlPlaneOptions::default())).await?;
+    deployment::install_operator_conditions(&control_plane).await?;
+    let admin = control_plane.client().await?;
+    let args = ["--operator-condition", CONDITION];
+    let world = World::on(control_plane, SimOptions::default(), &entries(b"kubelet"), None, &args).await?;
+    // The objects that OLM makes for an operator.
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("operators.coreos.com", "v2", "OperatorCondition"));
+    let conditions: Api<DynamicObject> = Api::namespaced_with(admin.clone(), NAMESPACE, &resource);
+    let of_another = json!({"type": "Other", "status": "True", "reason": "Because", "message": "", "lastTransitionTime": "2027-01-01T00:00:00Z"});
+    let condition = json!({"apiVersion": "operators.coreos.com/v2", "kind": "OperatorCondition",
+        "metadata": {"name": CONDITION}, "spec": {"conditions": [of_another]}});
+    conditions.create(&PostParams::default(), &object(condition)).await?;
+    let group = "rbac.authorization.k8s.io";
+    let rules = json!([{"apiGroups": ["operators.coreos.com"], "resources": ["operatorconditions"],
+        "resourceNames": [CONDITION], "verbs": ["get", "update", "patch"]}]);
+    let role = object(json!({"metadata": {"name": CONDITION}, "rules": rules}));
+    Api::<Role>::namespaced(admin.clone(), NAMESPACE).create(&PostParams::default(), &role).await?;
+    let binding = object(
+        json!({"metadata": {"name": CONDITION}, "roleRef": {"apiGroup": group, "kind": "Role", "name": CONDITION},
+        "subjects": [{"kind": "ServiceAccount", "name": "windows-node-pools", "namespace": NAMESPACE}]}),
+    );
+    Api::<RoleBinding>::namespaced(admin.clone(), NAMESPACE).create(&PostParams::default(), &binding).await?;
+
+    let upgradeable = async || -> Option<Value> {
+        let object = conditions.get(CONDITION).await.ok()?;
+        let all = object.data["spec"]["conditions"].as_array()?.clone();
+        assert_eq!(all[0]["type"], "Other", "the condition of another client stays");
+        all.into_iter().find(|condition| condition["type"] == "Upgradeable")
+    };
+    let is = async |status: &str| upgradeable().await.is_some_and(|condition| condition["status"] == status);
+    world.eventually("it may be upgraded", || is("True")).await?;
+    let slow = HostOptions { boot: Some(Duration::from_secs(20)), ..HostOptions::named("slow") };
+    let host = world.sim.host(slow).await?;
+    world.apply("olm", &spec(&[host])).await?;
+    world.eventually("it says why not", || is("False")).await?;
+    let message = upgradeable().await.context("the condition")?["message"].to_string();
+    ensure!(message.contains("pool olm: 1 joining"), "{message}");
+    world.until("olm", "is Ready", is_ready).await?;
+    world.eventually("it may be upgraded again", || is("True")).await?;
     Ok(())
 }

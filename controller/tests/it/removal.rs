@@ -10,10 +10,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use rand::RngCore as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::{
     ControlPlane, ControlPlaneOptions,
     payload::{Content, Entry},
@@ -86,12 +86,6 @@ pub(crate) async fn until_forgotten(world: &World, name: &str) -> Result<()> {
             matches!(world.instance(name).await, Ok(None)) && matches!(world.node(name).await, Ok(None))
         })
         .await
-}
-
-pub(crate) async fn edit_pool(world: &World, name: &str, patch: Value) -> Result<()> {
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,7 +303,7 @@ async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()>
         let instance = world.instance(host.name()).await?.context("no instance")?;
         ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());
     }
-    edit_pool(world, "half", json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}})).await?;
+    world.edit_pool("half", json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}}})).await?;
     for host in &hosts[1..] {
         world.until_gone(host).await?;
     }

@@ -13,7 +13,7 @@ use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
     fleet::{World, has, is_cordoned, is_ready, pool_status, spec, spec_with, status},
-    removal::{budget, delete_budget, delete_pool, edit_pool, pod, until_forgotten, until_pool_gone},
+    removal::{budget, delete_budget, delete_pool, pod, until_forgotten, until_pool_gone},
     rollout::{uncordoned_node, with_downloads},
 };
 
@@ -133,22 +133,23 @@ async fn an_empty_list_removes_no_host_until_the_number_is_confirmed(world: &Wor
     let hosts = world.hosts(POOL, 2).await?;
     world.join(POOL, &spec(&hosts)).await?;
     let before = [uid(world, &hosts[0]).await?, uid(world, &hosts[1]).await?];
-    edit_pool(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
+    world.edit_pool(POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
     let confirm = format!("{}=2", key::APPROVE_REMOVAL);
     let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
     world.until(POOL, "it says what stays", |p| held(p, Reason::RemovalBlocked, &parts)).await?;
 
     // A wrong number confirms nothing.
-    edit_pool(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
+    world
+        .edit_pool(POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
         .await?;
-    edit_pool(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
+    world.edit_pool(POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
     let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
     world.until(POOL, "it has looked", |p| observed(p) && held(p, Reason::RemovalBlocked, &parts)).await?;
     for (host, before) in hosts.iter().zip(&before) {
         ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
         is_as_before(world, host, before.as_ref()).await?;
     }
-    edit_pool(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
+    world.edit_pool(POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
     for host in &hosts {
         world.until_gone(host).await?;
     }
@@ -172,7 +173,7 @@ async fn a_removed_finalizer_removes_no_host(world: &World) -> Result<()> {
     world.until_instance(hosts[0].name(), "is marked", marked).await?;
     let left: Vec<String> =
         world.pool(POOL).await?.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
-    edit_pool(world, POOL, json!({"metadata": {"finalizers": left}})).await?;
+    world.edit_pool(POOL, json!({"metadata": {"finalizers": left}})).await?;
     until_pool_gone(world, POOL).await?;
     for host in &hosts {
         let says = |i: &WindowsInstance| {

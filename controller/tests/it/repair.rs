@@ -24,23 +24,23 @@ use crate::{
 };
 
 /// Seconds for which a node is not Ready before it is repaired: the minimum of the field.
-const PATIENCE: i64 = 30;
+const NOT_READY_SECONDS: i64 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unhealthy_nodes_are_repaired() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     tokio::try_join!(
-        one_is_repaired_and_many_are_not(&world),
+        only_one_unhealthy_node_is_repaired(&world),
         a_repair_that_is_requested_begins_at_once(&world),
         drift_of_files_and_services_is_corrected(&world),
-        a_deleted_node_fails_no_version(&world),
+        a_deleted_node_does_not_fail_its_version(&world),
     )?;
     Ok(())
 }
 
 /// Returns a pool with this type of remediation, which repairs nodes only while no more than one is unhealthy.
 fn pool_with_remediation(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
-    let remediation = json!({"type": remedy, "notReadySeconds": PATIENCE, "maxUnhealthy": 1});
+    let remediation = json!({"type": remedy, "notReadySeconds": NOT_READY_SECONDS, "maxUnhealthy": 1});
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 
@@ -74,7 +74,7 @@ async fn until_services_run(world: &World, host: &SimHost) -> Result<()> {
     world.eventually("its services run", run).await
 }
 
-async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
+async fn only_one_unhealthy_node_is_repaired(world: &World) -> Result<()> {
     let (few, many) = (world.hosts("few", 2).await?, world.hosts("many", 3).await?);
     let one = world.hosts("one", 1).await?;
     let specs = [
@@ -96,7 +96,7 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     let note = world.until_event(few[0].name(), "Repaired").await?;
     ensure!(note.contains("Ready again"), "{note}");
     let took = Timestamp::now().duration_since(down);
-    ensure!(took >= SignedDuration::from_secs(PATIENCE - 1), "it was repaired after {took:?} already");
+    ensure!(took >= SignedDuration::from_secs(NOT_READY_SECONDS - 1), "it was repaired after {took:?} already");
     world.until_joined(few[0].name()).await?;
     until_services_run(world, &few[0]).await?;
     ensure!(few[0].boots() == 1, "the host was restarted");
@@ -193,7 +193,7 @@ fn started(host: &SimHost) -> BTreeMap<String, u32> {
 }
 
 /// Deletes the Node while the operator waits for its registration. The host follows the version already.
-async fn a_deleted_node_fails_no_version(world: &World) -> Result<()> {
+async fn a_deleted_node_does_not_fail_its_version(world: &World) -> Result<()> {
     let hosts = world.hosts("deleted", 1).await?;
     let (host, name) = (&hosts[0], hosts[0].name());
     let pool = |pods: i32| spec_with(&hosts, json!({"template": {"spec": {"kubelet": {"maxPods": pods}}}}));

@@ -234,6 +234,7 @@ async fn drains_respect_disruption_budgets() -> Result<()> {
         a_drain_waits_for_its_budget(&world),
         a_drain_is_aborted_and_retried(&world),
         a_drain_is_given_up_on_hold_and_in_a_pause(&world),
+        containers_are_waited_for(&world),
         a_drain_is_given_up_when_the_change_is_taken_back(&world),
     )?;
     Ok(())
@@ -259,6 +260,38 @@ async fn is_blocked(world: &World, blocked: &Blocked) -> Result<String> {
         })
         .await?;
     status(&instance).current_version.context("no version")
+}
+
+/// Checks that the operator does nothing on a host until kubelet reports that the containers of its pod have ended, which may take longer than
+/// the grace period.
+async fn containers_are_waited_for(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("linger")).await?;
+    let pool = |downloads: i32| {
+        let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
+        spec_with(std::slice::from_ref(&host), json!({"template": template}))
+    };
+    world.join("linger", &pool(3)).await?;
+    pod(world, "cart", "linger", &[]).await?;
+    host.fault(Fault::PodsLinger);
+    world.apply("linger", &pool(6)).await?;
+    world.until_instance("linger", "is drained", |i| status(i).operation.is_some_and(|o| o.drain.is_some())).await?;
+    let before = host.stats();
+    let lingers = |b: &String| b.contains("default/cart-linger") && b.contains("still terminating");
+    let instance = world
+        .until_instance("linger", "says that the pod is past its grace period", |i| {
+            status(i)
+                .operation
+                .and_then(|o| o.drain)
+                .is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(lingers))
+        })
+        .await?;
+    let operation = status(&instance).operation.context("no operation")?;
+    ensure!(operation.step == api::Step::Drain && !operation.applied, "{operation:?}");
+    ensure!(host.stats() == before, "something was done on the host: {:?}, {before:?}", host.stats());
+    host.mend();
+    until_updated(world, "linger").await?;
+    ensure!(host.stats() != before, "nothing was done on the host");
+    Ok(())
 }
 
 async fn a_drain_is_given_up_when_the_change_is_taken_back(world: &World) -> Result<()> {

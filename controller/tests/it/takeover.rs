@@ -31,7 +31,7 @@ use crate::{
     },
     fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
     machines::until_made,
-    removal::{delete_pool, edit_pool, is_not_evicted, pod, until_pool_gone},
+    removal::{delete_pool, is_not_evicted, pod, until_pool_gone},
     rollout::{Watcher, uncordoned_node, until_updated},
 };
 
@@ -292,7 +292,7 @@ async fn a_change_that_would_lose_settings_is_withheld(world: &World, legacy: &L
     // A restart that the host requests has to wait: the host has no version of this operator to start with.
     world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
     let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY, sandbox-image"}}});
-    edit_pool(world, legacy.name, own).await?;
+    world.edit_pool(legacy.name, own).await?;
     let only_cloud = |i: &WindowsInstance| withheld(i).is_some_and(|m| m.contains("cloud") && !m.contains("csi-proxy"));
     let instance = world.until_instance(name, "one setting is left", only_cloud).await?;
     ensure!(status(&instance).current_version.as_deref() == Some(HELD), "{:?}", status(&instance));
@@ -409,7 +409,7 @@ async fn hosts_of_windows_instances_are_adopted_without_a_users_pool(world: &Wor
     let made = until_made(world, WINDOWS_INSTANCES).await?;
     // The legacy operator's nodes exist: the pool waits until a user starts the takeover.
     ensure!(made.spec.mode == Some(api::Mode::Plan), "the pool does not wait");
-    let set = async |spec: serde_json::Value| edit_pool(world, WINDOWS_INSTANCES, json!({"spec": spec})).await;
+    let set = async |spec: serde_json::Value| world.edit_pool(WINDOWS_INSTANCES, json!({"spec": spec})).await;
     set(json!({"ssh": {"port": legacy.hosts[0].port()}})).await?;
     legacy.until_planned(world, "Refuse").await?;
     let pool = world.pool(WINDOWS_INSTANCES).await?;

@@ -21,7 +21,6 @@ use crate::{
     config_map,
     fleet::{LIMIT, World, has, pool_status},
     guide::Guide,
-    removal::edit_pool,
     takeover::{Legacy, SAME, can_be_taken_by_the_legacy_operator},
     transcripts::root,
 };
@@ -242,7 +241,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.new_operator().await?;
     world.until_event(WINDOWS_INSTANCES, "TakeoverWaits").await?;
     let port = json!({"spec": {"ssh": {"port": legacy.hosts[0].port()}}});
-    edit_pool(&world, WINDOWS_INSTANCES, port).await?;
+    world.edit_pool(WINDOWS_INSTANCES, port).await?;
     world.until(WINDOWS_INSTANCES, "it says what it would do", |p| plans_to_adopt(p, 2)).await?;
     let waiting = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(shown(&waiting).contains("kubectl patch wnp windows-instances --type merge"), "{}", shown(&waiting));
@@ -260,7 +259,7 @@ async fn the_guide_leads_from_wmco_and_back() -> Result<()> {
     world.restart().await?;
     are_adopted(&world, &legacy).await?;
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the mode was written over");
-    edit_pool(&world, WINDOWS_INSTANCES, json!({"spec": {"mode": "Plan"}})).await?;
+    world.edit_pool(WINDOWS_INSTANCES, json!({"spec": {"mode": "Plan"}})).await?;
     guide.run(&world, "## 5. Begin").await?;
     ensure!(world.pool(WINDOWS_INSTANCES).await?.spec.mode == Some(api::Mode::Apply), "the command sets no mode");
     Ok(())

@@ -30,7 +30,7 @@ use wnp_core::rollout::release_file::ReleaseFile;
 use crate::{
     fleet::{OUTLIVES_API_SERVER, World, entries, has, is_cordoned, pool_status, spec, spec_with},
     guide::Guide,
-    removal::{edit_pool, pod},
+    removal::pod,
     rollout::{Watcher, until_updated},
     transcripts::copied,
 };
@@ -128,7 +128,7 @@ async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Re
     ensure!(status == Some(1) && err.contains("it is not the file release.json of a release"), "{status:?} {err}");
 
     // The command of the guide, for one pool instead of all.
-    edit_pool(&world, "held", json!({"spec": {"rollout": {"paused": true}}})).await?;
+    world.edit_pool("held", json!({"spec": {"rollout": {"paused": true}}})).await?;
     world.give("next", &entries(NEXT))?;
     world.restart().await?;
     world
@@ -154,7 +154,7 @@ async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Re
         standing(&world, of_pool).await?;
     }
 
-    edit_pool(&world, "held", json!({"spec": {"rollout": {"paused": false}}})).await?;
+    world.edit_pool("held", json!({"spec": {"rollout": {"paused": false}}})).await?;
     let version = desired_version(&world.pool("steps").await?);
     approve(&world, "steps", &version).await?;
     until_updated(&world, "held").await?;
@@ -277,7 +277,7 @@ async fn until_one_waits(world: &World, before: &str) -> Result<String> {
 
 /// Approves a version, and waits until all nodes of the pool follow it.
 async fn approve(world: &World, pool: &str, version: &str) -> Result<()> {
-    edit_pool(world, pool, json!({"metadata": {"annotations": {key::APPROVE: version}}})).await?;
+    world.edit_pool(pool, json!({"metadata": {"annotations": {key::APPROVE: version}}})).await?;
     until_updated(world, pool).await
 }
 

@@ -7,10 +7,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use testbed::sim::SimOptions;
 
-use crate::{
-    fleet::{LIMIT, World, spec},
-    removal::edit_pool,
-};
+use crate::fleet::{LIMIT, World, spec};
 
 const POOL: &str = "factory";
 /// Number of reports of a kubelet in a row that must trigger no reconcile.
@@ -69,7 +66,7 @@ async fn reported(world: &World, times: usize) -> Result<()> {
 /// Changes the pool, and waits until this counter has counted a reconcile for the change.
 async fn change(world: &World, patch: Value, counter: &str) -> Result<()> {
     let before = world.operator.metric(counter).await?;
-    edit_pool(world, POOL, patch).await?;
+    world.edit_pool(POOL, patch).await?;
     let is_counted = || async { world.operator.metric(counter).await.is_ok_and(|now| now > before) };
     world.eventually("the change is reconciled", is_counted).await
 }

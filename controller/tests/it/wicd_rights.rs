@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use testbed::{deployment, sim::SimOptions};
 
 use crate::{
-    access::merge,
+    access::merge_patch,
     csr::forge::Forged,
     fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
     removal::{delete_pool, until_pool_gone},
@@ -61,12 +61,12 @@ async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_for
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
 
     // A weakened policy, and a weakened binding. The second one stays while a request and a join are tried.
-    merge(&policies, OWNER_POLICY, json!({"spec": {"failurePolicy": "Ignore"}})).await?;
+    merge_patch(&policies, OWNER_POLICY, json!({"spec": {"failurePolicy": "Ignore"}})).await?;
     until_withheld(&world, "held").await?;
     deployment::apply(&world.control_plane, "base").await?;
     until_given(&world, "held").await?;
 
-    merge(&bindings, REQUESTS_POLICY, json!({"spec": {"validationActions": ["Audit"]}})).await?;
+    merge_patch(&bindings, REQUESTS_POLICY, json!({"spec": {"validationActions": ["Audit"]}})).await?;
     until_withheld(&world, "held").await?;
     // A valid request for wicd waits.
     let wicd = world.control_plane.client_as("system:wicd-node:held-0", &["system:wicd-nodes"]).await?;

@@ -93,7 +93,7 @@ impl World {
             facts::overlay(facts::VXLAN_PORTS[0]),
             facts::proxy(facts::PROXIES[0]),
             facts::mirrors(facts::MIRRORS[0]),
-            facts::pull_secret(facts::LOGINS[0]),
+            facts::pull_secret(facts::PASSWORDS[0]),
             facts::trusted_ca(&trusted[0]),
         ];
         for object in objects.iter().chain(&rights()) {

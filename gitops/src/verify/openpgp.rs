@@ -27,12 +27,17 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
             for rest in text.split(ARMOR).skip(1) {
                 let block = format!("{ARMOR}{rest}");
                 let (found, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|_| bad)?;
-                keys.extend(found);
+                for key in found {
+                    keys.push(key.map_err(|_| bad)?);
+                }
             }
         }
-        None => keys.extend(SignedPublicKey::from_bytes_many(bytes).map_err(|_| bad)?),
+        None => {
+            for key in SignedPublicKey::from_bytes_many(bytes).map_err(|_| bad)? {
+                keys.push(key.map_err(|_| bad)?);
+            }
+        }
     }
-    let keys: Vec<_> = keys.into_iter().collect::<Result<_, _>>().map_err(|_| bad)?;
     if keys.is_empty() { Err(bad.into()) } else { Ok(keys) }
 }
 

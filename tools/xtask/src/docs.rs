@@ -112,8 +112,15 @@ fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<St
     let (file, test) = span.split_once("::").filter(|(file, test)| {
         consists_of("_:") && *file != "controller" && test.contains('_') && !test.contains(':')
     })?;
-    let is_there = read(&source_of(file)).is_some_and(|source| source.contains(&format!("fn {test}(")));
+    let is_there = read(&source_of(file)).is_some_and(|source| has_test(&source, test));
     (!is_there).then(|| format!("there is no test {span}"))
+}
+
+/// Reports whether a source has a test of this name. A function that a test calls is none: nobody could run it.
+fn has_test(source: &str, name: &str) -> bool {
+    let before = source.split_once(&format!("fn {name}(")).map_or("", |(before, _)| before);
+    let attributes = before.lines().rev().skip_while(|line| line.ends_with("async "));
+    attributes.take_while(|line| line.starts_with("#[")).any(|line| line.contains("test"))
 }
 
 /// Returns the file of an integration test.
@@ -129,7 +136,9 @@ mod tests {
     fn names_and_commands_of_pages_are_checked() {
         let read = |path: &str| {
             let text = match path {
-                "controller/tests/it/t.rs" => "fn of_one() {} (\"a.md\", \"# A\")",
+                "controller/tests/it/t.rs" => {
+                    "#[tokio::test]\n#[ignore]\nasync fn of_one() {}\n\nasync fn of_part() {} (\"a.md\", \"# A\")"
+                }
                 "controller/core/src/a.rs" => "",
                 _ => return None,
             };
@@ -137,6 +146,7 @@ mod tests {
         };
         for (text, fault) in [
             ("`t::of_one`, `controller::pool_of`, `a::b`, `Pod::list`, `controller/core/src/a.rs`, `/src/x`", None),
+            ("`t::of_part`", Some("there is no test t::of_part")),
             ("`t::of_two`", Some("docs/guide/a.md:2: there is no test t::of_two")),
             ("`b::of_one`", Some("there is no test b::of_one")),
             ("`controller/core/src/gone.rs`", Some("there is no controller/core/src/gone.rs")),

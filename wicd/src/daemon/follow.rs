@@ -48,6 +48,11 @@ pub enum FollowError {
         /// Problem with the ConfigMap.
         problem: UnverifiedError,
     },
+    /// The Node has a version of another operator, which has no digest.
+    #[error(
+        "the ConfigMap {0:?} is of another operator, and this host does not follow it; the operator of the host's pool changes the Node"
+    )]
+    Foreign(String),
     /// The services ConfigMap is not usable.
     #[error(transparent)]
     Services(#[from] ServicesError),
@@ -66,7 +71,9 @@ impl FollowError {
     /// Reason for logs.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Version(_) | Self::NoConfigMap(_) | Self::Unverified { .. } => Reason::VersionUnreadable,
+            Self::Version(_) | Self::NoConfigMap(_) | Self::Unverified { .. } | Self::Foreign(_) => {
+                Reason::VersionUnreadable
+            }
             Self::Services(e) => e.reason(),
             Self::Busy => Reason::HostBusy,
             Self::Cluster(e) => e.reason(),
@@ -222,8 +229,7 @@ async fn obtain(
     let name = config_map_name(version).ok_or_else(|| FollowError::Version(version.to_owned()))?;
     let unverified = |problem| FollowError::Unverified { name: name.clone(), problem };
     if services_version::carried(version).is_none() {
-        // A version without a digest is another operator's, and is not followed.
-        return Err(unverified(UnverifiedError::NoDigest));
+        return Err(FollowError::Foreign(name));
     }
     let found = cluster.config_map(&identity.namespace, &name).await?;
     let found = found.ok_or_else(|| FollowError::NoConfigMap(name.clone()))?;

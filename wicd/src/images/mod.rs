@@ -97,7 +97,9 @@ mod tests {
     #[test]
     fn only_a_pipe_of_an_administrator_is_used() {
         const USER: &str = "S-1-5-21-1-2-3-1001";
-        assert!(check_owner(crate::access::SYSTEM).is_ok());
+        for administrator in [crate::access::SYSTEM, crate::access::ADMINISTRATORS] {
+            assert!(check_owner(administrator).is_ok(), "{administrator}");
+        }
         assert!(check_owner(USER).unwrap_err().to_string().contains(USER));
     }
 }

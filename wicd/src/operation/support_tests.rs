@@ -94,7 +94,7 @@ fn the_archive_describes_a_node_and_the_host_does_not_change() {
 }
 
 #[test]
-fn a_part_that_fails_leaves_the_others() {
+fn a_failed_part_does_not_affect_the_others() {
     let bed = Bed::new();
     bed.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
     // Not with `run`, whose answer would need the list of services as well.
@@ -106,7 +106,7 @@ fn a_part_that_fails_leaves_the_others() {
 }
 
 #[test]
-fn a_call_that_hangs_loses_only_its_own_part() {
+fn a_call_that_hangs_affects_only_its_own_part() {
     let bed = Bed::new();
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
     // Held until the end of the test.
@@ -123,7 +123,7 @@ fn a_call_that_hangs_loses_only_its_own_part() {
 }
 
 #[test]
-fn files_of_wicd_are_collected_before_the_time_is_over() {
+fn files_of_wicd_are_collected_even_when_the_time_is_up() {
     let bed = Bed::new();
     bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
     let (parts, index) = collected(&bed, Limits { part: LIMITS.part, all: Duration::ZERO });
@@ -154,7 +154,7 @@ fn limits_drop_the_oldest_logs_and_never_the_index() {
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000 - age);
         std::fs::File::options().write(true).open(bed.path(file).unwrap()).unwrap().set_modified(at).unwrap();
     };
-    // More logs than fit, of a service with many logs and the first name.
+    // More logs than fit, of the service that sorts first by name.
     for n in 0..=MOST_OF_ALL / MOST_OF_A_LOG {
         let file = format!(r"C:\var\log\containerd\containerd-{n:02}.log");
         write(&file, n);

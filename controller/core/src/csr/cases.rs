@@ -33,7 +33,7 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Returns the claim of a test host. `win-new` and `win-dark` have not joined. `win-dark`, `wmco-1` and `wmco-2` are not proven. No host has the
+/// Returns the claim of a test host. `win-new` and `win-unproven` have not joined. `win-unproven`, `wmco-1` and `wmco-2` are not proven. No host has the
 /// name `win-1x`.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
@@ -45,7 +45,7 @@ fn claims(node: &str) -> Option<Claim> {
         // Being removed.
         "win-gone" => (vec![ip("10.0.0.5")], true, true),
         "win-new" => (vec![ip("10.0.0.3")], false, true),
-        "win-dark" => (vec![], false, false),
+        "win-unproven" => (vec![], false, false),
         // Nodes of WMCO: the first has no instance, and the second is not proven.
         "wmco-1" | "wmco-2" => {
             return Some(Claim {
@@ -104,7 +104,7 @@ fn node_client(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> Certific
 
 /// Renewal of a client certificate by the kubelet of win-1.
 fn renewal(pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
-    node_client(W1, NODES, pem)
+    node_client(KUBELET_USER, NODES, pem)
 }
 
 fn serving(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
@@ -115,7 +115,7 @@ fn wicd(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSign
     csr(user, groups, CLIENT, &["digital signature", "client auth", "key encipherment"], pem)
 }
 
-/// Request to the signer that also serves other clients than hosts.
+/// Returns a request for a client certificate, to the signer for clients of any kind.
 fn client_of(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
     csr(user, groups, CLIENT, &["digital signature", "client auth"], pem)
 }
@@ -167,7 +167,7 @@ const RULES: &[(&str, &str)] = &[
     ("PKCS #10", "BadEncoding"),
 ];
 
-/// Short form of a verdict; for a denial, the rule.
+/// Returns the name of a verdict, or for a denial the rule that denied.
 fn reason(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NotOurs => "NotOurs".into(),
@@ -181,13 +181,13 @@ fn reason(verdict: &Verdict) -> String {
     }
 }
 
-const W1: &str = "system:node:win-1";
-const D1: &str = "system:wicd-node:win-1";
-const TOKEN: &str = "system:bootstrap:abcdef";
-const OPENSHIFT: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
+const KUBELET_USER: &str = "system:node:win-1";
+const WICD_USER: &str = "system:wicd-node:win-1";
+const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
+const OPENSHIFT_BOOTSTRAP_USER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 
 #[test]
-fn right_requests_are_approved() {
+fn valid_requests_are_approved() {
     use Kind::{KubeletClient, KubeletServing, WicdClient};
     let names = || node("win-1").names(&[Name::Dns("win-1"), Name::Ip("10.0.0.1"), Name::Ip("fd00::1")]);
     let eku_client = der(0x30, &[&der(6, &[&[0x2b, 6, 1, 5, 5, 7, 3, 2]])]);
@@ -196,13 +196,13 @@ fn right_requests_are_approved() {
     let long_usages = ["client auth", "key encipherment", "digital signature"];
     let mut no_expiry = renewal(node("win-1"));
     no_expiry.spec.expiration_seconds = None;
-    let mut a_week = wicd(D1, WICDS, wicd_node("win-1"));
+    let mut a_week = wicd(WICD_USER, WICDS, wicd_node("win-1"));
     a_week.spec.expiration_seconds = Some(604_800);
     let table = [
         ("first kubelet certificate, by the operator", node_client(OPERATOR, &[], node("win-new")), KubeletClient),
         ("again for a host that has joined", node_client(OPERATOR, &[], node("win-1")), KubeletClient),
         ("kubelet renews", renewal(node("win-1")), KubeletClient),
-        ("with key encipherment", csr(W1, NODES, KUBELET_CLIENT, &long_usages, node("win-1")), KubeletClient),
+        ("with key encipherment", csr(KUBELET_USER, NODES, KUBELET_CLIENT, &long_usages, node("win-1")), KubeletClient),
         ("signer's own lifetime", no_expiry, KubeletClient),
         ("P-384", renewal(node("win-1").key(&rcgen::PKCS_ECDSA_P384_SHA384)), KubeletClient),
         ("RSA 2048", renewal(include_str!("fixtures/rsa-2048.pem")), KubeletClient),
@@ -218,14 +218,14 @@ fn right_requests_are_approved() {
             wicd(LEGACY_DAEMON, &["system:serviceaccounts"], wicd_node("win-old")),
             WicdClient,
         ),
-        ("serving", serving(W1, NODES, names()), KubeletServing),
+        ("serving", serving(KUBELET_USER, NODES, names()), KubeletServing),
         (
             "serving, host name as proven",
-            serving(W1, NODES, node("win-1").names(&[Name::Dns("win-1.corp.example")])),
+            serving(KUBELET_USER, NODES, node("win-1").names(&[Name::Dns("win-1.corp.example")])),
             KubeletServing,
         ),
         ("first wicd certificate, by the operator", wicd(OPERATOR, &[], wicd_node("win-new")), WicdClient),
-        ("wicd renews", wicd(D1, WICDS, wicd_node("win-1")), WicdClient),
+        ("wicd renews", wicd(WICD_USER, WICDS, wicd_node("win-1")), WicdClient),
         ("wicd for a week", a_week, WicdClient),
     ];
     for (what, csr, kind) in table {
@@ -234,7 +234,7 @@ fn right_requests_are_approved() {
 }
 
 #[test]
-fn requests_of_others_are_left_alone() {
+fn requests_of_other_clients_are_ignored() {
     let decided = |type_: &str| {
         let mut csr = renewal(node("win-1"));
         let condition =
@@ -247,9 +247,12 @@ fn requests_of_others_are_left_alone() {
         ("a Linux node renews", node_client(linux, NODES, node("linux-1"))),
         ("a Linux node's serving", serving(linux, NODES, node("linux-1").names(&[Name::Ip("10.9.9.9")]))),
         ("a Linux node's wrong request", node_client(linux, NODES, Forged::new(linux, &["system:masters"]))),
-        ("a machine bootstraps under a name that a list has", node_client(TOKEN, BOOTSTRAP, node("win-dark"))),
-        ("the same on OpenShift", node_client(OPENSHIFT, &[], node("win-dark"))),
-        ("a Linux node bootstraps", node_client(TOKEN, BOOTSTRAP, node("linux-2"))),
+        (
+            "a machine bootstraps under a name that a list has",
+            node_client(BOOTSTRAP_USER, BOOTSTRAP, node("win-unproven")),
+        ),
+        ("the same on OpenShift", node_client(OPENSHIFT_BOOTSTRAP_USER, &[], node("win-unproven"))),
+        ("a Linux node bootstraps", node_client(BOOTSTRAP_USER, BOOTSTRAP, node("linux-2"))),
         ("a Linux node whose name begins like ours", node_client("system:node:win-1x", NODES, node("win-1x"))),
         ("a user's client certificate", client_of("alice", &[], Forged::new("alice", &["dev"]))),
         (
@@ -257,10 +260,19 @@ fn requests_of_others_are_left_alone() {
             client_of(OPERATOR, &[], Forged::new("alice", &["dev"])),
         ),
         // A network plug-in obtains its certificate with kubelet's identity, and has its own approver.
-        ("a plug-in on our host", client_of(W1, NODES, Forged::new("system:ovn-node:win-1", &["system:ovn-nodes"]))),
-        ("a stranger's look-alike of wicd", client_of("alice", &[], Forged::new("system:wicd-nodex:win-1", &["x"]))),
-        ("a stranger's rubbish", node_client("alice", &[], "rubbish")),
-        ("a stranger's huge request", node_client("alice", &[], node("win-1").pem() + &"\n".repeat(16 * 1024))),
+        (
+            "a plug-in on our host",
+            client_of(KUBELET_USER, NODES, Forged::new("system:ovn-node:win-1", &["system:ovn-nodes"])),
+        ),
+        (
+            "a user's request with a name similar to wicd's",
+            client_of("alice", &[], Forged::new("system:wicd-nodex:win-1", &["x"])),
+        ),
+        ("a user's request that cannot be parsed", node_client("alice", &[], "rubbish")),
+        (
+            "a user's request that is too large",
+            node_client("alice", &[], node("win-1").pem() + &"\n".repeat(16 * 1024)),
+        ),
         ("approved", decided("Approved")),
         ("denied", decided("Denied")),
         ("failed", decided("Failed")),
@@ -271,18 +283,18 @@ fn requests_of_others_are_left_alone() {
 }
 
 #[test]
-fn an_unproven_host_waits_if_its_request_is_right() {
-    let right = node_client(OPERATOR, &[], node("win-dark"));
-    let names = node("win-dark").names(&[Name::Ip("10.0.0.9")]);
-    let right_but_for_proof = serving("system:node:win-dark", NODES, names);
-    let wrong = node_client("alice", &[], node("win-dark"));
+fn a_valid_request_of_an_unproven_host_waits() {
+    let right = node_client(OPERATOR, &[], node("win-unproven"));
+    let names = node("win-unproven").names(&[Name::Ip("10.0.0.9")]);
+    let right_but_for_proof = serving("system:node:win-unproven", NODES, names);
+    let wrong = node_client("alice", &[], node("win-unproven"));
     assert_eq!(reason(&judge(&right)), "Wait");
     assert_eq!(reason(&judge(&right_but_for_proof)), "Wait");
     assert_eq!(reason(&judge(&wrong)), "WrongRequester");
 }
 
 #[test]
-fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
+fn a_wmco_node_renews_its_own_certificates_only() {
     let with = |kind: &dyn Fn(&str, &str) -> CertificateSigningRequest, user: &str| {
         ["wmco-1", "wmco-2"].map(|node| reason(&judge(&kind(&user.replace("NODE", node), node))))
     };
@@ -319,7 +331,7 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
         ("that of another node", &of_a_third, own, "Wait", "UnknownHost"),
         ("another node asks", &client, "system:node:win-2", "NotOurs", "WrongRequester"),
         ("a user asks", &client, "alice", "NotOurs", "WrongRequester"),
-        ("a bootstrap token asks", &bootstrap, TOKEN, "NotOurs", "WrongRequester"),
+        ("a bootstrap token asks", &bootstrap, BOOTSTRAP_USER, "NotOurs", "WrongRequester"),
         ("a user asks for its daemon's", &daemon, "alice", "NotOurs", "WrongRequester"),
         ("WMCO's account asks for its daemon's", &daemon, LEGACY_DAEMON, "NotOurs", "WrongRequester"),
         ("the operator asks", &client, OPERATOR, "NotOurs", "Wait"),
@@ -328,22 +340,22 @@ fn a_node_of_another_operator_renews_what_it_has_and_nothing_of_it_is_denied() {
     }
 }
 
-/// A user or another approver may know that the address is the host's, and a denial is final.
+/// Checks that the operator leaves the decision to a user or another approver, who may know the address: a denial is final.
 #[test]
-fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denied() {
+fn a_request_with_an_unproven_address_waits() {
     for names in [
         &[Name::Ip("172.16.0.1")][..],
         &[Name::Dns("win-1"), Name::Ip("10.0.0.1"), Name::Ip("172.16.0.1")],
         &[Name::Dns("ip-172-16-0-1.internal")],
     ] {
-        let verdict = judge(&serving(W1, NODES, node("win-1").names(names)));
+        let verdict = judge(&serving(KUBELET_USER, NODES, node("win-1").names(names)));
         let Verdict::Wait { message, node: Some(_) } = verdict else { panic!("{verdict:?}") };
         assert!(message.contains("172") && message.contains("is not proven to belong to node win-1"), "{message}");
     }
 }
 
 #[test]
-fn of_several_for_one_host_and_kind_the_oldest_stands() {
+fn the_oldest_request_of_a_host_and_kind_is_decided_first() {
     let at = |name: &str, second: i64, mut csr: CertificateSigningRequest| {
         csr.metadata.name = Some(name.into());
         csr.metadata.creation_timestamp = Some(Time(jiff::Timestamp::from_second(second).unwrap()));
@@ -354,7 +366,7 @@ fn of_several_for_one_host_and_kind_the_oldest_stands() {
     let second = at("csr-a", 11, renewal(node("win-1")));
     let same_second = at("csr-c", 10, renewal(node("win-1")));
     let other_host = at("csr-d", 12, node_client("system:node:win-2", NODES, node("win-2")));
-    let other_kind = at("csr-e", 12, wicd(D1, WICDS, wicd_node("win-1")));
+    let other_kind = at("csr-e", 12, wicd(WICD_USER, WICDS, wicd_node("win-1")));
 
     let mut outstanding = Outstanding::default();
     for csr in [&second, &wrong_and_oldest, &first, &same_second, &other_host, &other_kind] {
@@ -387,11 +399,11 @@ fn of_several_for_one_host_and_kind_the_oldest_stands() {
 #[test]
 fn a_changed_bit_is_never_approved() {
     let right = node("win-1").names(&[Name::Dns("win-1"), Name::Ip("10.0.0.1")]).der();
-    assert_eq!(judge(&serving(W1, NODES, armour(&right))), Verdict::Approve(Kind::KubeletServing));
+    assert_eq!(judge(&serving(KUBELET_USER, NODES, armour(&right))), Verdict::Approve(Kind::KubeletServing));
     for bit in 0..right.len() * 8 {
         let mut changed = right.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        let verdict = judge(&serving(W1, NODES, armour(&changed)));
+        let verdict = judge(&serving(KUBELET_USER, NODES, armour(&changed)));
         assert!(!matches!(verdict, Verdict::Approve(_)), "bit {} of byte {}: {verdict:?}", bit % 8, bit / 8);
     }
 }

@@ -22,8 +22,8 @@ fn invalid_requests_of_hosts_are_denied() {
         csr
     };
     let named = || one().names(&[Name::Dns("win-1")]);
-    let usages = |usages: &[&str]| csr(W1, NODES, KUBELET_CLIENT, usages, node("win-1"));
-    let served = |names: &[Name<'_>]| serving(W1, NODES, node("win-1").names(names));
+    let usages = |usages: &[&str]| csr(KUBELET_USER, NODES, KUBELET_CLIENT, usages, node("win-1"));
+    let served = |names: &[Name<'_>]| serving(KUBELET_USER, NODES, node("win-1").names(names));
     let mut spoilt = one().der();
     *spoilt.last_mut().unwrap() ^= 1;
     let trailing = [one().der(), vec![0]].concat();
@@ -31,39 +31,42 @@ fn invalid_requests_of_hosts_are_denied() {
     let ca = der(0x30, &[&der(1, &[&[0xff]])]);
     let not_ca = der(0x30, &[]);
     let foreign_san = der(0x30, &[&der(0x82, &[b"win-2"])]);
-    let both_in_one = vec![vec![attribute(O, UTF8, b"system:nodes"), attribute(CN, UTF8, W1.as_bytes())]];
-    let wide: Vec<u8> = W1.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let both_in_one = vec![vec![attribute(O, UTF8, b"system:nodes"), attribute(CN, UTF8, KUBELET_USER.as_bytes())]];
+    let wide: Vec<u8> = KUBELET_USER.encode_utf16().flat_map(u16::to_be_bytes).collect();
     let wide_name = vec![vec![attribute(O, UTF8, b"system:nodes")], vec![attribute(CN, BMP, &wide)]];
     let with_subject = |subject| renewal(Forged { subject, ..one() });
-    let with_organisations = |organisations: &[&str]| renewal(Forged::new(W1, organisations));
+    let with_organisations = |organisations: &[&str]| renewal(Forged::new(KUBELET_USER, organisations));
     for (what, csr) in [
         ("another node renews", node_client(W2, NODES, one())),
         ("a Linux node renews", node_client("system:node:linux-1", NODES, one())),
         ("host asks for another host", renewal(node("win-2"))),
         ("a user", node_client("alice", AUTHENTICATED, one())),
         ("no user name", node_client("", &[], one())),
-        ("wicd asks for kubelet's", node_client(D1, WICDS, one())),
+        ("wicd asks for kubelet's", node_client(WICD_USER, WICDS, one())),
         ("another service account", node_client("system:serviceaccount:default:windows-node-pools", &[], one())),
-        ("right name, wrong groups", node_client(W1, AUTHENTICATED, one())),
-        ("bootstrap token after joining", node_client(TOKEN, BOOTSTRAP, one())),
-        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT, &[], one())),
-        ("bootstrap token while the host joins", node_client(TOKEN, BOOTSTRAP, node("win-new"))),
-        ("OpenShift's bootstrapper while the host joins", node_client(OPENSHIFT, &[], node("win-new"))),
+        ("right name, wrong groups", node_client(KUBELET_USER, AUTHENTICATED, one())),
+        ("bootstrap token after joining", node_client(BOOTSTRAP_USER, BOOTSTRAP, one())),
+        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT_BOOTSTRAP_USER, &[], one())),
+        ("bootstrap token while the host joins", node_client(BOOTSTRAP_USER, BOOTSTRAP, node("win-new"))),
+        ("OpenShift's bootstrapper while the host joins", node_client(OPENSHIFT_BOOTSTRAP_USER, &[], node("win-new"))),
         ("the legacy daemon for a host of ours", wicd(LEGACY_DAEMON, &[], wicd_node("win-1"))),
         ("the legacy daemon asks for kubelet's", node_client(LEGACY_DAEMON, &[], node("win-old"))),
         (
             "a daemon of that name in another namespace",
             wicd("system:serviceaccount:default:windows-instance-config-daemon", &[], wicd_node("win-old")),
         ),
-        ("token user without the group", node_client(TOKEN, &[], node("win-new"))),
-        ("bootstrap token asks for serving", serving(TOKEN, BOOTSTRAP, node("win-new").names(&[Name::Dns("win-new")]))),
-        ("bootstrap token asks for wicd", wicd(TOKEN, BOOTSTRAP, wicd_node("win-new"))),
+        ("token user without the group", node_client(BOOTSTRAP_USER, &[], node("win-new"))),
+        (
+            "bootstrap token asks for serving",
+            serving(BOOTSTRAP_USER, BOOTSTRAP, node("win-new").names(&[Name::Dns("win-new")])),
+        ),
+        ("bootstrap token asks for wicd", wicd(BOOTSTRAP_USER, BOOTSTRAP, wicd_node("win-new"))),
         ("operator asks for serving", serving(OPERATOR, &[], named())),
         ("another node asks for serving", serving(W2, NODES, named())),
-        ("serving without the node group", serving(W1, AUTHENTICATED, named())),
+        ("serving without the node group", serving(KUBELET_USER, AUTHENTICATED, named())),
         ("another wicd renews", wicd(D2, WICDS, wicd_node("win-1"))),
-        ("wicd without its group", wicd(D1, AUTHENTICATED, wicd_node("win-1"))),
-        ("kubelet asks for wicd's", wicd(W1, NODES, wicd_node("win-1"))),
+        ("wicd without its group", wicd(WICD_USER, AUTHENTICATED, wicd_node("win-1"))),
+        ("kubelet asks for wicd's", wicd(KUBELET_USER, NODES, wicd_node("win-1"))),
     ] {
         assert_denied("WrongRequester", what, &csr);
     }
@@ -86,8 +89,8 @@ fn invalid_requests_of_hosts_are_denied() {
             "the legacy daemon for longer than it asks for",
             for_seconds(Some(3601), wicd(LEGACY_DAEMON, &[], wicd_node("win-old"))),
         ),
-        ("wicd for longer than a week", for_seconds(Some(604_801), wicd(D1, WICDS, wicd_node("win-1")))),
-        ("wicd for as long as the signer likes", for_seconds(None, wicd(D1, WICDS, wicd_node("win-1")))),
+        ("wicd for longer than a week", for_seconds(Some(604_801), wicd(WICD_USER, WICDS, wicd_node("win-1")))),
+        ("wicd for as long as the signer likes", for_seconds(None, wicd(WICD_USER, WICDS, wicd_node("win-1")))),
     ] {
         assert_denied("LifetimeTooLong", what, &csr);
     }
@@ -100,11 +103,14 @@ fn invalid_requests_of_hosts_are_denied() {
     for (what, csr) in [
         ("no name", renewal(node(""))),
         ("upper case prefix", renewal(Forged::new("SYSTEM:NODE:win-1", &["system:nodes"]))),
-        ("prefix without a colon", wicd(D1, WICDS, Forged::new("system:wicd-nodex:win-1", &["system:wicd-nodes"]))),
+        (
+            "prefix without a colon",
+            wicd(WICD_USER, WICDS, Forged::new("system:wicd-nodex:win-1", &["system:wicd-nodes"])),
+        ),
         ("two common names", renewal(one().also(CN, UTF8, W2.as_bytes()))),
         (
             "two common names, ours last",
-            node_client("alice", &[], Forged::new("alice", &["system:nodes"]).also(CN, UTF8, W1.as_bytes())),
+            node_client("alice", &[], Forged::new("alice", &["system:nodes"]).also(CN, UTF8, KUBELET_USER.as_bytes())),
         ),
         ("no common name", with_subject(vec![vec![attribute(O, UTF8, b"system:nodes")]])),
         ("empty subject", with_subject(vec![])),
@@ -121,15 +127,18 @@ fn invalid_requests_of_hosts_are_denied() {
         ("organisational unit", renewal(one().also(OU, UTF8, b"system:masters"))),
         ("both in one part", with_subject(both_in_one)),
         ("wide characters", with_subject(wide_name)),
-        ("kubelet's name for wicd's signer", wicd(W1, NODES, one())),
-        ("wicd's name for kubelet's signer", node_client(D1, WICDS, wicd_node("win-1"))),
+        ("kubelet's name for wicd's signer", wicd(KUBELET_USER, NODES, one())),
+        ("wicd's name for kubelet's signer", node_client(WICD_USER, WICDS, wicd_node("win-1"))),
     ] {
         assert_denied("WrongSubject", what, &csr);
     }
     for (what, csr) in [
         ("extra organisation", with_organisations(&["system:nodes", "system:masters"])),
         ("system:masters alone", with_organisations(&["system:masters"])),
-        ("system:masters for wicd", wicd(D1, WICDS, Forged::new(D1, &["system:wicd-nodes", "system:masters"]))),
+        (
+            "system:masters for wicd",
+            wicd(WICD_USER, WICDS, Forged::new(WICD_USER, &["system:wicd-nodes", "system:masters"])),
+        ),
         ("the same organisation twice", with_organisations(&["system:nodes", "system:nodes"])),
         ("no organisation", with_organisations(&[])),
         ("upper case organisation", with_organisations(&["System:Nodes"])),
@@ -138,13 +147,22 @@ fn invalid_requests_of_hosts_are_denied() {
         assert_denied("WrongOrganisation", what, &csr);
     }
     for (what, csr) in [
-        ("other signer", csr(W1, NODES, "kubernetes.io/legacy-unknown", &["digital signature", "client auth"], one())),
-        ("signer of a third party", csr(W1, NODES, "example.com/signer", &["digital signature", "client auth"], one())),
+        (
+            "other signer",
+            csr(KUBELET_USER, NODES, "kubernetes.io/legacy-unknown", &["digital signature", "client auth"], one()),
+        ),
+        (
+            "signer of a third party",
+            csr(KUBELET_USER, NODES, "example.com/signer", &["digital signature", "client auth"], one()),
+        ),
     ] {
         assert_denied("WrongSigner", what, &csr);
     }
     for (what, csr) in [
-        ("client's usages for serving", csr(W1, NODES, SERVING, &["digital signature", "client auth"], named())),
+        (
+            "client's usages for serving",
+            csr(KUBELET_USER, NODES, SERVING, &["digital signature", "client auth"], named()),
+        ),
         ("server auth for a client", usages(&["digital signature", "server auth"])),
         ("both auths", usages(&["digital signature", "client auth", "server auth"])),
         ("no signature", usages(&["client auth"])),
@@ -160,13 +178,13 @@ fn invalid_requests_of_hosts_are_denied() {
     for (what, csr) in [
         ("client with a DNS name", renewal(named())),
         ("client with an empty list of names", renewal(one().names(&[]))),
-        ("wicd with an address", wicd(D1, WICDS, wicd_node("win-1").names(&[Name::Ip("10.0.0.1")]))),
-        ("serving without names", serving(W1, NODES, one())),
+        ("wicd with an address", wicd(WICD_USER, WICDS, wicd_node("win-1").names(&[Name::Ip("10.0.0.1")]))),
+        ("serving without names", serving(KUBELET_USER, NODES, one())),
         ("serving with an empty list of names", served(&[])),
         ("address with a mask", served(&[Name::RawIp(&[10, 0, 0, 1, 255, 255, 255, 255])])),
         ("e-mail", served(&[Name::Dns("win-1"), Name::Email("admin@corp.example")])),
         ("URI", served(&[Name::Dns("win-1"), Name::Uri("spiffe://corp.example/admin")])),
-        ("many names", serving(W1, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101]))),
+        ("many names", serving(KUBELET_USER, NODES, node("win-1").names(&[const { Name::Dns("win-1") }; 101]))),
     ] {
         assert_denied("WrongNames", what, &csr);
     }
@@ -196,15 +214,15 @@ fn invalid_requests_of_hosts_are_denied() {
         ("basic constraints at all", renewal(one().extension(BASIC_CONSTRAINTS, &not_ca))),
         ("name constraints", renewal(one().extension(NAME_CONSTRAINTS, &not_ca))),
         ("unknown extension", renewal(one().extension(&[0x2a, 3, 4], &not_ca))),
-        ("names twice", serving(W1, NODES, one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")]))),
-        ("extension that is no DER", serving(W1, NODES, one().extension(SAN, b"\x30\x7f"))),
+        ("names twice", serving(KUBELET_USER, NODES, one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")]))),
+        ("extension that is no DER", serving(KUBELET_USER, NODES, one().extension(SAN, b"\x30\x7f"))),
     ] {
         assert_denied("UnexpectedExtension", what, &csr);
     }
     for (what, csr) in [
         ("challenge password", renewal(one().challenge_password())),
-        ("two lists of extensions", serving(W1, NODES, named().second_list(SAN, &foreign_san))),
-        ("two values of one list", serving(W1, NODES, named().second_value(SAN, &foreign_san))),
+        ("two lists of extensions", serving(KUBELET_USER, NODES, named().second_list(SAN, &foreign_san))),
+        ("two values of one list", serving(KUBELET_USER, NODES, named().second_value(SAN, &foreign_san))),
     ] {
         assert_denied("UnexpectedAttribute", what, &csr);
     }

@@ -69,7 +69,7 @@ pub fn changes(
                 let mut spec = Map::new();
                 let changed = instance.spec.host != *host;
                 if changed {
-                    spec.insert("host".into(), replaced(json!(instance.spec.host), json!(host)));
+                    spec.insert("host".into(), replaced_host(&instance.spec.host, host));
                 }
                 if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
                     spec.insert("origin".into(), replaced(json!(instance.spec.origin), json!(origin)));
@@ -134,6 +134,15 @@ fn returned(instance: &WindowsInstance) -> Map<String, Value> {
 fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
     let place = |o: &Origin| (o.source.clone(), o.file.clone(), o.machine.clone(), o.provider_id.clone());
     before.is_none_or(|before| place(before) != place(now))
+}
+
+/// Returns the merge patch that replaces one host by another. It sets the host key and the taints in any case, because the stored host may be newer
+/// than `before`.
+fn replaced_host(before: &InstanceHost, now: &InstanceHost) -> Value {
+    let mut value = replaced(json!(before), json!(now));
+    value["hostKey"] = json!(now.host_key);
+    value["taints"] = json!(now.taints);
+    value
 }
 
 /// Returns the merge patch that replaces one value by another: fields that are no longer set become null.
@@ -468,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_set_is_taken_back() {
+    fn fields_that_are_no_longer_set_become_null() {
         let labels = |key: &str| BTreeMap::from([(key.to_owned(), "1".to_owned())]);
         let old = InstanceHost { host_key: Some("k".into()), labels: labels("a"), ..InstanceHost::default() };
         let new = InstanceHost { labels: labels("b"), ..InstanceHost::default() };
@@ -477,5 +486,7 @@ mod tests {
         let none = replaced(json!(new), json!(InstanceHost::default()));
         assert_eq!(none["labels"], Value::Null);
         assert_eq!(replaced(json!(null), json!(new)), json!(new));
+        let unchanged = replaced_host(&new, &new);
+        assert_eq!((&unchanged["hostKey"], &unchanged["taints"]), (&Value::Null, &json!([])));
     }
 }

@@ -50,7 +50,10 @@ fn waits(version: bool, removals: usize) -> Value {
         "desiredVersion": VERSION,
         "removalsToConfirm": removals,
         "inventory": {"source": "the list", "verdict": "NotAsked", "heldRemovals": held},
-        "conditions": [{"type": "Updated", "status": "False", "reason": reason, "message": message, "lastTransitionTime": NOW}],
+        "conditions": [
+            {"type": "Updated", "status": "False", "reason": reason, "message": "2 of 3 nodes", "lastTransitionTime": NOW},
+            {"type": "Updating", "status": "False", "reason": reason, "message": message, "lastTransitionTime": NOW},
+        ],
     })
 }
 

@@ -51,7 +51,8 @@ pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
                 credential_plugin: None,
             };
             progress("asking the host, which gets wicd.exe for this unless it has it");
-            let state = Box::pin(host_session::ask(&session, &operation, Verb::Facts, session.facts(asked))).await;
+            let state =
+                Box::pin(host_session::query_host(&session, &operation, Verb::Facts, session.facts(asked))).await;
             let login = Ok(session.connection().host_key().fingerprint());
             session.close().await;
             (login, Some(state))

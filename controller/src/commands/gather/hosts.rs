@@ -118,7 +118,7 @@ impl Access {
         let target = self.target(instance, pool).await?;
         let session = Session::open(&self.operator, &target, &instance.spec.host.name, &self.operation, None).await?;
         let answer = session.support(host::Support { hours: HOURS });
-        let collected = Box::pin(host_session::ask(&session, &self.operation, Verb::Support, answer)).await;
+        let collected = Box::pin(host_session::query_host(&session, &self.operation, Verb::Support, answer)).await;
         session.close().await;
         let (answer, archive) = collected?;
         Ok((answer, tokio::task::spawn_blocking(move || support::unpack(&archive)).await?))

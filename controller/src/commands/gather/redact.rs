@@ -14,22 +14,23 @@ pub(crate) const REDACTED: &str = "(redacted)";
 const SECRET_PARTS: &str = "password passwd passphrase pwd token secret credential apikey accesskey privatekey dockerconfig dockercfg \
                             lastappliedconfiguration connectionstring cookie";
 /// Last words of names whose values are secret, such as `DB_PASS`, and the signatures of URLs, which give any client access.
-const SECRET_ENDS: &str = "auth authorization pass passcode sig signature psk sas";
+const SECRET_LAST_WORDS: &str = "auth authorization pass passcode sig signature psk sas";
 /// Last words of names whose values only name or describe a secret.
-const HARMLESS_ENDS: &str = "name names namespace namespaces ref refs file files path paths directory dir type kind hash sha256 fingerprint \
+const HARMLESS_LAST_WORDS: &str = "name names namespace namespaces ref refs file files path paths directory dir type kind hash sha256 fingerprint \
                              id ids policy plugin provider seconds time timestamp at count total size bytes version algorithm usage usages \
                              mode audience audiences optional signer bits";
 /// Words before `key` for which the key is public, or no cryptographic key. In variables, only the first two count.
 const PUBLIC_KEYS: [&str; 10] =
     ["public", "pub", "host", "topology", "label", "match", "sort", "known", "authorized", "registry"];
 /// Prefixes of tokens: GitHub, GitLab, Slack, AWS, Google, Vault, npm, PyPI, Docker, OpenShift, and JSON in base64, as in a JWT.
-const TOKENS: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xoxa- xoxb- xoxp- xoxr- xoxs- xapp- AKIA ASIA AIza ya29. hvs. hvb. \
+const TOKEN_PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xoxa- xoxb- xoxp- xoxr- xoxs- xapp- AKIA ASIA AIza ya29. hvs. hvb. \
                       npm_ pypi- dckr_pat_ dckr_oat_ sha256~ eyJ";
 /// Maximum number of lines of a private key.
-const LINES_OF_A_KEY: usize = 500;
-const LINES_OF_AN_ELEMENT: usize = 50;
+const MAX_KEY_LINES: usize = 500;
+/// Maximum number of lines of an XML element.
+const MAX_ELEMENT_LINES: usize = 50;
 /// Minimum length of a token, including its prefix.
-const TOKEN: usize = 16;
+const MIN_TOKEN_LENGTH: usize = 16;
 
 fn is_one_of(words: &str, word: &str) -> bool {
     words.split_ascii_whitespace().any(|one| one == word)
@@ -47,7 +48,7 @@ fn names_secret(name: &str) -> bool {
         return true;
     }
     // Names of .NET assemblies contain the token of a public key.
-    if is_one_of(HARMLESS_ENDS, last) || joined == "publickeytoken" {
+    if is_one_of(HARMLESS_LAST_WORDS, last) || joined == "publickeytoken" {
         return false;
     }
     // In a variable such as `HOST_KEY`, only the first two words show that the key is public.
@@ -59,7 +60,7 @@ fn names_secret(name: &str) -> bool {
             || (is_variable && word.ends_with("key") && word.len() > 3)
     };
     SECRET_PARTS.split_ascii_whitespace().any(|part| joined.contains(part))
-        || is_one_of(SECRET_ENDS, last)
+        || is_one_of(SECRET_LAST_WORDS, last)
         || name == "KEY"
         || words.iter().enumerate().any(is_key)
 }
@@ -113,7 +114,7 @@ fn walk_fields(fields: &mut Map<String, Value>, is_secret: bool) {
     for (name, mut value) in std::mem::take(fields) {
         // YAML parses `password: {hunter2}` as `{"password": {"hunter2": null}}`, with the secret as a name.
         let written = if is_secret && value.is_null() { REDACTED.to_owned() } else { text(&name) };
-        let describes = name == "key" || words(&name).last().is_some_and(|last| is_one_of(HARMLESS_ENDS, last));
+        let describes = name == "key" || words(&name).last().is_some_and(|last| is_one_of(HARMLESS_LAST_WORDS, last));
         let is_value = named && matches!(name.as_str(), "value" | "Value");
         // Credentials of registries: only the names of registries are kept.
         walk(&mut value, name == "auths" || names_secret(&name) || is_value || (is_secret && !describes));
@@ -137,7 +138,7 @@ enum After {
 
 /// Redacts the secrets in text of any kind.
 pub(crate) fn text(text: &str) -> String {
-    if let Some(json) = of_json(text) {
+    if let Some(json) = redact_json(text) {
         return json;
     }
     let (mut out, mut after) = (String::with_capacity(text.len()), After::Nothing);
@@ -165,9 +166,9 @@ pub(crate) fn text(text: &str) -> String {
             }
             continue;
         };
-        match of_json(rest) {
+        match redact_json(rest) {
             Some(json) => (after, out) = (After::Nothing, out + &json),
-            None => after = without_keys(rest, &mut out),
+            None => after = redact_private_keys(rest, &mut out),
         }
         out.push_str(&line[content.len()..]);
     }
@@ -175,7 +176,7 @@ pub(crate) fn text(text: &str) -> String {
 }
 
 /// Returns the text without its secrets if it is JSON.
-fn of_json(text: &str) -> Option<String> {
+fn redact_json(text: &str) -> Option<String> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
     }
@@ -186,7 +187,7 @@ fn of_json(text: &str) -> Option<String> {
 }
 
 /// Redacts private keys in a line, also keys with escaped line breaks (`\n`), and then all other secrets with [`scan`].
-fn without_keys(line: &str, out: &mut String) -> After {
+fn redact_private_keys(line: &str, out: &mut String) -> After {
     let is_key = |after: &str| after.split("-----").next().is_some_and(|kind| kind.contains("PRIVATE KEY"));
     let find =
         |mark: &str, text: &str| text.match_indices(mark).map(|(at, _)| at).find(|at| is_key(&text[at + mark.len()..]));
@@ -205,7 +206,7 @@ fn without_keys(line: &str, out: &mut String) -> After {
         scan(&rest[..at], out);
         out.push_str(REDACTED);
         let key = &rest[at..];
-        let Some(to) = key.find(end) else { return After::Key(LINES_OF_A_KEY) };
+        let Some(to) = key.find(end) else { return After::Key(MAX_KEY_LINES) };
         rest = &key[past(key, to)..];
     }
     scan(rest, out)
@@ -230,7 +231,7 @@ fn scan(line: &str, out: &mut String) -> After {
             let place =
                 rest[3..].split(|c: char| c.is_whitespace() || "\"'<>\\".contains(c)).next().unwrap_or_default();
             url = end + 3 + place.len();
-            user_info(place).map(|length| (end + 3, end + 3 + length))
+            user_info_length(place).map(|length| (end + 3, end + 3 + length))
         } else {
             (is_credential(before, gap, word) || is_token(word)).then_some((start, end))
         };
@@ -248,20 +249,20 @@ fn scan(line: &str, out: &mut String) -> After {
         }
         // Value of the name: the text after `=` or `:`, the content of an element, or the text after a flag.
         let is_of_name =
-            ["name", "key"].iter().any(|n| last.eq_ignore_ascii_case(n)) && separator(gap) == Some(gap.len());
+            ["name", "key"].iter().any(|n| last.eq_ignore_ascii_case(n)) && separator_length(gap) == Some(gap.len());
         let is_end = word.starts_with('/') || last.starts_with('/') && gap == ":";
-        let is_element = tag.is_some() && !is_end && (tag == Some(start) || closing(rest) > 0);
+        let is_element = tag.is_some() && !is_end && (tag == Some(start) || tag_end_length(rest) > 0);
         let close = || Some(format!("</{}", line[tag?..].split([' ', '\t', '>', '/']).next().unwrap_or_default()));
-        let (from, goes_on) = match separator(rest) {
+        let (from, goes_on) = match separator_length(rest) {
             Some(length) => (end + length, false),
-            None if is_of_name || is_element => (end + closing(rest), true),
+            None if is_of_name || is_element => (end + tag_end_length(rest), true),
             None if word.starts_with('-') => (end, true),
             None => continue,
         };
         let from = line.len() - line[from..].trim_start_matches([' ', '\t', '"', '\'', '\\', ',']).len();
         if from == line.len() {
             out.push_str(&line[written..]);
-            let element = |close| After::Element(close, LINES_OF_AN_ELEMENT);
+            let element = |close| After::Element(close, MAX_ELEMENT_LINES);
             return if goes_on { close().map_or(After::Next, element) } else { After::Indented(indent) };
         }
         if is_harmless_value(&line[from..]) {
@@ -281,7 +282,7 @@ fn scan(line: &str, out: &mut String) -> After {
         };
         match line[from..].match_indices(['<', '/']).find(ends) {
             Some((length, _)) => (written, at, before) = (from + length, from + length, ""),
-            None if goes_on => return After::Element(close, LINES_OF_AN_ELEMENT),
+            None if goes_on => return After::Element(close, MAX_ELEMENT_LINES),
             None => return After::Indented(indent),
         }
     }
@@ -290,7 +291,7 @@ fn scan(line: &str, out: &mut String) -> After {
 }
 
 /// Returns the length of the separator between a name and its value, if there is one: `: `, `=`, `":`, `&quot;:`.
-fn separator(rest: &str) -> Option<usize> {
+fn separator_length(rest: &str) -> Option<usize> {
     let closed = rest.trim_start_matches(['"', '\'', '\\']);
     let closed = ["&quot;", "&apos;", "&#34;", "&#39;"].iter().find_map(|q| closed.strip_prefix(q)).unwrap_or(closed);
     let value = closed.trim_start_matches([' ', '\t']).strip_prefix([':', '='])?;
@@ -299,7 +300,7 @@ fn separator(rest: &str) -> Option<usize> {
 }
 
 /// Returns the length of the end of an element's opening tag: `>`, or `'>`.
-fn closing(rest: &str) -> usize {
+fn tag_end_length(rest: &str) -> usize {
     let value = rest.trim_start_matches(['"', '\'', '\\']).strip_prefix('>');
     value.map_or(0, |value| rest.len() - value.len())
 }
@@ -322,12 +323,12 @@ fn is_credential(before: &str, gap: &str, word: &str) -> bool {
 
 /// Reports whether a word has the prefix and the length of a token.
 fn is_token(word: &str) -> bool {
-    let begins = |part: &str| TOKENS.split_ascii_whitespace().any(|begin| part.starts_with(begin));
-    word.split('/').any(|part| part.len() >= TOKEN && begins(part))
+    let begins = |part: &str| TOKEN_PREFIXES.split_ascii_whitespace().any(|begin| part.starts_with(begin));
+    word.split('/').any(|part| part.len() >= MIN_TOKEN_LENGTH && begins(part))
 }
 
 /// Returns the length of the user and the password after the `://` of a URL.
-fn user_info(place: &str) -> Option<usize> {
+fn user_info_length(place: &str) -> Option<usize> {
     let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
     if let Some(at) = authority.rfind('@') {
         return Some(at);

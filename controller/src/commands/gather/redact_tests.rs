@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 /// Texts with `{}` in place of a secret. The text after `\u{1}` must not be redacted.
-const CARRIERS: [&str; 89] = [
+const TEMPLATES: [&str; 89] = [
     "<AdministratorPassword>\n<PlainText>true</PlainText>\n<Value>{}</Value>\n</AdministratorPassword><x>y</x>\u{1}<x>y</x>",
     "<wcm:Password><A/>{}</wcm:Password><x>y</x>\u{1}<x>y</x>",
     "<Password wcm:action=\"add\">{}</Password>",
@@ -98,30 +98,30 @@ const CARRIERS: [&str; 89] = [
     r#"{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"data\":\"{}\"}"}}}"#,
 ];
 
-fn check(written: &str, carrier: &str, secret: &str) -> Result<(), TestCaseError> {
-    prop_assert!(!written.contains(secret), "{carrier}: {written}");
-    if let Some((_, stays)) = carrier.split_once('\u{1}') {
-        prop_assert!(written.contains(stays), "{carrier}: {written}");
+fn check(written: &str, template: &str, secret: &str) -> Result<(), TestCaseError> {
+    prop_assert!(!written.contains(secret), "{template}: {written}");
+    if let Some((_, stays)) = template.split_once('\u{1}') {
+        prop_assert!(written.contains(stays), "{template}: {written}");
     }
     Ok(())
 }
 
-fn filled(carrier: &str, secret: &str) -> String {
-    carrier.split('\u{1}').next().unwrap_or_default().replace("{}", secret)
+fn fill(template: &str, secret: &str) -> String {
+    template.split('\u{1}').next().unwrap_or_default().replace("{}", secret)
 }
 
 proptest! {
     #[test]
     fn a_secret_is_redacted_in_every_form(
-        carrier in prop::sample::select(CARRIERS.to_vec()),
+        template in prop::sample::select(TEMPLATES.to_vec()),
         secret in "[A-Za-z0-9]{8}[A-Z0-9][A-Za-z0-9]{3,20}",
         before in "([a-z]{1,8} |\n|[A-Z]{1,4}\t){0,4}",
         after in "(\n[a-z ]{0,10}){0,3}",
     ) {
-        let carried = filled(carrier, &secret);
-        check(&text(&carried), carrier, &secret)?;
+        let carried = fill(template, &secret);
+        check(&text(&carried), template, &secret)?;
         let written = text(&format!("{before}\n{carried}\n{after}"));
-        check(&written, carrier, &secret)?;
+        check(&written, template, &secret)?;
         prop_assert_eq!(text(&written), written, "again");
         // The same text in an object.
         let mut object = json!({"data": {"x": carried}, "list": [carried], carried.clone(): 1});
@@ -175,15 +175,12 @@ fn data_for_the_diagnosis_is_not_redacted() {
     ] {
         let mut after = stays.clone();
         value(&mut after);
-        let volume = |v: &Value| v["volumes"][0]["secret"]["defaultMode"].is_number();
-        if !volume(&stays) {
-            assert_eq!(after, stays);
-        }
+        assert_eq!(after, stays);
     }
 }
 
 #[test]
-fn names_say_whether_their_values_are_secrets() {
+fn names_of_secrets_are_recognised() {
     const SECRET: &str = "password DB_PASSWORD dbPasswordHash clientSecret token identitytoken KEY API_KEY \
                           private-key.pem client-key-data .dockerconfigjson auth pass DB_PASS sig X-Amz-Signature \
                           SECRET_ID secretId MY_STORAGEKEY HOST_KEY KEY_PEM";
@@ -198,9 +195,9 @@ fn names_say_whether_their_values_are_secrets() {
     assert!(!names_secret(""));
 }
 
-/// Malicious text would take hours if parts of a line were read repeatedly.
+/// Redacts long hostile text, which takes hours if parts of a line are read repeatedly.
 #[test]
-fn no_text_is_read_more_than_once() {
+fn hostile_text_is_redacted_in_linear_time() {
     const LENGTH: usize = 1 << 18;
     for part in [
         "a",

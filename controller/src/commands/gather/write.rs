@@ -45,9 +45,12 @@ impl Folder {
     /// Writes a text whose secrets were removed. `path` has `/` between its parts; characters that a file name must not have are replaced.
     fn write(&mut self, path: &str, text: &str) -> anyhow::Result<()> {
         if self.files >= MOST_FILES || self.bytes + text.len() as u64 > MOST_OF_ALL {
-            bail!("it is left out: the folder has {} MiB or {MOST_FILES} files already", MOST_OF_ALL >> 20);
+            bail!(
+                "it is left out, because the folder has reached its limit of {} MiB or {MOST_FILES} files",
+                MOST_OF_ALL >> 20
+            );
         }
-        let path = self.place(path);
+        let path = self.path_in_folder(path);
         let write = || -> io::Result<()> {
             private_folder().create(path.parent().unwrap_or(&self.root))?;
             let mut file = private_file().open(&path)?;
@@ -60,7 +63,7 @@ impl Folder {
     }
 
     /// Returns the path of a file in the folder: no part leads out of the folder, and none has a name that another system refuses.
-    fn place(&self, path: &str) -> PathBuf {
+    fn path_in_folder(&self, path: &str) -> PathBuf {
         let parts = path.split('/').filter(|part| !part.is_empty());
         parts.fold(self.root.clone(), |place, part| place.join(file_name(&redact::text(part))))
     }
@@ -77,10 +80,10 @@ impl Folder {
         self.failures.push(redact::text(&format!("{what}: {why}")));
     }
 
-    /// Writes a text. Of a text that is too long, only the newest lines are written.
+    /// Writes a text, without its first lines if it is too long.
     pub(crate) fn text(&mut self, path: &str, text: &str) {
         let written = self.write(path, &redact::text(newest(text)));
-        self.keep(path, written);
+        self.record_failed_write(path, written);
     }
 
     /// Writes an object as YAML, without its managed fields. The object is redacted by the names of its fields.
@@ -98,11 +101,11 @@ impl Folder {
         redact::value(&mut object);
         let yaml = serde_yaml::to_string(&object).unwrap_or_else(|_| object.to_string());
         let written = self.write(path, newest(&yaml));
-        self.keep(path, written);
+        self.record_failed_write(path, written);
     }
 
     /// Records a failure if the file could not be written.
-    fn keep(&mut self, path: &str, written: anyhow::Result<()>) {
+    fn record_failed_write(&mut self, path: &str, written: anyhow::Result<()>) {
         if let Err(error) = written {
             self.failed(path, &format!("{error:#}"));
         }
@@ -137,7 +140,7 @@ fn file_name(part: &str) -> String {
     if name.chars().all(|c| c == '.') { "_".into() } else { name }
 }
 
-/// Returns the text; of a text that is too long, the last whole lines.
+/// Returns the last whole lines that fit into [`MOST_OF_A_FILE`].
 fn newest(text: &str) -> &str {
     let Some(from) = text.len().checked_sub(MOST_OF_A_FILE) else { return text };
     let text = &text[text.ceil_char_boundary(from)..];
@@ -200,7 +203,7 @@ mod tests {
         fn no_name_leads_out_of_the_folder(path in "[a-z./:\\\\\u{0}ä*]{0,40}") {
             let dir = tempfile::tempdir().unwrap();
             let folder = Folder::create(dir.path()).unwrap();
-            let place = folder.place(&path);
+            let place = folder.path_in_folder(&path);
             prop_assert!(place.starts_with(dir.path()));
             prop_assert!(place.components().all(|part| !matches!(part, std::path::Component::ParentDir)));
         }

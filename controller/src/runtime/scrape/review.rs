@@ -40,10 +40,10 @@ pub(super) enum Access {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReviewError {
     /// A request to the API server failed.
-    #[error("failed to review the sender of a request for metrics: {}", crate::runtime::errors::api_message(.0))]
+    #[error("failed to check the rights of a client that reads metrics: {}", crate::runtime::errors::api_message(.0))]
     Api(#[from] kube::Error),
     /// The API server did not answer in time, or too many reviews are waiting.
-    #[error("the API server did not review the sender of a request for metrics within {} s", PATIENCE.as_secs())]
+    #[error("the API server did not check the rights of a client that reads metrics within {} s", PATIENCE.as_secs())]
     Slow,
 }
 

@@ -77,8 +77,8 @@ async fn keeps_endpoint(world: &World, object: &Value, expected: &[&'static str]
 /// Checks that the host has the facts that the cluster had when the host joined.
 pub(super) async fn were_there_from_the_start(world: &World) -> Result<()> {
     ensure!(facts::trusts(world, &world.trusted[0]).await?, "the certificate is not trusted");
-    ensure!(facts::pulls_from(world, facts::MIRRORS[0], facts::LOGINS[0])?, "hosts.toml");
-    ensure!(facts::logs_in_with(world, facts::LOGINS[0])?, "config.json");
+    ensure!(facts::containerd_has_mirror(world, facts::MIRRORS[0], facts::PASSWORDS[0])?, "hosts.toml");
+    ensure!(facts::kubelet_has_login(world, facts::PASSWORDS[0])?, "config.json");
     for (service, _) in SERVICES.iter().filter(|(service, _)| *service != WICD_SERVICE) {
         ensure!(facts::uses_proxy(world, service, facts::PROXIES[0]).await?, "{service} does not use the proxy");
     }
@@ -93,11 +93,14 @@ pub(super) async fn reach_the_node(world: &World) -> Result<()> {
 
     let [_, mirror] = facts::MIRRORS;
     change(world, &facts::mirrors(mirror), &[]).await.context("a mirror")?;
-    ensure!(facts::pulls_from(world, mirror, facts::LOGINS[0])?, "containerd is led to the old mirror");
+    ensure!(facts::containerd_has_mirror(world, mirror, facts::PASSWORDS[0])?, "containerd is led to the old mirror");
 
-    let [_, login] = facts::LOGINS;
+    let [_, login] = facts::PASSWORDS;
     change(world, &facts::pull_secret(login), &[]).await.context("a login")?;
-    ensure!(facts::pulls_from(world, mirror, login)? && facts::logs_in_with(world, login)?, "the old login is there");
+    ensure!(
+        facts::containerd_has_mirror(world, mirror, login)? && facts::kubelet_has_login(world, login)?,
+        "the old login is there"
+    );
 
     let [_, port] = facts::VXLAN_PORTS;
     let restarted = ["hybrid-overlay-node", "kube-proxy"];

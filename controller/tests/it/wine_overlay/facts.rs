@@ -14,7 +14,7 @@ const TRUSTED: &str = r"HKLM\Software\Microsoft\SystemCertificates\Root\Certific
 const REGISTRY: &str = "registry.example.com:5000";
 pub(super) const MIRRORS: [&str; 2] = ["mirror-1.example.com:5000", "mirror-2.example.com:5000"];
 pub(super) const PROXIES: [&str; 2] = ["http://proxy-1.example.com:3128", "http://proxy-2.example.com:3128"];
-pub(super) const LOGINS: [&str; 2] = ["first-login", "second-login"];
+pub(super) const PASSWORDS: [&str; 2] = ["first-login", "second-login"];
 pub(super) const VXLAN_PORTS: [u16; 2] = [4789, 9898];
 
 fn config(kind: &str, name: &str, fields: &Value) -> Value {
@@ -86,7 +86,7 @@ pub(super) async fn trusts(world: &World, certificate: &rcgen::Certificate) -> R
 }
 
 /// Reports whether containerd uses this mirror, with this login.
-pub(super) fn pulls_from(world: &World, mirror: &str, password: &str) -> Result<bool> {
+pub(super) fn containerd_has_mirror(world: &World, mirror: &str, password: &str) -> Result<bool> {
     let directory = REGISTRY.replace(':', "_");
     let toml = fs::read_to_string(on_drive(world, &format!(r"C:\k\containerd\registries\{directory}_\hosts.toml"))?)
         .context("hosts.toml")?;
@@ -95,7 +95,7 @@ pub(super) fn pulls_from(world: &World, mirror: &str, password: &str) -> Result<
 }
 
 /// Reports whether kubelet has this login.
-pub(super) fn logs_in_with(world: &World, password: &str) -> Result<bool> {
+pub(super) fn kubelet_has_login(world: &World, password: &str) -> Result<bool> {
     let config = fs::read_to_string(on_drive(world, r"C:\var\lib\kubelet\config.json")?).context("config.json")?;
     Ok(config.contains(&BASE64.encode(format!("robot:{password}"))) || config.contains(password))
 }
