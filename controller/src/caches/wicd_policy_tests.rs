@@ -123,7 +123,12 @@ fn a_missing_policy_is_not_in_force() {
     let found = fault(&shipped(), &without).unwrap().to_string();
     assert_eq!(found, "the ValidatingAdmissionPolicyBinding windows-node-pools-wicd-nodes is missing");
     without[NODES].binding = Observed::Unreadable("no right".into());
-    assert!(fault(&shipped(), &without).unwrap().to_string().ends_with("cannot be read: no right"));
+    assert!(
+        fault(&shipped(), &without)
+            .unwrap()
+            .to_string()
+            .ends_with("cannot be read: no right; check the API server and the operator's rights")
+    );
 
     let mut leaving = seen();
     let mut policy = leaving[NODES].policy.object().unwrap().clone();
