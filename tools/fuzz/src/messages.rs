@@ -15,7 +15,7 @@ use k8s_openapi::{
 use remote::{RemoteError, facts};
 use wnp_core::{
     csr::{Claim, Outstanding, Verdict, request::Request, verdict},
-    operation::join::{HostSeen, NodeSeen, RefRequest, is_placed, on_host},
+    operation::join::{DesiredJoin, HostSeen, NodeSeen, is_placed, on_host},
 };
 
 /// Operation id, as in the seeds.
@@ -54,7 +54,7 @@ pub fn answer(data: &[u8]) {
         }
         Err(error) => fit(&error),
     }
-    let wanted = RefRequest {
+    let wanted = DesiredJoin {
         cluster_id: "cluster".into(),
         node_name: NODE.into(),
         version: "1-a".into(),
