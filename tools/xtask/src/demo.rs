@@ -20,7 +20,7 @@ const PROGRAMS: &[&str] = &[
 /// Builds the demo, and compiles the packages of the control plane meanwhile. Does nothing if a control plane was built before.
 pub(crate) fn build() -> Result<()> {
     let Some(mut go) = compile_control_plane()? else { return Ok(()) };
-    println!("building the demo, and its control plane with Go: 10 minutes and more on 2 processors, once");
+    println!("building the demo, and its control plane with Go: about 10 minutes on 2 processors, once");
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
     cargo.args(["build", "--package", "xtask-operator"]).current_dir(workspace_root());

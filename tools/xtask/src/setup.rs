@@ -48,7 +48,7 @@ const OF_TESTS: &[(&str, &str)] = &[
 ];
 
 /// Disk, memory and time of `make demo`.
-const NEEDS_OF_DEMO: &str = "the demonstration takes up to 20 GB of disk and 6 GB of memory, and on 2 cores about 17 minutes the first time until nodes are Ready";
+const NEEDS_OF_DEMO: &str = "the demonstration takes up to 20 GB of disk and 6 GB of memory, and on 2 cores about 10 minutes the first time until nodes are Ready";
 /// Disk, memory and time of `make test`.
 const NEEDS_OF_TESTS: &str = "the tests take up to 50 GB of disk in the caches of cargo, Go and this repository, 8 GB of memory, and on 2 cores an hour, or more the first time";
 
