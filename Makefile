@@ -6,7 +6,7 @@
 test: setup
 	cargo xtask check
 
-# The part of it that takes minutes, while you work: without an API server, Wine hosts and fuzz targets.
+# The part of it that takes minutes, while you work: without an API server, Wine hosts and fuzzing.
 quick: setup
 	cargo xtask check --quick
 

@@ -25,7 +25,8 @@ pub(crate) struct Args {
     /// dependencies.
     #[arg(long)]
     fast: bool,
-    /// Run the steps that take minutes: those of --fast, dependencies, the site, clippy, generated files and unit tests, which start no API server.
+    /// Run the steps that take minutes: those of --fast, dependencies, the site, clippy, generated files, the build of the fuzz targets, and unit tests,
+    /// which start no API server.
     #[arg(long)]
     quick: bool,
     /// Run the steps that take hours instead: longer tests, each Kubernetes version, programs of other projects, fuzz targets and release images.
@@ -61,6 +62,8 @@ const OF_MINUTES: &[Step] = &[
     ("site of the documentation", || docs::run(&docs::Args { check: false })),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
+    // They are in a workspace of their own: nothing else compiles them.
+    ("build of the fuzz targets", || fuzz::build().map(drop)),
 ];
 
 /// Tests without an API server.

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Builds the fuzzer, and returns its path. Its target folder is its own, because all crates are built with other flags.
-fn build() -> Result<PathBuf> {
+pub(crate) fn build() -> Result<PathBuf> {
     let host = devenv::read(Command::new("rustc").args(["--print", "host-tuple"]).current_dir(workspace_root()))?;
     let target_dir = cache_dir()?.join("fuzz/target");
     let mut cargo = devenv::cargo();
