@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// A user who requests a retry gets a repair of a broken node, or learns that there is nothing to retry.
+    /// Checks both answers to a requested retry: the repair of a broken node, or an event that there is nothing to retry.
     #[tokio::test]
     async fn a_retry_request_leads_to_a_repair_or_is_reported_as_needless() {
         let mut bed = Bed::new().await;

@@ -344,7 +344,7 @@ pub(crate) struct AtOnce {
     now: BTreeSet<String>,
     /// Largest number of instances at the same time.
     pub most: usize,
-    /// All instances that have met the condition.
+    /// Names of the instances that have met the condition at any time.
     pub ever: BTreeSet<String>,
 }
 

@@ -17,7 +17,8 @@ const PROGRAMS: &[&str] = &[
     "k8s.io/kubernetes/cmd/kubectl",
 ];
 
-/// Builds the demo, and compiles the packages of the control plane meanwhile. Does nothing if a control plane was built before.
+/// Builds the demo, and compiles the packages of the control plane meanwhile. Does nothing if a control plane was built before, or Go cannot be
+/// started.
 pub(crate) fn build() -> Result<()> {
     let Some(mut go) = compile_control_plane()? else { return Ok(()) };
     println!("building the demo, and its control plane with Go: about 10 minutes on 2 processors, once");
@@ -50,5 +51,5 @@ fn compile_control_plane() -> Result<Option<Child>> {
     // With `-export`, `go list` compiles packages and links no program.
     go.args(["list", "-export", "-trimpath"]).args(PROGRAMS).current_dir(newest);
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false").stdin(Stdio::null()).stdout(Stdio::null());
-    Ok(Some(go.spawn().context("start go")?))
+    Ok(go.spawn().ok())
 }

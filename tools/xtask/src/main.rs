@@ -77,7 +77,9 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Boundaries(args) => boundaries::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Demo(task) => {
-            demo::build()?;
+            if !task.args.iter().any(|arg| arg == "--help" || arg == "-h") {
+                demo::build()?;
+            }
             become_operator_task("demo", &task)
         }
         Task::Deny(args) => deny::run(&args),

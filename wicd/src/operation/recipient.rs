@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine");
     }
 
-    /// It follows no version.
+    /// Checks that a host that was cleaned in part, and follows no version, still belongs to its cluster.
     #[test]
     fn a_partially_cleaned_host_keeps_its_owner() {
         let bed = Bed::new();

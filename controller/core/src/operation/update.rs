@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is seen at the begin of a change that drains the node.
+    /// Observed state at the beginning of a change that drains the node.
     const SEEN: ObservedChange = ObservedChange {
         begun: ChangePhase::Check,
         drains: true,

@@ -8,7 +8,7 @@ fn requested(candidate: Candidate) -> Candidate {
 fn dead_for(seconds: i64, name: &str) -> Candidate {
     Candidate { down_since: at(-seconds), ..dead(name) }
 }
-/// These hosts, and four nodes that work.
+/// Returns these candidates, and four nodes that work.
 fn four(candidates: impl IntoIterator<Item = Candidate>) -> Vec<Candidate> {
     candidates.into_iter().chain(["w", "x", "y", "z"].map(node)).collect()
 }
