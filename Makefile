@@ -10,9 +10,10 @@ test: setup
 quick: setup
 	cargo xtask check --quick
 
-# What takes hours, besides: property tests with many cases, long walks, long fuzzing, the images of a release built twice.
+# What takes hours, besides: long tests, programs of other projects, long fuzzing, the images of a release built twice. PART runs one part, as
+# `cargo xtask check --help` names them.
 nightly: setup
-	cargo xtask check --nightly
+	cargo xtask check --nightly $(PART)
 
 # From a fresh clone to Windows nodes: control plane, hosts, operator, a pool. ONCE=1 ends when every node of the first table is Ready.
 demo:

@@ -1,14 +1,15 @@
-//! Check that a cached object is new enough to act on.
+//! Writes of this process: check that a cached object is new enough to act on, and statuses that are not written yet.
 
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
-use api::WindowsInstance;
+use api::{WindowsInstance, WindowsInstanceStatus};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
+use serde_json::json;
 
 /// Newest resource version of each instance that this process has written, by name. The cached instance may be older for a moment, and acting on it
 /// would repeat the last step. A recreated instance has a newer version than the deleted one.
@@ -63,6 +64,45 @@ impl WrittenNodes {
     }
 }
 
+/// Statuses that this process has not stored, by the name of the instance. Only a status whose loss costs nothing but another look at the host is kept
+/// here.
+#[derive(Debug, Default)]
+pub(crate) struct UnsavedStatuses(Mutex<HashMap<String, UnsavedStatus>>);
+
+#[derive(Debug)]
+struct UnsavedStatus {
+    uid: Option<String>,
+    /// Status on which the unsaved one is based, as the API server has it.
+    stored: WindowsInstanceStatus,
+    desired: WindowsInstanceStatus,
+}
+
+impl UnsavedStatuses {
+    /// Keeps a status until the next reconcile of the instance. `stored` is the one that the API server has.
+    pub(crate) fn keep(
+        &self,
+        instance: &WindowsInstance,
+        stored: &WindowsInstanceStatus,
+        desired: &WindowsInstanceStatus,
+    ) {
+        let unsaved = UnsavedStatus { uid: instance.uid(), stored: stored.clone(), desired: desired.clone() };
+        self.0.lock().insert(instance.name_any(), unsaved);
+    }
+
+    /// Removes and returns the status that was kept for the instance, unless another status was stored in the meantime.
+    pub(crate) fn take(&self, instance: &WindowsInstance) -> Option<WindowsInstanceStatus> {
+        let unsaved = self.0.lock().remove(&instance.name_any())?;
+        // Compared as JSON, so that times have the same precision on both sides.
+        let is_same = unsaved.uid == instance.uid() && json!(instance.status) == json!(unsaved.stored);
+        is_same.then_some(unsaved.desired)
+    }
+
+    /// Forgets instances that are not in `names`.
+    pub(crate) fn keep_only(&self, names: &BTreeSet<String>) {
+        self.0.lock().retain(|name, _| names.contains(name));
+    }
+}
+
 /// Returns the resource version as a number. Versions of one kind can be compared as numbers since Kubernetes 1.35, and before with every API server
 /// that stores its objects in etcd.
 fn version_of(object: &impl Resource) -> u64 {
@@ -104,6 +144,33 @@ mod tests {
             assert_eq!(written.newer_than(&node("u-1", "9")).is_some(), expected, "{about}: it is forgotten");
             written.keep(&BTreeSet::new());
             assert!(written.newer_than(&node("u-1", "9")).is_none());
+        }
+    }
+
+    #[test]
+    fn an_unsaved_status_continues_only_the_stored_one() {
+        let status = |version: &str| WindowsInstanceStatus {
+            current_version: Some(version.into()),
+            ..WindowsInstanceStatus::default()
+        };
+        let stored_as = |uid: &str, version: &str| {
+            let mut instance = instance("a", "1");
+            instance.metadata.uid = Some(uid.into());
+            instance.status = Some(status(version));
+            instance
+        };
+        for (about, uid, version, is_kept) in [
+            ("as it was", "u-1", "1-a", true),
+            ("another status was stored", "u-1", "2-b", false),
+            ("another instance of its name", "u-2", "1-a", false),
+        ] {
+            let unsaved = UnsavedStatuses::default();
+            unsaved.keep(&stored_as("u-1", "1-a"), &status("1-a"), &status("3-c"));
+            assert_eq!(unsaved.take(&stored_as(uid, version)), is_kept.then(|| status("3-c")), "{about}");
+            assert_eq!(unsaved.take(&stored_as(uid, version)), None, "{about}: it is taken once");
+            unsaved.keep(&stored_as("u-1", "1-a"), &status("1-a"), &status("3-c"));
+            unsaved.keep_only(&BTreeSet::from(["b".to_owned()]));
+            assert_eq!(unsaved.take(&stored_as("u-1", "1-a")), None, "{about}: it is forgotten");
         }
     }
 

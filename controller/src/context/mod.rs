@@ -30,7 +30,7 @@ use crate::{
         machines::Machines,
         unreadable::Unreadable,
         wicd_rights::WicdRights,
-        write_tracker::{WriteTracker, WrittenNodes},
+        write_tracker::{UnsavedStatuses, WriteTracker, WrittenNodes},
     },
     client::{cluster_view::ApiHealth, write_count},
     cluster::{
@@ -219,12 +219,14 @@ pub(crate) struct Hosts {
     pub pulls: SshSlots,
 }
 
-/// Record of this process's writes, so that no decision is based on older state.
+/// Record of what this process has written or is about to write, so that no decision is based on older state.
 #[derive(Default)]
 pub(crate) struct Writes {
     pub instances: WriteTracker,
     pub grants: WriteTracker,
     pub nodes: WrittenNodes,
+    /// Statuses of instances that wait for their Nodes.
+    pub unsaved: UnsavedStatuses,
 }
 
 /// Rights, certificates and reports of wicd on the hosts.

@@ -41,10 +41,10 @@ impl Deref for OwnStatus {
 }
 
 impl OwnStatus {
-    /// Creates the status from an instance as it was read.
-    pub(super) fn of(instance: &WindowsInstance) -> Self {
+    /// Creates the status from an instance as it was read, or from what the previous reconcile has left unsaved.
+    pub(super) fn of(instance: &WindowsInstance, unsaved: Option<WindowsInstanceStatus>) -> Self {
         // Copied only here: nearly every reconcile sets its conditions again.
-        let mut desired = instance.status.clone().unwrap_or_default();
+        let mut desired = unsaved.or_else(|| instance.status.clone()).unwrap_or_default();
         times::correct(&mut desired, clock::now());
         Self { desired, saved: None, begins: false }
     }

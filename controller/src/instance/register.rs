@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Step,
+    GrantType, Step,
     names::{MANAGER_INSTANCE, key},
     services_version::short,
 };
@@ -64,8 +64,13 @@ pub(super) async fn register(
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };
-    let begins = scope.step() != Step::Register;
-    if begins || scope.in_step() >= REGISTER_QUIET {
+    if scope.step() != Step::Register {
+        scope.announce_step(Step::Register, &what);
+        // The end of the reconcile may keep that of a join in memory.
+        if scope.operation_type() != Some(GrantType::Provision) {
+            scope.save().await?;
+        }
+    } else if scope.in_step() >= REGISTER_QUIET {
         scope.enter_step(Step::Register, &what).await?;
     }
     if let Some(node) = node {

@@ -66,7 +66,7 @@ pub(super) struct Target {
 impl Scope {
     /// Creates the scope of an instance.
     pub(super) fn new(cx: Arc<Context>, instance: Arc<WindowsInstance>, pool: Arc<WindowsNodePool>) -> Self {
-        let status = OwnStatus::of(&instance);
+        let status = OwnStatus::of(&instance, cx.writes.unsaved.take(&instance));
         Self { cx, instance, pool, status, step_began: None }
     }
 
@@ -437,20 +437,27 @@ impl Scope {
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
     }
 
-    /// Stores the status at the end of a reconcile, unless the next reconcile finds out the same. While a host registers, every change of its Node
-    /// triggers one.
+    /// Stores the status at the end of a reconcile. While a host registers, every change of its Node triggers a reconcile, and the status is kept in
+    /// memory for a while: an operator that restarts finds out the same from the host.
     pub(super) async fn save_at_end(&mut self) -> Result<(), StepError> {
         self.observe_generation();
-        let waits = |s: &WindowsInstanceStatus| {
-            let operation = s.operation.as_ref().filter(|o| o.step == Step::Register)?;
-            Some((operation.clone(), s.failures.clone(), s.current_version.clone()))
-        };
-        let is_waiting = waits(&self.status).is_some_and(|w| waits(self.stored()) == Some(w));
-        let is_observed = self.status.observed_generation == self.stored().observed_generation;
-        if is_waiting && is_observed && self.in_step() < REGISTER_QUIET {
+        if self.may_wait_unsaved() && self.in_step() < REGISTER_QUIET {
+            self.cx.writes.unsaved.keep(&self.instance, self.stored(), &self.status);
             return Ok(());
         }
         self.save().await
+    }
+
+    /// Reports whether a host registers whose stored status has everything that must not be lost. A change of a node must be stored: its certificate
+    /// requests depend on it.
+    fn may_wait_unsaved(&self) -> bool {
+        let lasting = |s: &WindowsInstanceStatus| {
+            let operation =
+                s.operation.as_ref().filter(|o| o.type_ == GrantType::Provision || o.step == Step::Register)?;
+            let begun = (operation.id.clone(), operation.type_, operation.changed);
+            Some((begun, s.failures.clone(), s.current_version.clone(), s.observed_generation))
+        };
+        self.step() == Step::Register && lasting(&self.status).is_some_and(|now| lasting(self.stored()) == Some(now))
     }
 
     /// Records the observed generation, even if nothing else has changed: otherwise, a client that waits for it would wait until the next attempt on

@@ -34,7 +34,6 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
         request[0],
         request[1],
         request[1],
-        "PATCH windowsinstances/status Register",
         "PATCH nodes",
         "PATCH windowsinstances/status",
         "POST events",
@@ -53,6 +52,22 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
         "POST events",
     ];
     assert_eq!(sorted(writes(&world, before)), sorted(expected.map(str::to_owned).to_vec()));
+}
+
+#[tokio::test]
+async fn a_registering_host_is_left_alone_unless_the_operator_restarts() {
+    for (about, restarts, connections) in [("it goes on", false, 1), ("it restarts", true, 2)] {
+        let mut world = World::new().await;
+        let version = world.begin_join();
+        world.works_until("kubelet starts", |w| w.bed.host.kubelet_starts() > 0).await;
+        assert_eq!(world.operation()["step"], "Configure", "{about}: that it registers is not stored yet");
+        if restarts {
+            world.bed.restart_operator();
+        }
+        world.works_until("it joins", |w| w.follows(&version)).await;
+        assert_eq!(world.bed.host.stats().connections, connections, "{about}");
+        assert_eq!(world.bed.host.kubelet_starts(), 1, "{about}");
+    }
 }
 
 #[tokio::test]

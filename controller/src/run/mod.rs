@@ -569,6 +569,7 @@ async fn collect(cx: Arc<Context>) {
         cx.writes.instances.keep(&names);
         cx.writes.grants.keep(&names);
         cx.writes.nodes.keep(&names);
+        cx.writes.unsaved.keep_only(&names);
         let (pools, instances, nodes) = (cx.caches.pools.state(), cx.caches.instances.state(), cx.caches.nodes.state());
         let needed =
             versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));

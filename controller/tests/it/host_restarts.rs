@@ -13,7 +13,7 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::json;
-use testbed::sim::{Fault, HostOptions, SimHost};
+use testbed::sim::{Fault, HostOptions, SimHost, SimOptions};
 
 use crate::{
     crash::{Uids, slow},
@@ -29,7 +29,8 @@ const STEPS: [Step; 7] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_join_survives_a_restart_of_the_host_at_each_step() -> Result<()> {
-    let world = World::new(slow(), &[]).await?;
+    // A registration is stored if it lasts for ten seconds.
+    let world = World::new(SimOptions { boot: Duration::from_secs(15), ..slow() }, &[]).await?;
     let uids = Uids::watch(&world);
     let mut hosts = Vec::new();
     for step in STEPS {

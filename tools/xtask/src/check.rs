@@ -29,9 +29,36 @@ pub(crate) struct Args {
     /// which start no API server.
     #[arg(long)]
     quick: bool,
-    /// Run the steps that take hours instead: longer tests, each Kubernetes version, programs of other projects, fuzz targets and release images.
-    #[arg(long)]
-    nightly: bool,
+    /// Run the steps that take hours instead, or one part of them.
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "all")]
+    nightly: Option<Night>,
+}
+
+/// Part of the steps that take hours. Machines can share them.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Night {
+    /// All parts.
+    All,
+    /// Tests of each change with more cases, longer walks and larger fleets.
+    Tests,
+    /// Each version of Kubernetes, and programs of other projects.
+    Programs,
+    /// Fuzz targets, ten minutes each.
+    Fuzz,
+    /// Payloads and images of a release, built twice, and the soak benchmark.
+    Release,
+}
+
+impl Night {
+    fn steps(self) -> &'static [&'static [Step]] {
+        match self {
+            Self::All => &[LONG_TESTS, OTHER_PROGRAMS, LONG_FUZZING, RELEASE],
+            Self::Tests => &[LONG_TESTS],
+            Self::Programs => &[OTHER_PROGRAMS],
+            Self::Fuzz => &[LONG_FUZZING],
+            Self::Release => &[RELEASE],
+        }
+    }
 }
 
 type Step = (&'static str, fn() -> Result<()>);
@@ -76,20 +103,28 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Steps that take hours. Most repeat the checks of each change for longer. Others test the page of a large fleet, each version of
-/// Kubernetes, compatibility with programs of other projects, and images that are built twice from the same sources.
-const NIGHTLY: &[Step] = &[
+/// Checks of each change, for longer, and of larger fleets.
+const LONG_TESTS: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
     ("pairs with the whole cluster", || tests(&[&["--test", "it", "--", "pairs::", "--ignored"]], &[])),
     ("page of a large fleet", || tests(&[&["--test", "it", "--", "ui::", "--ignored"]], &[])),
+];
+
+/// Each version of Kubernetes, and compatibility with programs of other projects.
+const OTHER_PROGRAMS: &[Step] = &[
     ("each version of Kubernetes", || {
         let file = workspace_root().join("tools/xtask-operator/src/gen/versions.tsv");
         let record = [("RECORD_VERSIONS", file.to_str().context("the folder's name is not UTF-8")?)];
         tests(&[&["--test", "it", "--", "versions::", "upgrade::", "node_programs::", "--include-ignored"]], &record)
     }),
     ("judges", || tests(&[&["--test", "it", "--", JUDGES, "--test-threads", "1"]], &[])),
-    ("fuzz targets", || fuzz_targets(600)),
+];
+
+const LONG_FUZZING: &[Step] = &[("fuzz targets", || fuzz_targets(600))];
+
+/// Images that are built twice from the same sources, and an operator that runs for an hour.
+const RELEASE: &[Step] = &[
     ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),
     ("images of a release, twice", || {
         execute(operator_task("image").args(["--payload", "target/payload", "--check-reproducible"]))
@@ -103,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let steps: &[&[Step]] = match args {
         Args { fast: true, .. } => &[FAST],
         Args { quick: true, .. } => &[FAST, OF_MINUTES, QUICK],
-        Args { nightly: true, .. } => &[NIGHTLY],
+        Args { nightly: Some(part), .. } => part.steps(),
         _ => &[FAST, OF_MINUTES, THOROUGH],
     };
     for (name, step) in steps.iter().copied().flatten() {
@@ -158,7 +193,7 @@ const BUSY_TEST_THREADS: &str = "4";
 const JUDGES: &str = "judges::";
 
 /// Number of the other integration tests that run at once.
-const AT_ONCE: &str = "10";
+const AT_ONCE: &str = "14";
 
 /// Runs all tests, with the audit logs of their API servers.
 fn all_tests() -> Result<()> {
