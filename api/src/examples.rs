@@ -6,10 +6,9 @@ use crate::{
     CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
     FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
     IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow,
-    MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning,
-    ProxySettings, Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef,
-    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
-    WindowsNodePoolSpec,
+    MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings,
+    Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind,
+    SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// Example pool for users, written to `examples/<name>.yaml`.
@@ -215,7 +214,6 @@ pub fn examples() -> Vec<Example> {
                     }),
                     rollout: Some(Rollout {
                         max_unavailable: Some(IntOrPercent::Percent(10)),
-                        order: Some(Order::Zone),
                         min_ready_seconds: Some(30),
                         progress_deadline_seconds: Some(3600),
                         ignore_lost_after_seconds: Some(7200),

@@ -80,7 +80,7 @@ pub struct WindowsNodePoolSpec {
     /// Limits for new hosts that join.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
-    /// Order, limits and approval of changes to the nodes.
+    /// Limits and approval of changes to the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// Eviction of pods before a disruption of a node.

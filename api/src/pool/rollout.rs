@@ -32,7 +32,7 @@ pub struct Provisioning {
 /// Pattern for images: a registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.
 const IMAGE: &str = "^(localhost|[a-zA-Z0-9-]+([.][a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]+)(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[0-9a-f]{64})$";
 
-/// Order, limits and approval of changes to the nodes.
+/// Limits and approval of changes to the nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
@@ -40,9 +40,6 @@ pub struct Rollout {
     /// down but at least one. Defaults to 1. Nodes that are unavailable for other reasons count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrPercent>,
-    /// Order in which nodes are changed. Defaults to Zone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
     /// Seconds that a node must have been Ready to count as available. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
@@ -84,17 +81,6 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = after_epoch())]
     pub paused_until: Option<Time>,
-}
-
-/// Order of nodes. Zone (default): zone after zone by the Node's label `topology.kubernetes.io/zone`, in each zone the least healthy nodes first.
-/// Name: by name.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Order {
-    /// Hosts zone after zone, the least healthy nodes of each zone first.
-    #[default]
-    Zone,
-    /// Hosts in the order of their names.
-    Name,
 }
 
 /// Step of a rollout.

@@ -216,8 +216,6 @@ async fn steps_and_failure_policies_are_validated() -> Result<()> {
             pull(json!((0..33).map(|n| format!("r.example/a:{n}")).collect::<Vec<_>>())),
             Refused("must have at most 32 items"),
         ),
-        (json!({"rollout": {"order": "Name"}}), Valid),
-        (json!({"rollout": {"order": "Random"}}), Refused("Unsupported value")),
         (json!({"rollout": {"ignoreLostAfterSeconds": 0}}), Valid),
         (json!({"rollout": {"minReadySeconds": 3601}}), Refused("less than or equal to 3600")),
     ]))
