@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
-    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
-    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow,
-    MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings,
-    Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind,
-    SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
+    CloudProvider, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift, FailureAction, FailurePolicy,
+    GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror, IntOrPercent, Inventory, JumpHost,
+    KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow, MirrorPull, MirrorSourcePolicy, Mode,
+    NodeTemplate, OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings, Quantity, Remediation, RemediationType,
+    Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect,
+    TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// Example pool for users, written to `examples/<name>.yaml`.
@@ -183,10 +183,7 @@ pub fn examples() -> Vec<Example> {
                                 max_age_seconds: Some(259_200),
                                 level: Some(LogLevel::Info),
                             }),
-                            cluster_pull_secret: Some(ClusterPullSecret {
-                                mode: None,
-                                registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),
-                            }),
+                            pull_secret_registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),
                             proxy: Some(ProxySettings {
                                 http_proxy: Some("http://proxy.example.com:3128".into()),
                                 https_proxy: Some("http://proxy.example.com:3128".into()),
