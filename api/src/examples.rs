@@ -7,8 +7,8 @@ use crate::{
     GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror, IntOrPercent, Inventory, JumpHost,
     KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow, MirrorPull, MirrorSourcePolicy, Mode,
     NodeTemplate, OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings, Quantity, Remediation, RemediationType,
-    Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect,
-    TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
+    Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
+    TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// Example pool for users, written to `examples/<name>.yaml`.
@@ -72,7 +72,7 @@ pub fn examples() -> Vec<Example> {
                         verify: Some(GitVerify { mode: None, secret_ref: secret("hosts-signers") }),
                         ..GitSource::default()
                     }),
-                    removal: Some(Removal { max_removals: Some(IntOrPercent::Int(2)) }),
+                    max_removals: Some(IntOrPercent::Int(2)),
                     ..Inventory::default()
                 },
             ),

@@ -118,7 +118,7 @@ impl Inventory {
     /// lists: fewer than three, or fewer than half.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
-        self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)
+        self.max_removals.or(by_default)
     }
 
     /// Reports whether revisions must be signed by a trusted key.

@@ -167,7 +167,7 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
 fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
     let own_hosts = json!({"inventory": {"hosts": [host("first")]}});
     let source = path.strip_prefix(".inventory.").and_then(|rest| rest.split(['.', '[', ',']).next());
-    let source = source.filter(|source| !["hosts", "removal"].contains(source));
+    let source = source.filter(|source| !["hosts", "maxRemovals"].contains(source));
     let with = |value: &Value| {
         let mut spec = if source.is_some() { json!({}) } else { own_hosts.clone() };
         merge(&mut spec, &beside(path));
