@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CloudProvider, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift, FailureAction, FailurePolicy,
-    GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror, IntOrPercent, Inventory, JumpHost,
+    CloudProvider, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift, FailureAction, GitRef,
+    GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror, IntOrPercent, Inventory, JumpHost,
     KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow, MirrorPull, MirrorSourcePolicy, Mode,
     NodeTemplate, OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings, Quantity, Remediation, RemediationType,
     Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
@@ -224,10 +224,8 @@ pub fn examples() -> Vec<Example> {
                             duration_seconds: Some(21_600),
                             time_zone: Some("Europe/Paris".into()),
                         }]),
-                        failure_policy: Some(FailurePolicy {
-                            max_failures: Some(IntOrPercent::Int(2)),
-                            action: Some(FailureAction::Rollback),
-                        }),
+                        max_failures: Some(IntOrPercent::Int(2)),
+                        on_failure: Some(FailureAction::Rollback),
                         paused: None,
                         paused_until: None,
                     }),

@@ -210,11 +210,11 @@ impl Rollout {
     }
     /// Number of failed nodes at which the failure action applies.
     pub fn max_failures(&self) -> IntOrPercent {
-        self.failure_policy.and_then(|p| p.max_failures).unwrap_or(IntOrPercent::Int(1))
+        self.max_failures.unwrap_or(IntOrPercent::Int(1))
     }
     /// Reaction when too many nodes have failed.
     pub fn failure_action(&self) -> FailureAction {
-        self.failure_policy.and_then(|p| p.action).unwrap_or_default()
+        self.on_failure.unwrap_or_default()
     }
 }
 

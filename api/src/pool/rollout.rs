@@ -70,9 +70,13 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub maintenance_windows: Option<Vec<MaintenanceWindow>>,
-    /// Reaction to nodes whose change failed.
+    /// Number of failed nodes at which `onFailure` applies. With 1, the first failure is enough. Defaults to 1. A node that fails after its change
+    /// is rolled back to its previous version in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure_policy: Option<FailurePolicy>,
+    pub max_failures: Option<IntOrPercent>,
+    /// Reaction when `maxFailures` is reached. Defaults to Pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<FailureAction>,
     /// Begin no new operation on any host. Operations in progress are completed. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
@@ -123,21 +127,8 @@ pub struct MaintenanceWindow {
     pub time_zone: Option<String>,
 }
 
-/// Reaction to nodes whose change failed. A node that fails after its change is rolled back to its previous version in
-/// any case.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct FailurePolicy {
-    /// Number of failed nodes at which `action` applies. With 1, the first failure is enough. Defaults to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_failures: Option<IntOrPercent>,
-    /// Reaction when `maxFailures` is reached. Defaults to Pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub action: Option<FailureAction>,
-}
-
-/// Reaction when the change of too many nodes failed. Pause (default): change no further node. Rollback: return the changed nodes to their previous
-/// version. Continue: change the remaining nodes.
+/// Reaction when the change of `maxFailures` nodes failed. Pause (default): change no further node. Rollback: return the changed nodes to their
+/// previous version. Continue: change the remaining nodes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailureAction {
     /// Change no further node.

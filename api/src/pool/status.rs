@@ -332,9 +332,9 @@ pub struct Effective {
     pub progress_deadline_seconds: i32,
     /// `rollout.ignoreLostAfterSeconds`
     pub ignore_lost_after_seconds: i32,
-    /// `rollout.failurePolicy.maxFailures`
+    /// `rollout.maxFailures`
     pub max_failures: String,
-    /// `rollout.failurePolicy.action`
+    /// `rollout.onFailure`
     pub failure_action: FailureAction,
     /// `remediation.type`
     pub remediation_type: RemediationType,
