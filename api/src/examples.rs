@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crate::{
     CloudProvider, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift, FailureAction, GitRef,
     GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror, IntOrPercent, Inventory, JumpHost,
-    KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow, MirrorPull, MirrorSourcePolicy, Mode,
-    NodeTemplate, OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings, Quantity, Remediation, RemediationType,
-    Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
+    KubeletSettings, LogLevel, LogRotation, MaintenanceWindow, MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate,
+    OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings, Quantity, Remediation, RemediationType, Rollout,
+    RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
     TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
@@ -171,8 +171,6 @@ pub fn examples() -> Vec<Example> {
                                 container_log_max_size: Some("20Mi".into()),
                                 container_log_max_files: Some(3),
                                 cloud_provider: Some(CloudProvider::None),
-                                shutdown_grace_period: Some(KubeletDuration("2m".into())),
-                                shutdown_grace_period_critical_pods: Some(KubeletDuration("30s".into())),
                             }),
                             containerd: Some(ContainerdSettings {
                                 sandbox_image: None,

@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ImageMirror, KubeletDuration, ProxySettings};
+use super::{ImageMirror, ProxySettings};
 use crate::{
     Quantity,
     rule::{all_match, matches},
@@ -175,12 +175,6 @@ pub struct CredentialPlugin {
 #[x_kube(validation = (
     "(has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) < (has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85)",
     "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)"
-), validation = (
-    "(!has(self.shutdownGracePeriod) || duration(self.shutdownGracePeriod) == duration('0s') || duration(self.shutdownGracePeriod) >= duration('1s')) && (!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) == duration('0s') || duration(self.shutdownGracePeriodCriticalPods) >= duration('1s'))",
-    "shutdownGracePeriod and shutdownGracePeriodCriticalPods must be 0s or at least 1s"
-), validation = (
-    "!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) <= (has(self.shutdownGracePeriod) ? duration(self.shutdownGracePeriod) : duration('0s'))",
-    "shutdownGracePeriodCriticalPods must not be more than shutdownGracePeriod (0s if not set)"
 ))]
 pub struct KubeletSettings {
     /// Maximum number of pods on a node. Defaults to 250.
@@ -225,12 +219,6 @@ pub struct KubeletSettings {
     /// not find. Defaults to the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
-    /// Time for which kubelet delays a shutdown of the host so that pods end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shutdown_grace_period: Option<KubeletDuration>,
-    /// Part of `shutdownGracePeriod` that critical pods have at its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shutdown_grace_period_critical_pods: Option<KubeletDuration>,
 }
 
 /// Program that initialises nodes. External: a cloud controller manager. None: kubelet itself.

@@ -109,15 +109,6 @@ async fn settings_of_services_are_validated() -> Result<()> {
         spec(json!({"imageMirrors": [mirror]}))
     };
     let mut cases = specs([
-        (kubelet(json!({"shutdownGracePeriod": "1m30s"})), Valid),
-        (kubelet(json!({"shutdownGracePeriod": "60"})), Refused("must be a duration with units")),
-        (kubelet(json!({"shutdownGracePeriod": "99999999999h"})), Refused("duration")),
-        (kubelet(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
-        (
-            kubelet(json!({"shutdownGracePeriodCriticalPods": "10s"})),
-            Refused("must not be more than shutdownGracePeriod"),
-        ),
-        (kubelet(json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"})), Valid),
         (kubelet(json!({"systemReserved": {"pid": "1"}})), Refused("no other keys than cpu")),
         (kubelet(json!({"evictionHard": {"pid.available": "1Gi"}})), Refused("no other keys than memory")),
         (kubelet(json!({"cloudProvider": "None"})), Valid),
