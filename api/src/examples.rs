@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CloudProvider, ClusterPullSecret, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift,
-    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror,
-    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletSettings, LogLevel, LogRotation, MaintenanceWindow,
-    MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning,
-    ProxySettings, Quantity, Remediation, RemediationType, Removal, Rollout, RolloutStep, SecretKeyRef, SecretRef,
-    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
-    WindowsNodePoolSpec,
+    CloudProvider, ContainerdSettings, CredentialPlugin, DeletionPolicy, Drain, Drift, FailureAction, GitRef,
+    GitSource, GitVerify, GmsaSettings, Host, HostKeyPolicy, ImageMirror, IntOrPercent, Inventory, JumpHost,
+    KubeletSettings, LogLevel, LogRotation, MaintenanceWindow, MirrorPull, MirrorSourcePolicy, Mode, NodeTemplate,
+    OnTimeout, PodBehavior, PodRule, Provisioning, ProxySettings, Quantity, Remediation, RemediationType, Rollout,
+    RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
+    TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// Example pool for users, written to `examples/<name>.yaml`.
@@ -73,7 +72,7 @@ pub fn examples() -> Vec<Example> {
                         verify: Some(GitVerify { mode: None, secret_ref: secret("hosts-signers") }),
                         ..GitSource::default()
                     }),
-                    removal: Some(Removal { max_removals: Some(IntOrPercent::Int(2)) }),
+                    max_removals: Some(IntOrPercent::Int(2)),
                     ..Inventory::default()
                 },
             ),
@@ -172,8 +171,6 @@ pub fn examples() -> Vec<Example> {
                                 container_log_max_size: Some("20Mi".into()),
                                 container_log_max_files: Some(3),
                                 cloud_provider: Some(CloudProvider::None),
-                                shutdown_grace_period: Some(KubeletDuration("2m".into())),
-                                shutdown_grace_period_critical_pods: Some(KubeletDuration("30s".into())),
                             }),
                             containerd: Some(ContainerdSettings {
                                 sandbox_image: None,
@@ -184,10 +181,7 @@ pub fn examples() -> Vec<Example> {
                                 max_age_seconds: Some(259_200),
                                 level: Some(LogLevel::Info),
                             }),
-                            cluster_pull_secret: Some(ClusterPullSecret {
-                                mode: None,
-                                registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),
-                            }),
+                            pull_secret_registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),
                             proxy: Some(ProxySettings {
                                 http_proxy: Some("http://proxy.example.com:3128".into()),
                                 https_proxy: Some("http://proxy.example.com:3128".into()),
@@ -215,7 +209,6 @@ pub fn examples() -> Vec<Example> {
                     }),
                     rollout: Some(Rollout {
                         max_unavailable: Some(IntOrPercent::Percent(10)),
-                        order: Some(Order::Zone),
                         min_ready_seconds: Some(30),
                         progress_deadline_seconds: Some(3600),
                         ignore_lost_after_seconds: Some(7200),
@@ -229,10 +222,8 @@ pub fn examples() -> Vec<Example> {
                             duration_seconds: Some(21_600),
                             time_zone: Some("Europe/Paris".into()),
                         }]),
-                        failure_policy: Some(FailurePolicy {
-                            max_failures: Some(IntOrPercent::Int(2)),
-                            action: Some(FailureAction::Rollback),
-                        }),
+                        max_failures: Some(IntOrPercent::Int(2)),
+                        on_failure: Some(FailureAction::Rollback),
                         paused: None,
                         paused_until: None,
                     }),

@@ -4,7 +4,6 @@ mod cluster_facts;
 mod drain;
 mod effective;
 mod inventory;
-mod kubelet_duration;
 mod pause;
 mod rollout;
 mod status;
@@ -17,7 +16,6 @@ use serde::{Deserialize, Serialize};
 pub use cluster_facts::*;
 pub use drain::*;
 pub use inventory::*;
-pub use kubelet_duration::*;
 pub use pause::*;
 pub use rollout::*;
 pub use status::*;
@@ -80,7 +78,7 @@ pub struct WindowsNodePoolSpec {
     /// Limits for new hosts that join.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
-    /// Order, limits and approval of changes to the nodes.
+    /// Limits and approval of changes to the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// Eviction of pods before a disruption of a node.

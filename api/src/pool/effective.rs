@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, JumpHost, MaintenanceWindow, Mode,
-    Order, Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
+    Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
 };
 use crate::{IntOrPercent, names};
 
@@ -86,7 +86,6 @@ impl WindowsNodePoolSpec {
             max_unavailable: rollout.max_unavailable().to_string(),
             min_ready_seconds: int(rollout.min_ready()),
             progress_deadline_seconds: int(rollout.progress_deadline()),
-            order: rollout.order(),
             ignore_lost_after_seconds: int(rollout.ignore_lost_after().unwrap_or_default()),
             max_failures: rollout.max_failures().to_string(),
             failure_action: rollout.failure_action(),
@@ -119,7 +118,7 @@ impl Inventory {
     /// lists: fewer than three, or fewer than half.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
-        self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)
+        self.max_removals.or(by_default)
     }
 
     /// Reports whether revisions must be signed by a trusted key.
@@ -197,10 +196,6 @@ impl Rollout {
     pub fn progress_deadline(&self) -> Duration {
         seconds(self.progress_deadline_seconds, 3600)
     }
-    /// Order in which nodes are changed.
-    pub fn order(&self) -> Order {
-        self.order.unwrap_or_default()
-    }
     /// Time after which the rollout no longer waits for a lost node. `None` if it always waits.
     pub fn ignore_lost_after(&self) -> Option<Duration> {
         Some(seconds(self.ignore_lost_after_seconds, 3600)).filter(|d| !d.is_zero())
@@ -215,11 +210,11 @@ impl Rollout {
     }
     /// Number of failed nodes at which the failure action applies.
     pub fn max_failures(&self) -> IntOrPercent {
-        self.failure_policy.and_then(|p| p.max_failures).unwrap_or(IntOrPercent::Int(1))
+        self.max_failures.unwrap_or(IntOrPercent::Int(1))
     }
     /// Reaction when too many nodes have failed.
     pub fn failure_action(&self) -> FailureAction {
-        self.failure_policy.and_then(|p| p.action).unwrap_or_default()
+        self.on_failure.unwrap_or_default()
     }
 }
 
@@ -266,7 +261,7 @@ mod tests {
                 "uncleanHosts": [{"name": "win-9", "address": "10.0.0.9", "time": "2026-03-01T08:00:00Z"}],
                 "effective": {
                     "sshPort": 22, "sshUsername": "Administrator", "hostKeyPolicy": "Strict", "maxConcurrent": 10, "maxUnavailable": "1", "minReadySeconds": 0,
-                    "progressDeadlineSeconds": 3600, "order": "Zone", "ignoreLostAfterSeconds": 3600, "maxFailures": "1",
+                    "progressDeadlineSeconds": 3600, "ignoreLostAfterSeconds": 3600, "maxFailures": "1",
                     "failureAction": "Pause", "remediationType": "Reboot", "maxUnhealthy": "20%", "drift": "Heal",
                     "drainTimeoutSeconds": 3600, "drainOnTimeout": "Wait", "deletionPolicy": "Deconfigure", "taints": [],
                 },

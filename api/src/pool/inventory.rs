@@ -35,9 +35,12 @@ pub struct Inventory {
     /// An object of Flux whose artifact contains the host list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ref: Option<SourceRef>,
-    /// Limits for the removal of hosts that are no longer listed.
+    /// Number of hosts that one change of the list may remove, or a percentage of the existing hosts, rounded down but at least one. If more would
+    /// leave, none leaves until the annotation `approve-removal` of the pool names the number or the revision. If not set, it is `10%` for `git` and
+    /// `sourceRef`; for `hosts` and `configMapRef`, a change that removes at least three hosts, and half of them or more, waits for the annotation.
+    /// With any value, a missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub removal: Option<Removal>,
+    pub max_removals: Option<IntOrPercent>,
 }
 
 /// A ConfigMap in the operator's namespace.
@@ -210,18 +213,6 @@ pub enum SourceKind {
     OCIRepository,
     /// An artifact of another controller.
     ExternalArtifact,
-}
-
-/// Limits for the removal of hosts that are no longer listed.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Removal {
-    /// Number of hosts that one change of the list may remove, or a percentage of the existing hosts, rounded down but at least one. If more would
-    /// leave, none leaves until the annotation `approve-removal` of the pool names the number or the revision. If not set, it is `10%` for `git` and
-    /// `sourceRef`; for `hosts` and `configMapRef`, a change that removes at least three hosts, and half of them or more, waits for the annotation.
-    /// With any value, a missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes its host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_removals: Option<IntOrPercent>,
 }
 
 /// Pattern for names of Windows users, optionally with a domain before them: no control characters and none of

@@ -32,7 +32,7 @@ pub struct Provisioning {
 /// Pattern for images: a registry, which has a dot or a port or is localhost, a repository, and a tag or digest or both.
 const IMAGE: &str = "^(localhost|[a-zA-Z0-9-]+([.][a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]+)(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[0-9a-f]{64})$";
 
-/// Order, limits and approval of changes to the nodes.
+/// Limits and approval of changes to the nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
@@ -40,9 +40,6 @@ pub struct Rollout {
     /// down but at least one. Defaults to 1. Nodes that are unavailable for other reasons count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrPercent>,
-    /// Order in which nodes are changed. Defaults to Zone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
     /// Seconds that a node must have been Ready to count as available. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
@@ -73,9 +70,13 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub maintenance_windows: Option<Vec<MaintenanceWindow>>,
-    /// Reaction to nodes whose change failed.
+    /// Number of failed nodes at which `onFailure` applies. With 1, the first failure is enough. Defaults to 1. A node that fails after its change
+    /// is rolled back to its previous version in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure_policy: Option<FailurePolicy>,
+    pub max_failures: Option<IntOrPercent>,
+    /// Reaction when `maxFailures` is reached. Defaults to Pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<FailureAction>,
     /// Begin no new operation on any host. Operations in progress are completed. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
@@ -84,17 +85,6 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = after_epoch())]
     pub paused_until: Option<Time>,
-}
-
-/// Order of nodes. Zone (default): zone after zone by the Node's label `topology.kubernetes.io/zone`, in each zone the least healthy nodes first.
-/// Name: by name.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Order {
-    /// Hosts zone after zone, the least healthy nodes of each zone first.
-    #[default]
-    Zone,
-    /// Hosts in the order of their names.
-    Name,
 }
 
 /// Step of a rollout.
@@ -137,21 +127,8 @@ pub struct MaintenanceWindow {
     pub time_zone: Option<String>,
 }
 
-/// Reaction to nodes whose change failed. A node that fails after its change is rolled back to its previous version in
-/// any case.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct FailurePolicy {
-    /// Number of failed nodes at which `action` applies. With 1, the first failure is enough. Defaults to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_failures: Option<IntOrPercent>,
-    /// Reaction when `maxFailures` is reached. Defaults to Pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub action: Option<FailureAction>,
-}
-
-/// Reaction when the change of too many nodes failed. Pause (default): change no further node. Rollback: return the changed nodes to their previous
-/// version. Continue: change the remaining nodes.
+/// Reaction when the change of `maxFailures` nodes failed. Pause (default): change no further node. Rollback: return the changed nodes to their
+/// previous version. Continue: change the remaining nodes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailureAction {
     /// Change no further node.

@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DeletionPolicy, Drift, FailureAction, HostKeyPolicy, OnTimeout, Order, RemediationType, Taint};
+use super::{DeletionPolicy, Drift, FailureAction, HostKeyPolicy, OnTimeout, RemediationType, Taint};
 use crate::Time;
 
 /// Observed state of the pool, and its operations in progress.
@@ -330,13 +330,11 @@ pub struct Effective {
     pub min_ready_seconds: i32,
     /// `rollout.progressDeadlineSeconds`
     pub progress_deadline_seconds: i32,
-    /// `rollout.order`
-    pub order: Order,
     /// `rollout.ignoreLostAfterSeconds`
     pub ignore_lost_after_seconds: i32,
-    /// `rollout.failurePolicy.maxFailures`
+    /// `rollout.maxFailures`
     pub max_failures: String,
-    /// `rollout.failurePolicy.action`
+    /// `rollout.onFailure`
     pub failure_action: FailureAction,
     /// `remediation.type`
     pub remediation_type: RemediationType,

@@ -6,8 +6,11 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ImageMirror, KubeletDuration, ProxySettings};
-use crate::{Quantity, rule::matches};
+use super::{ImageMirror, ProxySettings};
+use crate::{
+    Quantity,
+    rule::{all_match, matches},
+};
 
 /// Rule for the keys of [`Reserved`].
 const RESERVED: (&str, &str) = (
@@ -101,9 +104,13 @@ pub struct TemplateSpec {
     /// Rotation and level of the logs of the services on the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
-    /// Use of the cluster's pull secret on the nodes, with which kubelet and containerd log in to image registries. Defaults to all of it.
+    /// Registries of the cluster's pull secret whose logins the nodes get, for kubelet and containerd, each with a port or a path if it has one.
+    /// Defaults to all; an empty list means none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster_pull_secret: Option<ClusterPullSecret>,
+    #[schemars(length(max = 64), inner(length(min = 1, max = 255)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(validation = all_match("^[A-Za-z0-9][A-Za-z0-9._:/-]*$", "must be registries, for example registry.example.com:5000"))]
+    pub pull_secret_registries: Option<Vec<String>>,
     /// Proxy of the hosts of this pool, if it is not the cluster's. If it has no fields, the hosts have no proxy. Defaults to the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxySettings>,
@@ -161,37 +168,6 @@ pub struct CredentialPlugin {
     pub clsid: String,
 }
 
-/// Use of the cluster's pull secret. Programs that run as an administrator on a host can read the logins that the host gets.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries must not be set with mode Ignore")
-)]
-pub struct ClusterPullSecret {
-    /// Use: hosts get logins. Ignore: hosts get none, for pulls or for mirrors. Defaults to Use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<PullSecretMode>,
-    /// Registries whose logins hosts get, each with a port or a path if it has one. Defaults to all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 255)))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
-    #[x_kube(validation = (
-        "self.all(r, r.matches('^[A-Za-z0-9][A-Za-z0-9._:/-]*$'))",
-        "must be registries, for example registry.example.com:5000"
-    ))]
-    pub registries: Option<Vec<String>>,
-}
-
-/// Use of the registry logins. Use: hosts get them. Ignore: hosts do not.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PullSecretMode {
-    /// Hosts get the logins.
-    #[default]
-    Use,
-    /// Hosts get no logins.
-    Ignore,
-}
-
 /// Settings of kubelet, with the names and units of `KubeletConfiguration`. A setting that is absent has the operator's default
 /// for all nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -199,12 +175,6 @@ pub enum PullSecretMode {
 #[x_kube(validation = (
     "(has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) < (has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85)",
     "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)"
-), validation = (
-    "(!has(self.shutdownGracePeriod) || duration(self.shutdownGracePeriod) == duration('0s') || duration(self.shutdownGracePeriod) >= duration('1s')) && (!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) == duration('0s') || duration(self.shutdownGracePeriodCriticalPods) >= duration('1s'))",
-    "shutdownGracePeriod and shutdownGracePeriodCriticalPods must be 0s or at least 1s"
-), validation = (
-    "!has(self.shutdownGracePeriodCriticalPods) || duration(self.shutdownGracePeriodCriticalPods) <= (has(self.shutdownGracePeriod) ? duration(self.shutdownGracePeriod) : duration('0s'))",
-    "shutdownGracePeriodCriticalPods must not be more than shutdownGracePeriod (0s if not set)"
 ))]
 pub struct KubeletSettings {
     /// Maximum number of pods on a node. Defaults to 250.
@@ -249,12 +219,6 @@ pub struct KubeletSettings {
     /// not find. Defaults to the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
-    /// Time for which kubelet delays a shutdown of the host so that pods end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shutdown_grace_period: Option<KubeletDuration>,
-    /// Part of `shutdownGracePeriod` that critical pods have at its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shutdown_grace_period_critical_pods: Option<KubeletDuration>,
 }
 
 /// Program that initialises nodes. External: a cloud controller manager. None: kubelet itself.

@@ -71,7 +71,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
             fact: Fact::PullSecret,
             problem: format!(
                 "Secret {OPENSHIFT_CONFIG}/{PULL_SECRET} is missing; restore it, or, if hosts must have no logins, give each pool \
-                 template.spec.clusterPullSecret.mode: Ignore"
+                 template.spec.pullSecretRegistries: []"
             ),
             is_missing: true,
         }),

@@ -98,7 +98,6 @@ impl Snapshot {
             paused: rollout.pause(now).is_some(),
             orphan: orphaning::orphans_all_hosts(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
-            order: rollout.order(),
             ignore_lost_after: rollout.ignore_lost_after(),
             gate: desired.course.gate.clone(),
             remediation: remediation.type_.unwrap_or_default(),

@@ -169,7 +169,7 @@ fn manifest(hosts: &[SimHost], downloads: i32) -> Value {
             "annotations": {TRACKING: format!("windows:{GROUP}/WindowsNodePool:/factory")},
         },
         "spec": {
-            "inventory": {"hosts": hosts, "removal": {"maxRemovals": 1}},
+            "inventory": {"hosts": hosts, "maxRemovals": 1},
             "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
             "rollout": {"steps": [{"nodes": 1, "approval": true}]},
         },

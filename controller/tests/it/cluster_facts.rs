@@ -240,11 +240,9 @@ async fn mirrors_and_logins_of_registries_reach_running_nodes() -> Result<()> {
         ensure!(!secret.iter().any(|form| seen.contains(form)), "a login is shown");
     }
 
-    // A pool that ignores the cluster's pull secret has no logins; the mirror stays.
+    // A pool that takes nothing of the cluster's pull secret has no logins; the mirror stays.
     let before = version(&world).await?;
-    world
-        .join(POOL, &spec_with(&hosts, json!({"template": {"spec": {"clusterPullSecret": {"mode": "Ignore"}}}})))
-        .await?;
+    world.join(POOL, &spec_with(&hosts, json!({"template": {"spec": {"pullSecretRegistries": []}}}))).await?;
     until_followed(&world, &before).await?;
     ensure!(config_json().is_empty() && login().contains(mirror) && !login().contains("uthorization"), "{}", login());
 

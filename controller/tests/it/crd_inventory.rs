@@ -168,9 +168,9 @@ async fn sources_are_validated() -> Result<()> {
         (git(json!({"verify": {"secretRef": {"name": "keys"}}})), Valid),
         (git(json!({"verify": {"mode": "TagAndHEAD", "secretRef": {"name": "keys"}}})), Valid),
         (git(json!({"verify": {}})), Refused("Required value")),
-        (json!({"inventory": {"removal": {"maxRemovals": "10%"}}}), Valid),
-        (json!({"inventory": {"removal": {"maxRemovals": 3}}}), Valid),
-        (json!({"inventory": {"removal": {"maxRemovals": 0}}}), Refused("a whole number of at least 1")),
+        (json!({"inventory": {"maxRemovals": "10%"}}), Valid),
+        (json!({"inventory": {"maxRemovals": 3}}), Valid),
+        (json!({"inventory": {"maxRemovals": 0}}), Refused("a whole number of at least 1")),
     ]))
     .await
 }

@@ -100,7 +100,7 @@ async fn settings_of_services_are_validated() -> Result<()> {
     };
     let less =
         "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
-    let pulls = |pulls: Value| spec(json!({"clusterPullSecret": pulls}));
+    let pulls = |registries: &[&str]| spec(json!({"pullSecretRegistries": registries}));
     let gmsa = |accounts: &[&str]| spec(json!({"gmsa": {"accounts": accounts}}));
     let plugin = |file: &str, clsid: &str| spec(json!({"gmsa": {"plugin": {"file": file, "clsid": clsid}}}));
     let proxy = |url: &str| spec(json!({"proxy": {"httpsProxy": url}}));
@@ -109,15 +109,6 @@ async fn settings_of_services_are_validated() -> Result<()> {
         spec(json!({"imageMirrors": [mirror]}))
     };
     let mut cases = specs([
-        (kubelet(json!({"shutdownGracePeriod": "1m30s"})), Valid),
-        (kubelet(json!({"shutdownGracePeriod": "60"})), Refused("must be a duration with units")),
-        (kubelet(json!({"shutdownGracePeriod": "99999999999h"})), Refused("duration")),
-        (kubelet(json!({"shutdownGracePeriod": "500ms"})), Refused("must be 0s or at least 1s")),
-        (
-            kubelet(json!({"shutdownGracePeriodCriticalPods": "10s"})),
-            Refused("must not be more than shutdownGracePeriod"),
-        ),
-        (kubelet(json!({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"})), Valid),
         (kubelet(json!({"systemReserved": {"pid": "1"}})), Refused("no other keys than cpu")),
         (kubelet(json!({"evictionHard": {"pid.available": "1Gi"}})), Refused("no other keys than memory")),
         (kubelet(json!({"cloudProvider": "None"})), Valid),
@@ -134,9 +125,10 @@ async fn settings_of_services_are_validated() -> Result<()> {
         (plugin("a.dll", r"{CCC2A336-D7F3-4818-A213-..\..\24213E}"), Refused("must be a GUID in braces")),
         (plugin(r"..\a.dll", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Refused("name of a file")),
         (plugin("a.exe", "{CCC2A336-D7F3-4818-A213-272B7924213E}"), Refused("name of a file")),
-        (pulls(json!({"mode": "Ignore"})), Valid),
-        (pulls(json!({"registries": ["quay.io/org", "mirror.example.com:5000"]})), Valid),
-        (pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})), Refused("registries must not be set")),
+        (pulls(&[]), Valid),
+        (pulls(&["quay.io/org", "mirror.example.com:5000"]), Valid),
+        (pulls(&["quay.io", "quay.io"]), Refused("Duplicate value")),
+        (pulls(&["*.io"]), Refused("must be registries")),
         (proxy("http://proxy.example.com:3128"), Valid),
         (spec(json!({"proxy": {}})), Valid),
         (proxy("http://u:p@proxy.example.com:3128"), Refused("without a user name and a password")),
@@ -151,8 +143,6 @@ async fn settings_of_services_are_validated() -> Result<()> {
         (mirrors("NeverContactSource"), Valid),
         (spec(json!({"imageMirrors": [{"source": "a.b", "pull": "Tag"}]})), Refused("Unsupported")),
         (mirrors("Sometimes"), Refused("Unsupported value: \"Sometimes\"")),
-        (pulls(json!({"registries": []})), Refused("at least 1 items")),
-        (pulls(json!({"registries": ["*.io"]})), Refused("must be registries")),
         (gc(json!(79), json!(80)), Valid),
         (gc(json!(80), json!(80)), Refused(less)),
         (gc(json!(90), json!(80)), Refused(less)),

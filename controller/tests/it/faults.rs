@@ -253,7 +253,7 @@ async fn clock_wrong(mut case: Case<'_>) -> Result<()> {
 }
 
 async fn host_off_in_rollout(mut case: Case<'_>) -> Result<()> {
-    case.join(json!({"rollout": {"order": "Name"}})).await?;
+    case.join(json!({})).await?;
     case.hosts[0].fault(Fault::Refuse);
     case.patch(&change()).await?;
     case.until_failed("Unreachable").await?;

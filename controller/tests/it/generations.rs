@@ -39,7 +39,7 @@ async fn lasting_states_have_the_current_observed_generation() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
     let hosts = world.hosts("win", 3).await?;
     let spec = |hosts: &[SimHost], more: Value| {
-        let mut fields = json!({"inventory": {"removal": {"maxRemovals": 1}}, "rollout": {"maxUnavailable": 1}});
+        let mut fields = json!({"inventory": {"maxRemovals": 1}, "rollout": {"maxUnavailable": 1}});
         merge(&mut fields, &more);
         spec_with(hosts, fields)
     };

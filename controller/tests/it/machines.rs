@@ -266,8 +266,7 @@ async fn a_machine_set_is_scaled_to_zero_without_grant_or_budget(world: &World, 
     until_made(world, "zero").await?;
     set_port(world, "zero", &hosts[0]).await?;
     until_ready(world, "zero", 3).await?;
-    let limits =
-        json!({"rollout": {"paused": true, "maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": 1}}});
+    let limits = json!({"rollout": {"paused": true, "maxUnavailable": 1}, "inventory": {"maxRemovals": 1}});
     world.edit_pool("zero", json!({"spec": limits})).await?;
     world.until("zero", "is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
 

@@ -2,7 +2,7 @@
 //! the others.
 
 use anyhow::{Context as _, Result, ensure};
-use api::{IntOrPercent, Removal, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
+use api::{IntOrPercent, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
 use kube::ResourceExt as _;
 use serde_json::json;
 use testbed::{
@@ -67,7 +67,7 @@ impl Sites {
     /// Returns the pool of a site, which may remove at most `max_removals` hosts at once.
     fn pool(&self, site: &str, max_removals: u32) -> WindowsNodePoolSpec {
         let mut spec = self.scene.spec(json!({"path": format!("sites/{site}")}));
-        spec.inventory.removal = Some(Removal { max_removals: Some(IntOrPercent::Int(max_removals)) });
+        spec.inventory.max_removals = Some(IntOrPercent::Int(max_removals));
         spec
     }
 

@@ -204,7 +204,6 @@ fn template() -> impl Strategy<Value = Value> {
         ]
     };
     let threshold = || ["0", "1", "500Mi", "1e3", "1.5Gi", "0%", "5%", "15.5%", "100%", "101%", "-1", "x"];
-    let time = || ["0s", "1ms", "500ms", "1s", "30s", "1m30s", "1.5h", "-1s", "1"];
     let texts = |values: &[&str]| values.iter().map(|value| json!(value)).collect::<Vec<_>>();
     let threshold_of = |signal: &str| threshold().map(|value| json!({signal: value})).to_vec();
     let signals = ["memory.available", "nodefs.available", "imagefs.available", "pid.available"];
@@ -217,8 +216,6 @@ fn template() -> impl Strategy<Value = Value> {
         ("imageGCLowThresholdPercent", [0, 79, 84, 85, 99].map(|n| json!(n)).to_vec()),
         ("containerLogMaxSize", texts(&["10Mi", "1", "0", "50M", "1e6", "1.5Gi", "-1", "8Ei"])),
         ("containerLogMaxFiles", [1, 2, 100].map(|n| json!(n)).to_vec()),
-        ("shutdownGracePeriod", texts(&time())),
-        ("shutdownGracePeriodCriticalPods", texts(&time())),
         ("cloudProvider", texts(&["External", "None"])),
     ];
     let taint = |key: &str, value: Value, effect: &str| json!({"key": key, "value": value, "effect": effect});
@@ -441,16 +438,6 @@ fn outside() -> Vec<(Value, OfKubelet)> {
         (json!({"containerLogMaxSize": "10m"}), Refused("invalid max log size")),
         (json!({"containerLogMaxSize": "1.5Gi"}), Refused("invalid max log size")),
         (json!({"containerLogMaxSize": "10MB"}), Refused(no_quantity)),
-        (json!({"shutdownGracePeriod": "999ms"}), Refused(">= 1 sec")),
-        (json!({"shutdownGracePeriod": "-1s"}), Refused(">= 1 sec")),
-        (json!({"shutdownGracePeriod": "60"}), Refused("missing unit")),
-        (json!({"shutdownGracePeriod": "1h 30m"}), Refused("unknown unit")),
-        (json!({"shutdownGracePeriod": "1d"}), Refused("unknown unit")),
-        (json!({"shutdownGracePeriod": "9999999h"}), Refused("invalid duration")),
-        (json!({"shutdownGracePeriod": "87601h"}), Taken("no host waits for ten years")),
-        (json!({"shutdownGracePeriod": "2000000us"}), Taken("a pool needs no shorter units")),
-        (json!({"shutdownGracePeriodCriticalPods": "1s"}), Refused("must be <= shutdownGracePeriod")),
-        (json!({"shutdownGracePeriod": "9s", "shutdownGracePeriodCriticalPods": "999ms"}), Refused(">= 1 sec")),
     ];
     let reserved = [
         ("cpu", "", Refused(no_quantity)),

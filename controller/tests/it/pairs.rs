@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::{
-    fleet::{OUTLIVES_API_SERVER, World, has, is_cordoned, is_ready, pool_status, spec_with},
+    fleet::{OUTLIVES_API_SERVER, World, has, is_cordoned, is_ready, pool_status, spec},
     removal::pod,
     repair::{mark_node_not_ready, stop_services},
 };
@@ -72,7 +72,7 @@ struct Subject {
 impl Subject {
     async fn new(world: &World, name: &str) -> Result<Self> {
         let hosts = world.hosts(name, 3).await?;
-        let now = serde_json::to_value(spec_with(&hosts, json!({"rollout": {"order": "Name"}})))?;
+        let now = serde_json::to_value(spec(&hosts))?;
         let mut subject = Self { name: name.into(), hosts, nodes: BTreeMap::new(), now, happened: Vec::new() };
         world.join(name, &subject.declared()?).await?;
         pod(world, "guarded", subject.hosts[0].name(), &[("guards", name)]).await?;
@@ -85,7 +85,7 @@ impl Subject {
 
     /// Returns a subject with the same hosts, and without events.
     async fn again(&self, world: &World) -> Result<Self> {
-        let now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
+        let now = serde_json::to_value(spec(&self.hosts))?;
         let mut subject = Self { nodes: BTreeMap::new(), now, happened: Vec::new(), ..self.clone() };
         for host in &self.hosts {
             let node = world.node(host.name()).await?.context("no Node")?;
@@ -236,7 +236,7 @@ impl Subject {
         self.hosts.iter().for_each(SimHost::power_on);
         let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
         let _ = budgets.delete(&self.name, &DeleteParams::default()).await;
-        self.now = serde_json::to_value(spec_with(&self.hosts, json!({"rollout": {"order": "Name"}})))?;
+        self.now = serde_json::to_value(spec(&self.hosts))?;
         // A deletion cannot be reverted, and a pause would hold it up.
         let is_going = || async {
             matches!(Self::pools(world).get_opt(&self.name).await, Ok(Some(p)) if p.metadata.deletion_timestamp.is_some())

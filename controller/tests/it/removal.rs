@@ -160,7 +160,7 @@ async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> 
         uids.push(pods.get(&format!("gentle-{}", host.name())).await?.uid().context("the pod has no uid")?);
     }
     let watcher = Watcher::of(&world.client, "budgeted");
-    let all = json!({"rollout": {"maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": "100%"}}});
+    let all = json!({"rollout": {"maxUnavailable": 1}, "inventory": {"maxRemovals": "100%"}});
     world.apply("budgeted", &spec_with(&hosts[3..], all)).await?;
     for host in &hosts[..3] {
         world.until_gone(host).await?;

@@ -39,7 +39,7 @@ impl Trial {
         let rollout = json!({
             "maxUnavailable": 3,
             "steps": [{"nodes": 1, "pauseSeconds": 1}],
-            "failurePolicy": {"action": self.action},
+            "onFailure": self.action,
         });
         spec_with(&self.hosts, json!({"rollout": rollout, "drain": {"timeoutSeconds": drain_timeout}}))
     }

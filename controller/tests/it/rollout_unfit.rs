@@ -41,7 +41,7 @@ async fn nodes_are_not_disturbed_by_changes_that_cannot_succeed() -> Result<()> 
 async fn an_unfit_host_is_not_drained_and_fails_no_version(world: &World) -> Result<()> {
     const POOL: &str = "unfit";
     let hosts = world.hosts(POOL, 3).await?;
-    let rollout = json!({"maxUnavailable": 1, "order": "Name"});
+    let rollout = json!({"maxUnavailable": 1});
     world.join(POOL, &pool(&hosts, 3, &rollout)).await?;
     for host in &hosts[..2] {
         pod(world, "stays", host.name(), &[]).await?;

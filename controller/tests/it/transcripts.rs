@@ -401,9 +401,9 @@ const CHANGE: [&str; 6] = [
     r#"{"spec":{"template":{"spec":{"containerd":{"maxConcurrentDownloads":6}}}}}"#,
 ];
 
-/// Returns a rollout in which one node precedes the others, in the order of names.
+/// Returns a rollout in which one node precedes the others.
 fn rollout() -> Value {
-    json!({"order": "Name", "steps": [{"nodes": 1, "approval": true}]})
+    json!({"steps": [{"nodes": 1, "approval": true}]})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -498,7 +498,7 @@ async fn blocked_drain() -> Result<()> {
 async fn failed_canary() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &["--register-timeout", "15s"]).await?;
     let hosts = world.hosts("win", 3).await?;
-    world.join("factory", &spec_with(&hosts, json!({"rollout": {"order": "Name"}}))).await?;
+    world.join("factory", &spec(&hosts)).await?;
     // A host that is not yet known as a Ready node would leave its turn to the next one.
     for name in ["win-0", "win-1", "win-2"] {
         world.until_joined(name).await?;

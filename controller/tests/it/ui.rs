@@ -159,7 +159,7 @@ async fn ui(kubeconfig: &Path) -> Result<(Child, String)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_shows_what_happens_and_what_waits_for_a_person() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
-    let steps = json!({"rollout": {"order": "Name", "steps": [{"nodes": 1, "approval": true}]}});
+    let steps = json!({"rollout": {"steps": [{"nodes": 1, "approval": true}]}});
     let hosts = world.hosts("press", 6).await?;
     world.join("assembly", &spec_with(&hosts, steps.clone())).await?;
     world.join("office", &spec(&world.hosts("desk", 3).await?)).await?;

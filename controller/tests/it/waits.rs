@@ -240,8 +240,7 @@ async fn goes_on(world: &World, cause: Cause) -> Result<()> {
         Cause::TurnToJoin => {
             let it = subject(2).await?;
             it.hosts[0].fault(Fault::HangInCommand);
-            it.declare(it.declared(json!({"provisioning": {"maxConcurrent": 1}, "rollout": {"order": "Name"}})))
-                .await?;
+            it.declare(it.declared(json!({"provisioning": {"maxConcurrent": 1}}))).await?;
             it.host_waits(1, "its turn to join").await?;
             it.hosts[0].mend();
             world.until_joined(it.host(0)).await?;

@@ -249,14 +249,14 @@ mod tests {
         let patch = json!({"maxPods": 50, "imageMinimumGCAge": "5m"}).as_object().unwrap().clone();
         let settings = Settings { kubelet_extra: patch, ..Settings::default() };
         let pool = json!({
-            "maxPods": 100, "shutdownGracePeriod": "30s", "evictionHard": {"memory.available": "1Gi"}, "cloudProvider": "None",
+            "maxPods": 100, "containerLogMaxSize": "10Mi", "evictionHard": {"memory.available": "1Gi"}, "cloudProvider": "None",
         });
         let set = config(&Cluster::default(), None, &settings, &serde_json::from_value(pool).unwrap()).unwrap();
         for (field, expected) in [
             ("maxPods", json!(100)),
             ("imageMinimumGCAge", json!("5m")),
             ("cloudProvider", Value::Null),
-            ("shutdownGracePeriod", json!("30s")),
+            ("containerLogMaxSize", json!("10Mi")),
             ("evictionHard", json!({"memory.available": "1Gi", "nodefs.available": "10%", "imagefs.available": "15%"})),
         ] {
             assert_eq!(set[field], expected, "{field}");

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use api::{
-    ClusterPullSecret, PullSecretMode,
-    registries::{is_below, location, names, specificity, split},
-};
+use api::registries::{is_below, location, names, specificity, split};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -70,22 +67,14 @@ impl PullSecret {
         Self { entries, revision }
     }
 
-    /// Returns the logins that the hosts of a pool get: all, if the pool sets nothing.
-    pub(super) fn of_hosts(&self, pool: Option<&ClusterPullSecret>) -> Self {
-        pool.map_or_else(|| self.clone(), |pool| self.of_pool(pool))
-    }
-
-    fn of_pool(&self, pool: &ClusterPullSecret) -> Self {
-        let chosen = pool.registries.as_deref().unwrap_or_default();
+    /// Returns the logins that hosts get if their pool names these registries: all, if it has no list.
+    pub(super) fn of_hosts(&self, registries: Option<&[String]>) -> Self {
+        let Some(registries) = registries else { return self.clone() };
         let is_chosen = |registry: &str, chosen: &str| {
             let ((host, path), (chosen_host, chosen_path)) = (split(location(registry)), split(location(chosen)));
             names(chosen_host).contains(&host) && is_below(path, chosen_path)
         };
-        let is_wanted = |registry: &str| match pool.mode.unwrap_or_default() {
-            PullSecretMode::Ignore => false,
-            PullSecretMode::Use => chosen.is_empty() || chosen.iter().any(|c| is_chosen(registry, c)),
-        };
-        let entries = self.entries.iter().filter(|(registry, _)| is_wanted(registry));
+        let entries = self.entries.iter().filter(|(registry, _)| registries.iter().any(|c| is_chosen(registry, c)));
         Self::new(entries.map(|(r, b)| (r.clone(), b.clone())).collect(), &self.revision)
     }
 

@@ -22,9 +22,10 @@ fn secret() -> PullSecret {
     secret
 }
 
-fn choice(mode: Option<PullSecretMode>, registries: &[&str]) -> ClusterPullSecret {
-    let registries = registries.iter().map(ToString::to_string).collect();
-    ClusterPullSecret { mode, registries: Some(registries) }
+/// Returns what hosts get if their pool names these registries.
+fn named(registries: &[&str]) -> PullSecret {
+    let registries: Vec<_> = registries.iter().map(ToString::to_string).collect();
+    secret().of_hosts(Some(&registries))
 }
 
 #[test]
@@ -84,17 +85,17 @@ fn wildcards_match_as_those_of_kubelet_do() {
 
 #[test]
 fn a_pool_restricts_it() {
-    for (choice, expected) in [
-        (ClusterPullSecret::default(), 4),
-        (choice(None, &["quay.io"]), 2),
-        (choice(None, &["quay.io/org"]), 1),
-        (choice(Some(PullSecretMode::Use), &["mirror.example.com:5000", "index.docker.io"]), 2),
-        (choice(None, &["docker.io"]), 1),
-        (choice(None, &["quay.io/organ"]), 0),
-        (choice(None, &["mirror.example.com"]), 0),
-        (ClusterPullSecret { mode: Some(PullSecretMode::Ignore), registries: None }, 0),
+    assert_eq!(secret().of_hosts(None), secret());
+    for (registries, expected) in [
+        (&["quay.io"][..], 2),
+        (&["quay.io/org"], 1),
+        (&["mirror.example.com:5000", "index.docker.io"], 2),
+        (&["docker.io"], 1),
+        (&["quay.io/organ"], 0),
+        (&["mirror.example.com"], 0),
+        (&[], 0),
     ] {
-        assert_eq!(secret().of_pool(&choice).entries.len(), expected, "{choice:?}");
+        assert_eq!(named(registries).entries.len(), expected, "{registries:?}");
     }
 }
 
@@ -103,9 +104,8 @@ fn a_pool_restricts_it() {
 fn without_logins_there_is_no_revision() {
     let (empty, _) = parse(&json!({"auths": {"quay.io": {}}}));
     assert_eq!(empty, PullSecret::default());
-    let ignored = choice(Some(PullSecretMode::Ignore), &[]);
-    assert_eq!(secret().of_pool(&ignored), PullSecret::default());
-    assert_eq!(secret().of_pool(&choice(None, &["quay.io"])).revision(), "7");
+    assert_eq!(named(&[]), PullSecret::default());
+    assert_eq!(named(&["quay.io"]).revision(), "7");
 }
 
 #[test]

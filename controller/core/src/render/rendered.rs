@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
 use api::{
-    CloudProvider, ClusterPullSecret, ImageMirror, TemplateSpec,
+    CloudProvider, ImageMirror, TemplateSpec,
     host::{ConfigFile, CredentialPlugin, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
@@ -53,9 +53,9 @@ pub struct Shared {
     /// Address of the cloud's metadata service. `None` if the hosts are in no cloud that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_address: Option<Ipv4Addr>,
-    /// Choice of the registry logins that hosts get. `None` if the pool sets nothing.
+    /// Registries whose logins hosts get. `None` if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster_pull_secret: Option<ClusterPullSecret>,
+    pub pull_secret_registries: Option<Vec<String>>,
     /// PEM certificates that hosts trust in addition to those of the cluster. `None` if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<String>,
@@ -116,9 +116,9 @@ pub fn render(
         cluster_files: files::hashes(
             cluster,
             &programs,
-            &cluster.pull_secret.of_hosts(template.cluster_pull_secret.as_ref()),
+            &cluster.pull_secret.of_hosts(template.pull_secret_registries.as_deref()),
         ),
-        cluster_pull_secret: template.cluster_pull_secret.clone(),
+        pull_secret_registries: template.pull_secret_registries.clone(),
         trusted_certificates: template.trusted_certificates.clone(),
         image_mirrors: template.image_mirrors.clone(),
         service_accounts: service_accounts(template),
@@ -158,7 +158,7 @@ impl Rendered {
             containerd,
             logs,
             metadata_address,
-            cluster_pull_secret,
+            pull_secret_registries,
             trusted_certificates,
             image_mirrors,
             service_accounts,
@@ -183,8 +183,8 @@ impl Rendered {
             add("metadata address", &address.to_string());
         }
         // The logins may be the same today, but differ when the secret changes.
-        if let Some(ClusterPullSecret { mode, registries }) = cluster_pull_secret {
-            add("pull secret", &format!("{mode:?} {registries:?}"));
+        if let Some(registries) = pull_secret_registries {
+            add("pull secret", &format!("{registries:?}"));
         }
         // The files may be the same today, but differ when the cluster changes.
         if let Some(pem) = trusted_certificates {
@@ -258,7 +258,7 @@ impl Rendered {
         let mut configs = files::of_cluster(cluster, &programs, &host.node_name);
         let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);
         configs.push(files::file(path::KUBELET_CONFIG, files::text(&kubelet)));
-        let logins = cluster.pull_secret.of_hosts(self.shared.cluster_pull_secret.as_ref());
+        let logins = cluster.pull_secret.of_hosts(self.shared.pull_secret_registries.as_deref());
         configs.extend(files::of_registries(cluster, &logins));
         configs.extend(self.shared.containerd.clone().map(|text| files::file(program::CONTAINERD_DROP_IN, text)));
         configs.sort_by(|a, b| a.path.cmp(&b.path));

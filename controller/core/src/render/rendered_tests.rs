@@ -45,8 +45,6 @@ fn full() -> TemplateSpec {
         container_log_max_size: Some("10Mi".into()),
         container_log_max_files: Some(3),
         cloud_provider: Some(CloudProvider::External),
-        shutdown_grace_period: None,
-        shutdown_grace_period_critical_pods: None,
     });
     TemplateSpec {
         containerd: Some(ContainerdSettings { sandbox_image: Some("x/pause:1".into()), ..Default::default() }),

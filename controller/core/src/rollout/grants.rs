@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use api::{Disruption, GrantType, IntOrPercent, Order, RemediationType};
+use api::{Disruption, GrantType, IntOrPercent, RemediationType};
 use jiff::Timestamp;
 
 use super::{
@@ -42,8 +42,6 @@ pub struct Limits {
     pub orphan: bool,
     /// True if changes may begin now: a maintenance window is open, or none is defined.
     pub open: bool,
-    /// Order in which nodes are changed.
-    pub order: Order,
     /// Time after which a rollout no longer waits for a lost node; `None`: it always waits.
     pub ignore_lost_after: Option<Duration>,
     /// Limit on the number of nodes that may have been changed by now.

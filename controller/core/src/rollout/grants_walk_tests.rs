@@ -105,19 +105,18 @@ prop_compose! {
     fn any_limits()(
         max_concurrent in 1..5u32,
         max_unavailable in prop_oneof![(1..4u32).prop_map(IntOrPercent::Int), (1..60u32).prop_map(IntOrPercent::Percent)],
-        flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.8), any::<bool>(), any::<bool>(), any::<bool>()),
+        flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.8), any::<bool>(), any::<bool>()),
         limit in proptest::option::of(0..10u32),
         max_unhealthy in (1..=100u32).prop_map(IntOrPercent::Percent),
         others in proptest::option::of(0..3u32),
     ) -> Limits {
-        let (paused, orphan, open, by_name, ignores_lost, repairs) = flags;
+        let (paused, orphan, open, ignores_lost, repairs) = flags;
         Limits {
             max_concurrent,
             max_unavailable,
             paused,
             orphan,
             open,
-            order: if by_name { Order::Name } else { Order::Zone },
             ignore_lost_after: ignores_lost.then_some(Duration::from_mins(25)),
             gate: UpdateLimit { limit, ..UpdateLimit::default() },
             remediation: if repairs { RemediationType::Reconfigure } else { RemediationType::None },

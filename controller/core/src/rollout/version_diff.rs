@@ -235,7 +235,7 @@ impl Differences {
         for (is_other, why) in [
             (from.logs != to.logs, "the rotation of logs"),
             (from.metadata_address != to.metadata_address, "the route to the metadata service"),
-            (from.cluster_pull_secret != to.cluster_pull_secret, "the use of the pull secret"),
+            (from.pull_secret_registries != to.pull_secret_registries, "the use of the pull secret"),
             (from.trusted_certificates != to.trusted_certificates, "the certificates that the pool trusts"),
             (from.image_mirrors != to.image_mirrors, "the mirrors of the pool"),
             (from.service_accounts != to.service_accounts, "the accounts that hosts are checked for"),

@@ -91,12 +91,7 @@ const CASES: &[Case] = &[
         &[],
         "the route to the metadata service",
     ),
-    (
-        |r| r.shared.cluster_pull_secret = Some(api::ClusterPullSecret::default()),
-        Nothing,
-        &[],
-        "the use of the pull secret",
-    ),
+    (|r| r.shared.pull_secret_registries = Some(vec![]), Nothing, &[], "the use of the pull secret"),
     (|r| r.shared.trusted_certificates = Some("x".into()), Nothing, &[], "the certificates that the pool trusts"),
     (|r| r.shared.image_mirrors = Some(Vec::new()), Nothing, &[], "the mirrors of the pool"),
     (|r| r.shared.service_accounts.push("web".into()), Nothing, &[], "the accounts that hosts are checked for"),

@@ -167,7 +167,7 @@ fn the_tool_that_has_set_a_field_is_named() {
     for (manager, field, is_named) in [
         ("kustomize-controller", "paused", true),
         ("argocd-controller", "paused", true),
-        ("kustomize-controller", "order", false),
+        ("kustomize-controller", "steps", false),
         ("kubectl-edit", "paused", false),
         (MANAGER_COMMAND, "paused", false),
     ] {

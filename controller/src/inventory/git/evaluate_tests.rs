@@ -101,3 +101,17 @@ fn a_signed_tag_counts_under_its_own_name_and_no_version_goes_back() {
     assert_eq!(refused.reason, "HistoryRewritten", "{}", refused.message);
     assert!(refused.stalls && refused.message.contains("allowNonFastForward"), "{}", refused.message);
 }
+
+#[test]
+fn tag_and_commit_must_be_signed_if_the_pool_asks_for_both() {
+    let mut fixture = Fixture::new();
+    fixture.git.verify.as_mut().unwrap().mode = Some(VerifyMode::TagAndHead);
+    fixture.tag("v1.0.0");
+    assert_eq!(fixture.evaluate(None).unwrap_err().reason, "VerificationError", "the commit is not signed");
+    fixture.origin.git(&["config", "commit.gpgsign", "true"]);
+    fixture.tag("v1.1.0");
+    assert!(revision(&fixture.evaluate(None).unwrap()).starts_with("v1.1.0@"));
+    fixture.origin.commit("halls/a.yaml", LIST, "v1.2.0");
+    fixture.origin.git(&["tag", "-a", "-m", "mine", "v1.2.0"]);
+    assert_eq!(fixture.evaluate(None).unwrap_err().reason, "VerificationError", "the tag is not signed");
+}

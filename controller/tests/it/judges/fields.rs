@@ -47,13 +47,7 @@ const NUMBERS: &[(&str, [i64; 2])] = &[(".imageGCHighThresholdPercent", [90, 91]
 
 /// Returns other fields that the field at this path requires.
 fn beside(path: &str) -> Value {
-    match path {
-        ".template.spec.kubelet.shutdownGracePeriodCriticalPods" => {
-            json!({"template": {"spec": {"kubelet": {"shutdownGracePeriod": "1h"}}}})
-        }
-        ".ssh.hostKeyPolicy" => json!({"ssh": {"knownHostsSecretRef": {"name": "known"}}}),
-        _ => json!({}),
-    }
+    if path == ".ssh.hostKeyPolicy" { json!({"ssh": {"knownHostsSecretRef": {"name": "known"}}}) } else { json!({}) }
 }
 
 /// Returns all fields in the schema of a pool's spec. A field that is in none of the tables gets a value of its type.
@@ -150,7 +144,6 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
             let number = schema["minimum"].as_f64().unwrap_or(1.0) + [0.0, 1.0][n];
             number.to_string().parse::<i64>().ok().map(Value::from)
         }
-        "string" if rules.contains("(ms|s|m|h)") => Some(["1m", "2m"][n].into()),
         "string" => Some(["first", "second"][n].into()),
         "array" => Some(json!([value(&schema["items"], &format!("{path}[]"), n)?])),
         "object" => {
@@ -167,7 +160,7 @@ fn value(schema: &Value, path: &str, n: usize) -> Option<Value> {
 fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
     let own_hosts = json!({"inventory": {"hosts": [host("first")]}});
     let source = path.strip_prefix(".inventory.").and_then(|rest| rest.split(['.', '[', ',']).next());
-    let source = source.filter(|source| !["hosts", "removal"].contains(source));
+    let source = source.filter(|source| !["hosts", "maxRemovals"].contains(source));
     let with = |value: &Value| {
         let mut spec = if source.is_some() { json!({}) } else { own_hosts.clone() };
         merge(&mut spec, &beside(path));

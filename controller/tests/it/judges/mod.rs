@@ -35,6 +35,6 @@ fn gated(downloads: i32) -> Value {
     json!({
         "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
         "rollout": {"steps": [approval(1), approval(2)]},
-        "inventory": {"removal": {"maxRemovals": 1}},
+        "inventory": {"maxRemovals": 1},
     })
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use api::{FailurePolicy, IntOrPercent, WindowsInstance, conditions::kind};
+use api::{IntOrPercent, WindowsInstance, conditions::kind};
 use kube::{Api, api::ListParams};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use testbed::sim::{Fault, SimOptions};
@@ -217,8 +217,7 @@ impl Soak {
         let mut spec = spec(self.max_pods);
         // A host that is unreachable for a while must not end the rollout.
         if let Some(rollout) = &mut spec.rollout {
-            let max_failures = Some(IntOrPercent::Percent(100));
-            rollout.failure_policy = Some(FailurePolicy { max_failures, ..FailurePolicy::default() });
+            rollout.max_failures = Some(IntOrPercent::Percent(100));
         }
         self.world.apply_pool(0, &spec, hosts).await
     }

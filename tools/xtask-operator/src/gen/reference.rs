@@ -1,6 +1,6 @@
-//! Reference page of a kind, from its CRD: one section with a narrow table for each object in it.
+//! Reference page of a kind, from its CRD: one section with a narrow table for each object in it, and one for each type that fields share.
 
-use std::{fmt::Write as _, iter};
+use std::{collections::BTreeMap, fmt::Write as _, iter};
 
 use serde_json::Value;
 
@@ -9,6 +9,16 @@ const KNOWN: [(&str, &str); 2] =
     [("matchExpressions", "[label selector]"), ("lastTransitionTime", "[condition](conditions.md)")];
 const LINKS: &str =
     "[label selector]: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors";
+
+/// Type that several fields have. It has a section of its own, to which the fields link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Shared {
+    name: &'static str,
+    about: &'static str,
+}
+
+/// Shared types of a page, with their schemas.
+type Types<'a> = BTreeMap<Shared, &'a Value>;
 
 /// Returns the Markdown page of the first version of a CRD.
 pub(super) fn page(crd: &Value) -> String {
@@ -28,15 +38,21 @@ pub(super) fn page(crd: &Value) -> String {
     }
     let parts = ["spec", "status"].into_iter().flat_map(|part| {
         let fields = schema["properties"][part]["properties"].as_object().into_iter().flatten();
-        let objects = fields.filter(|(_, field)| field["properties"].is_object() && known(field).is_none());
+        let objects = fields.filter(|(_, field)| field["properties"].is_object() && link(field).is_none());
         iter::once(part.to_owned()).chain(objects.map(move |(name, _)| format!("{part}.{name}")))
     });
-    let parts: Vec<_> = parts.map(|part| format!("[`{part}`](#{})", part.replace('.', "").to_lowercase())).collect();
+    let (mut body, mut types) = (String::new(), Types::new());
+    for part in ["spec", "status"] {
+        section(&mut body, &mut types, part, &schema["properties"][part]);
+    }
+    for (shared, object) in &types {
+        table(&mut body, shared.name, shared.about, object);
+    }
+    let parts = parts.chain(types.keys().map(|shared| shared.name.to_owned()));
+    let parts: Vec<_> = parts.map(|part| format!("[`{part}`](#{})", anchor(&part))).collect();
     let _ = writeln!(page, "- On this page: {}, [columns](#columns-of-kubectl-get)", parts.join(", "));
     rules(&mut page, schema);
-    for part in ["spec", "status"] {
-        section(&mut page, part, &schema["properties"][part]);
-    }
+    page += &body;
     columns(&mut page, &version["additionalPrinterColumns"]);
     if page.contains("[label selector]") {
         let _ = write!(page, "\n{LINKS}");
@@ -44,31 +60,43 @@ pub(super) fn page(crd: &Value) -> String {
     page.trim_end().to_owned() + "\n"
 }
 
-/// Writes the fields of an object, then sections for the objects in it.
-fn section(page: &mut String, path: &str, object: &Value) {
-    let Some(fields) = object["properties"].as_object() else { return };
-    let _ =
-        write!(page, "\n## {path}\n\n{}\n\n| field | type | meaning |\n|---|---|---|\n", text(&object["description"]));
+/// Writes the fields of an object, then sections for the objects in it, and collects the shared types.
+fn section<'a>(page: &mut String, types: &mut Types<'a>, path: &str, object: &'a Value) {
+    if !object["properties"].is_object() {
+        return;
+    }
+    table(page, path, text(&object["description"]), object);
+    for (name, field) in ordered(object) {
+        let inner = inner(field);
+        match shared(inner) {
+            Some(shared) => _ = types.entry(shared).or_insert(inner),
+            None if link(inner).is_some() => {}
+            None if field["type"] == "array" => section(page, types, &format!("{path}.{name}[]"), inner),
+            None => section(page, types, &format!("{path}.{name}"), field),
+        }
+    }
+}
+
+/// Writes the fields and the rules of an object.
+fn table(page: &mut String, title: &str, about: &str, object: &Value) {
+    let _ = write!(page, "\n## {title}\n\n{about}\n\n| field | type | meaning |\n|---|---|---|\n");
     let required = strings(&object["required"]);
-    let order = || {
-        let (first, rest): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| required.contains(&name.as_str()));
-        first.into_iter().chain(rest)
-    };
-    for (name, field) in order() {
+    for (name, field) in ordered(object) {
         let mut kind = type_of(field);
-        if required.contains(&name.as_str()) {
+        if required.contains(&name) {
             kind += ", required";
         }
         let _ = writeln!(page, "| `{name}` | {kind} | {} |", cell(&meaning(field)));
     }
     rules(page, object);
-    for (name, field) in order() {
-        match known(inner(field)) {
-            Some(_) => {}
-            None if field["type"] == "array" => section(page, &format!("{path}.{name}[]"), &field["items"]),
-            None => section(page, &format!("{path}.{name}"), field),
-        }
-    }
+}
+
+/// Returns the fields of an object, the required ones first.
+fn ordered(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let required = strings(&object["required"]);
+    let fields = object["properties"].as_object().into_iter().flatten().map(|(name, field)| (name.as_str(), field));
+    let (first, rest): (Vec<_>, Vec<_>) = fields.partition(|(name, _)| required.contains(name));
+    first.into_iter().chain(rest)
 }
 
 /// Writes the rules that the API server enforces besides the limits of single fields.
@@ -85,8 +113,8 @@ fn rules(page: &mut String, object: &Value) {
 
 fn type_of(field: &Value) -> String {
     let item = inner(field);
-    let one = match (known(item), item["type"].as_str()) {
-        (Some(link), _) => link.to_owned(),
+    let one = match (link(item), item["type"].as_str()) {
+        (Some(link), _) => link,
         _ if !item["enum"].is_null() => {
             strings(&item["enum"]).iter().map(|v| format!("`{v}`")).collect::<Vec<_>>().join(" or ")
         }
@@ -103,8 +131,32 @@ fn inner(field: &Value) -> &Value {
     if field["type"] == "array" { &field["items"] } else { field }
 }
 
-fn known(object: &Value) -> Option<&'static str> {
-    KNOWN.iter().find(|(field, _)| !object["properties"][field].is_null()).map(|(_, link)| *link)
+/// Returns the link to the description of an object that has no section of its own.
+fn link(object: &Value) -> Option<String> {
+    let known = KNOWN.iter().find(|(field, _)| !object["properties"][field].is_null());
+    let shared = || shared(object).map(|Shared { name, .. }| format!("[{name}](#{})", anchor(name)));
+    known.map(|(_, link)| (*link).to_owned()).or_else(shared)
+}
+
+/// Returns the shared type with the fields of this object. A CRD does not name the types of its fields.
+fn shared(object: &Value) -> Option<Shared> {
+    let fields = &object["properties"];
+    let names: Vec<_> = fields.as_object()?.keys().map(String::as_str).collect();
+    let (name, about) = match names[..] {
+        ["count", "firstTime", .., "step"] => ("Failures", "Failures since the last success."),
+        ["effect", "key", "value"] => ("Taint", "Taint of a node."),
+        ["key", "name"] => ("SecretKeyRef", "A key in a Secret of the operator's namespace."),
+        ["name"] if fields["name"]["description"] == "Name of the Secret." => {
+            ("SecretRef", "A Secret of the operator's namespace.")
+        }
+        _ => return None,
+    };
+    Some(Shared { name, about })
+}
+
+/// Returns the anchor of a section in the page.
+fn anchor(title: &str) -> String {
+    title.replace('.', "").to_lowercase()
 }
 
 fn meaning(field: &Value) -> String {
@@ -187,6 +239,19 @@ mod tests {
         for page in pages() {
             for row in page.lines().filter(|line| line.starts_with("| `")) {
                 assert!(!row.contains("|  |"), "no meaning: {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_table_is_there_once() {
+        for page in pages() {
+            let mut tables = BTreeMap::new();
+            for section in page.split("\n## ") {
+                let (title, body) = section.split_once('\n').unwrap();
+                let rows: Vec<_> = body.lines().filter(|line| line.starts_with("| `")).collect();
+                let other = tables.insert(rows.clone(), title);
+                assert!(rows.is_empty() || other.is_none(), "{title} has the fields of {other:?}");
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Grants for operations on nodes, in the order of their precedence.
 
-use api::{Disruption, GrantType, Order, RemediationType};
-use sha2::{Digest, Sha256};
+use api::{Disruption, GrantType, RemediationType};
 
 use super::{Candidate, GrantDecision, Granting, PendingChange, Plan};
 use crate::rollout::{
@@ -239,6 +238,7 @@ impl<'a> Plan<'a> {
 
     /// Returns the rank of a node that is to be changed. Nodes of an abandoned rollout go first, to keep the number of versions in use low; then
     /// unavailable nodes, which have nothing to lose. Nodes whose last attempt has failed and lost nodes go last: they would only delay the others.
+    /// Otherwise the order is zone after zone, and by name.
     pub(super) fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
         let place = match candidate {
             _ if self.lost.names.contains(&candidate.name) => 4,
@@ -247,14 +247,7 @@ impl<'a> Plan<'a> {
             Candidate { available: false, .. } => 1,
             _ => 2,
         };
-        // Names often follow the role of hosts, so that neighbours by name would change together; the hash spreads
-        // them, differently for each version.
-        let version = candidate.change.as_ref().map_or("", |w| w.version.as_str());
-        let (zone, spread) = match self.limits.order {
-            Order::Zone => (candidate.zone.clone(), Sha256::digest(format!("{}{version}", candidate.name)).to_vec()),
-            Order::Name => (String::new(), Vec::new()),
-        };
-        (place, zone, spread, candidate.name.clone())
+        (place, candidate.zone.clone(), candidate.name.clone())
     }
 }
 
