@@ -133,7 +133,7 @@ pub mod key {
         /// had a name and therefore an instance. Written by the pool controller when it creates the instance; the host must
         /// show the same key when it joins.
         FIRST_HOST_KEY = "windowsmachineconfig.openshift.io/first-host-key";
-        /// Instance label `true`: the host was given up without being deconfigured. Written by the operator.
+        /// Instance label `true`: the host was abandoned without being deconfigured. Written by the operator.
         UNCLEAN = "windowsmachineconfig.openshift.io/unclean";
     }
 }

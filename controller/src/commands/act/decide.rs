@@ -166,12 +166,11 @@ fn approve_removals(
 /// Pauses the pool, until a time or without an end.
 pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp) -> Decided {
     let before = pool.spec.rollout().pause(now);
-    let was = before.map_or_else(|| "it was not paused".to_owned(), |pause| format!("it was {pause}"));
     let (field, value, after) = match (until, before) {
         (None, Some(pause)) if pause.end().is_none() => {
             return Ok(Change::none("it is paused without an end already"));
         }
-        (None, _) => ("paused", json!(true), "paused, until: kubectl windows-node-pools resume".to_owned()),
+        (None, _) => ("paused", json!(true), "paused".to_owned()),
         (Some(until), _) if until.known().is_none_or(|end| end <= now) => {
             return refuse(format!("{until} has passed: name a time to come"));
         }
@@ -185,7 +184,9 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
         }
         (Some(until), _) => ("pausedUntil", json!(until), format!("paused until {until}")),
     };
-    let message = format!("{was}; now it is {after}. No operation begins, and those in progress are completed");
+    let was = before.map_or_else(String::new, |pause| format!("it was {pause}; now it is "));
+    let resume = format!("{PLUGIN} resume {}", pool.name_any());
+    let message = format!("{was}{after}. Running operations finish, no new ones start. To resume: {resume}");
     let change = Change::new(json!({"spec": {"rollout": {field: value}}}), message);
     Ok(Change { warning: of_others(pool, &[field]), ..change })
 }
@@ -253,9 +254,8 @@ pub(super) fn hold(instance: &WindowsInstance) -> Change {
     if is_held(instance) {
         return Change::none("it is paused already");
     }
-    let end = "kubectl windows-node-pools resume --host";
-    let message = format!("it was not paused; now no operation begins on it, until: {end} {}", instance.name_any());
-    Change::annotate(key::HOLD, "true", message)
+    let resume = Act::Release(&instance.name_any()).command();
+    Change::annotate(key::HOLD, "true", format!("paused. No new operation starts on it. To resume: {resume}"))
 }
 
 /// Ends the hold of a host.
@@ -279,11 +279,11 @@ pub(super) fn release_node(node: &Node) -> Change {
 pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>) -> Decided {
     let name = instance.name_any();
     if instance.annotations().get(key::ABANDON).is_some_and(|value| value == "true") {
-        return Ok(Change::none("it is given up already"));
+        return Ok(Change::none("it is abandoned already"));
     }
     if let Some(pool) = pool.map(ResourceExt::name_any).filter(|_| !instance.is_leaving()) {
         return refuse(format!(
-            "it is a host of the pool {pool}, and only a host that is leaving can be given up: take it out of the list of {pool} first"
+            "it is a host of the pool {pool}, and only a host that is leaving can be abandoned: take it out of the list of {pool} first"
         ));
     }
     let last = instance.status.as_ref().and_then(|status| status.failures.as_ref());
@@ -292,7 +292,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
         |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MOST)),
     );
     let question = format!(
-        "the host is given up without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
+        "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
          Services and files of the operator stay on the host: make sure that it is off, or its kubelet registers again. This cannot be undone"
     );
     let message = "it waited for its host; now its Node is deleted and the host is forgotten without being cleaned";
