@@ -45,7 +45,9 @@ pub enum CertificateError {
         wanted: String,
     },
     /// Certificate that does not match the pending key.
-    #[error("the certificate does not match the pending key on the host; the operator requests another at its next attempt")]
+    #[error(
+        "the certificate does not match the pending key on the host; the operator requests another at its next attempt"
+    )]
     Key,
     /// Certificate without a pending key.
     #[error("the host has no pending key for this certificate; the operator requests another at its next attempt")]

@@ -19,6 +19,7 @@ use wnp_core::{
         cordon::{Cordon, is_cordoned, is_of_the_legacy_operator},
         settings::options,
     },
+    enumeration::counted,
     node::ready,
     operation::remove::is_deconfiguring,
 };

@@ -75,7 +75,7 @@ pub enum WindowError {
     },
     /// The schedule matches no day that exists.
     #[error(
-        "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; write days that exist"
+        "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; correct the day or the month"
     )]
     Never {
         /// Schedule of the window.

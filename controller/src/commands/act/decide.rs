@@ -2,7 +2,8 @@
 
 use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
-    names::{MANAGER_COMMAND, key},
+    act::Act,
+    names::{MANAGER_COMMAND, PLUGIN, key},
     services_version::short,
     text,
 };
