@@ -98,7 +98,7 @@ pub struct WindowsNodePoolStatus {
     /// longer exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_stay: bool,
-    /// Some of the hosts that failed, sorted, without those that leave.
+    /// First ten failed hosts, sorted, without those being removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub failed_node_names: Vec<String>,
