@@ -13,7 +13,7 @@ use crate::host::{Host, HostError};
 use crate::ownership::Ownership;
 
 /// Maximum size of a file to back up, in bytes. Configuration files are smaller.
-const MOST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Path of the copy of a file.
 fn copy_of(path: &str) -> String {
@@ -37,7 +37,7 @@ pub fn keep<'a>(
             continue;
         }
         let Some(size) = files::size(host, path)? else { continue };
-        if size > MOST {
+        if size > MAX_FILE_BYTES {
             let problem = format!("it is not ours, and with {size} bytes is too large to be kept: move it away");
             return Err(HostError::Refused { path: path.to_owned(), problem });
         }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_file_that_is_too_large_is_refused_and_stays() {
         let test_host = TestHost::staged("1");
-        let large = vec![b'x'; usize::try_from(MOST).unwrap() + 1];
+        let large = vec![b'x'; usize::try_from(MAX_FILE_BYTES).unwrap() + 1];
         test_host.write(LOGINS, &large);
         assert_eq!(reason(&test_host.apply(with_logins("ours"))), "DirectoryRefused");
         assert_eq!(test_host.read(LOGINS).map(|content| content.len()), Some(large.len()));

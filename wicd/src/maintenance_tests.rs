@@ -61,7 +61,7 @@ fn a_reason_is_one_line() {
     {
         assert_eq!(reason(text).is_ok(), is_good, "{text:?}");
     }
-    assert!(reason(&"x".repeat(MOST_REASON)).is_ok() && reason(&"x".repeat(MOST_REASON + 1)).is_err());
+    assert!(reason(&"x".repeat(MAX_REASON_CHARS)).is_ok() && reason(&"x".repeat(MAX_REASON_CHARS + 1)).is_err());
 }
 
 proptest! {

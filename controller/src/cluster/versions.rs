@@ -184,8 +184,7 @@ impl Versions {
         let mut changed = !again.is_empty();
         live.extend(again);
         let old = live.iter().filter(|l| l.age > age);
-        let old: Vec<StoredVersion> =
-            old.map(|l| StoredVersion { name: l.version.clone(), is_ours: l.ours }).collect();
+        let old: Vec<StoredVersion> = old.map(|l| StoredVersion { name: l.version.clone(), is_ours: l.ours }).collect();
         for version in collectable(&old, needed) {
             let name = name(&version);
             match self.api.delete(&name, &DeleteParams::default()).await {

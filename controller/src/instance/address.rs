@@ -110,7 +110,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
-    let _one_of_few = match idle_session::place(scope) {
+    let _one_of_few = match idle_session::take_slot(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };

@@ -116,7 +116,7 @@ impl TestHost {
         self.cluster.config_maps.lock().unwrap().insert(format!("windows-services-{version}"), stored);
     }
 
-    /// Follows `version`, which is the desired one of the Node.
+    /// Follows `version` as the Node's desired version.
     async fn follow(&self, version: &str) -> Result<Annotations, Reason> {
         self.cluster.set_node(&[(key::DESIRED_VERSION, version)]);
         let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});

@@ -45,7 +45,7 @@ fn the_archive_describes_a_node_and_the_host_does_not_change() {
     test_host.join("1");
     test_host.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
     test_host.write(r"C:\var\log\pods\shop_web\0.log", SECRET.as_bytes());
-    let long = [vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap()], b"\nthe end\n".to_vec()].concat();
+    let long = [vec![b'x'; usize::try_from(MAX_LOG_BYTES).unwrap()], b"\nthe end\n".to_vec()].concat();
     test_host.write(r"C:\var\log\long.log", &long);
     std::os::unix::fs::symlink("/etc/passwd", test_host.path(r"C:\var\log\link.log").unwrap()).unwrap();
     {
@@ -148,14 +148,14 @@ fn the_answer_does_not_wait_for_a_call_that_hangs() {
 #[test]
 fn limits_drop_the_oldest_logs_and_never_the_index() {
     let test_host = TestHost::new();
-    let full = vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap() - 1];
+    let full = vec![b'x'; usize::try_from(MAX_LOG_BYTES).unwrap() - 1];
     let write = |file: &str, age: u64| {
         test_host.write(file, &full);
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000 - age);
         std::fs::File::options().write(true).open(test_host.path(file).unwrap()).unwrap().set_modified(at).unwrap();
     };
     // More logs than fit, of the service that sorts first by name.
-    for n in 0..=MOST_OF_ALL / MOST_OF_A_LOG {
+    for n in 0..=MAX_TOTAL_BYTES / MAX_LOG_BYTES {
         let file = format!(r"C:\var\log\containerd\containerd-{n:02}.log");
         write(&file, n);
     }
@@ -166,17 +166,17 @@ fn limits_drop_the_oldest_logs_and_never_the_index() {
     ] {
         write(file, age);
     }
-    test_host.state().events.insert("System".into(), vec!["x".repeat(MOST_OF_EVENTS - 10), "y".repeat(20)]);
+    test_host.state().events.insert("System".into(), vec!["x".repeat(MAX_EVENTS_BYTES - 10), "y".repeat(20)]);
     let (parts, index) = collected(&test_host, LIMITS);
     for part in
         ["logs/kubelet/kubelet.log", "logs/wicd/wicd.log", "logs/wicd/old.log", "logs/containerd/containerd-00.log"]
     {
         assert!(parts.contains_key(part), "{part} is not in {:?}", parts.keys());
     }
-    let oldest = format!("logs/containerd/containerd-{:02}.log", MOST_OF_ALL / MOST_OF_A_LOG);
+    let oldest = format!("logs/containerd/containerd-{:02}.log", MAX_TOTAL_BYTES / MAX_LOG_BYTES);
     assert!(!parts.contains_key(&oldest));
     assert!(index.iter().any(|e| e["part"] == oldest.as_str() && e["failed"] == "the archive is full"), "{index:?}");
-    assert!(parts["events/System.xml"].len() <= MOST_OF_EVENTS && !parts["events/System.xml"].contains('y'));
+    assert!(parts["events/System.xml"].len() <= MAX_EVENTS_BYTES && !parts["events/System.xml"].contains('y'));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn the_index_is_limited() {
     let target = test_host.path(r"C:\x.tar.zst").unwrap();
     let file = File::create(&target).unwrap();
     let tar = tar::Builder::new(Encoder::new(file, LEVEL).unwrap());
-    let mut archive = Archive { tar, bytes: MOST_OF_ALL, index: Vec::new() };
+    let mut archive = Archive { tar, bytes: MAX_TOTAL_BYTES, index: Vec::new() };
     for n in 0..=MOST_OF_INDEX {
         archive.failed(&n.to_string(), "is a link");
     }

@@ -85,9 +85,7 @@ pub enum ReleaseFileError {
     #[error("it is not the file release.json of a release: {0}")]
     Syntax(String),
     /// The file has another version of the format.
-    #[error(
-        "it has schema {0}; this program reads {SCHEMA}. Run `plan` with the program of that release"
-    )]
+    #[error("it has schema {0}; this program reads {SCHEMA}. Run `plan` with the program of that release")]
     Schema(u32),
     /// A payload in the file is invalid.
     #[error(

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Maximum number of characters that a message quotes from an object.
-const MOST: usize = 400;
+const MAX_QUOTED_CHARS: usize = 400;
 /// Maximum number of host names in a message.
 const FEW: usize = 10;
 
@@ -69,7 +69,7 @@ fn refuse(message: impl Into<String>) -> Decided {
 fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &WindowsNodePoolStatus) -> String {
     let is_listed = |name: &&String| pool.spec.hosts().iter().any(|host| host.name == **name);
     let mut names: Vec<String> = match &status.inventory {
-        Some(inventory) => inventory.held_removals.iter().map(|name| text::line(name, MOST)).collect(),
+        Some(inventory) => inventory.held_removals.iter().map(|name| text::line(name, MAX_QUOTED_CHARS)).collect(),
         None => members.iter().filter(|name| !is_listed(name)).cloned().collect(),
     };
     names.sort();
@@ -114,7 +114,7 @@ pub(super) fn approve(
 }
 
 fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>, version: &str) -> Decided {
-    let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
+    let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MAX_QUOTED_CHARS));
     // No other version can be approved, so a short version is unambiguous.
     let whole = waiting.map(|w| w.version).into_iter().chain(before.as_deref()).find(|known| means(version, known));
     let version = whole.unwrap_or(version);
@@ -124,7 +124,7 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>,
         }
         None => refuse("no version waits for an approval; see: kubectl windows-node-pools status"),
         Some(waiting) if waiting.version != version => {
-            let named = text::line(version, MOST);
+            let named = text::line(version, MAX_QUOTED_CHARS);
             refuse(format!("version {} waits for an approval, not {named}", short(waiting.version)))
         }
         Some(WaitingVersion { message: sentence, .. }) => {
@@ -211,7 +211,7 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
             entry.fields_v1.as_ref().is_some_and(|fields| fields.0.pointer(&path).is_some())
         });
         let manager = of_field.filter_map(|entry| entry.manager.as_deref()).find(sets)?;
-        let manager = text::line(manager, MOST);
+        let manager = text::line(manager, MAX_QUOTED_CHARS);
         Some(format!(
             "{manager} has set spec.rollout.{field} of this pool: if it syncs the pool from Git, it will revert this change. Change it there"
         ))
@@ -231,7 +231,7 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     let message = if let Some(failures) = failures(&status).next() {
         let times = if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) };
         let next = if failures.next_retry_time.is_some() { "waited for its next try" } else { "a try is under way" };
-        let last = text::line(&failures.summary(), MOST);
+        let last = text::line(&failures.summary(), MAX_QUOTED_CHARS);
         format!("failed {times}, and {next}; now it is tried at once. It failed with: {last}")
     } else if let Some(version) = status.failed_version {
         format!("it did not follow version {version}, and waited; now it is tried again")
@@ -290,7 +290,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
     let last = instance.status.as_ref().and_then(|status| status.failures.as_ref());
     let last = last.map_or_else(
         || "The operator has not failed to clean it: wait, unless the host is gone.".to_owned(),
-        |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MOST)),
+        |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MAX_QUOTED_CHARS)),
     );
     let question = format!(
         "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
@@ -311,7 +311,7 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
     }
     if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
         if shown_key(&mismatch.last_message) != Some(fingerprint) {
-            let message = text::line(&mismatch.last_message, MOST);
+            let message = text::line(&mismatch.last_message, MAX_QUOTED_CHARS);
             return refuse(format!(
                 "the host showed another key than {fingerprint}; compare it on the console of the host: {message}"
             ));

@@ -99,7 +99,13 @@ mod tests {
         let a = || of(None, "a", true, false);
         let on = |to: &str| of(Some("a"), to, false, false);
         for (about, before, next, versions, expected) in [
-            ("it begins", a(), on("b"), &[("a", 3)][..], "3 nodes change from version a to version b (kubelet's settings)"),
+            (
+                "it begins",
+                a(),
+                on("b"),
+                &[("a", 3)][..],
+                "3 nodes change from version a to version b (kubelet's settings)",
+            ),
             (
                 "it is reverted",
                 on("b"),
