@@ -186,7 +186,7 @@ fn the_index_is_limited() {
     let file = File::create(&target).unwrap();
     let tar = tar::Builder::new(Encoder::new(file, LEVEL).unwrap());
     let mut archive = Archive { tar, bytes: MAX_TOTAL_BYTES, index: Vec::new() };
-    for n in 0..=MOST_OF_INDEX {
+    for n in 0..=MAX_INDEX_ENTRIES {
         archive.failed(&n.to_string(), "is a link");
     }
     archive.finish_index().unwrap();
@@ -195,8 +195,8 @@ fn the_index_is_limited() {
     let mut text = String::new();
     tar.entries().unwrap().next().unwrap().unwrap().read_to_string(&mut text).unwrap();
     let index: Vec<Value> = serde_json::from_str(&text).unwrap();
-    assert_eq!(index.len(), MOST_OF_INDEX + 1);
-    assert_eq!(index[MOST_OF_INDEX]["failed"], "the index has 1 more entries, which are left out");
+    assert_eq!(index.len(), MAX_INDEX_ENTRIES + 1);
+    assert_eq!(index[MAX_INDEX_ENTRIES]["failed"], "the index has 1 more entries, which are left out");
 }
 
 #[test]

@@ -143,7 +143,7 @@ mod tests {
 
     /// Keys of hosts, each in a Secret of its own.
     fn keys(of: &[(&str, Result<&str, &str>)]) -> Keys {
-        let place = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
+        let secret_key = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
         Keys {
             first: of.iter().map(|(h, key)| (secret_key(h), key.map(str::to_owned).map_err(str::to_owned))).collect(),
             weak: Vec::new(),

@@ -185,7 +185,7 @@ impl Pool {
         if rollout.windows().is_empty() {
             return Vec::new();
         }
-        one(maintenance_window::look(rollout.windows(), self.now).is_ok_and(|w| w.open))
+        one(maintenance_window::observe(rollout.windows(), self.now).is_ok_and(|w| w.open))
     }
 
     fn source_success(&self) -> Vec<Sample> {
