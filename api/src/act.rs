@@ -22,7 +22,7 @@ pub enum Act<'a> {
     Hold(&'a str),
     /// End the hold of a host.
     Release(&'a str),
-    /// Give up a host without a connection to it.
+    /// Abandon a host without a connection to it.
     Abandon(&'a str),
     /// Trust the key that a host showed.
     TrustHostKey(&'a str, &'a str),

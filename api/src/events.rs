@@ -124,7 +124,7 @@ event_reasons! {
     /// and names the remedy; the operator retries, and a node that was drained stays cordoned until it works.
     MaintenanceFailed: Warning on WindowsInstance;
     /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
-    /// retries. A host that no longer exists must be [given up](../guide/removal.md#a-host-that-cannot-be-reached).
+    /// retries. A host that no longer exists must be [abandoned](../guide/removal.md#a-host-that-cannot-be-reached).
     RemoveFailed: Warning on WindowsInstance;
     /// The node follows the version in the note. No action is needed. On the Node only if it was drained.
     Updated: Normal on WindowsInstance Node;
@@ -173,7 +173,7 @@ event_reasons! {
     /// The host answers at the new address of its entry, or with the new host key that its entry declares, and is the expected one. No action is
     /// needed.
     AddressVerified: Normal on WindowsInstance;
-    /// The host does not answer at the new address of its entry, or shows another host key than the entry declares. The node continues unchanged, and the
+    /// The host could not be verified at its new address, or shows another host key than its entry declares. The node continues unchanged, and the
     /// operator retries. [Correct the entry](../guide/hosts.md#address).
     AddressRefused: Warning on WindowsInstance;
     /// The host reports a warning that does not stop the operation. The note names the object on the host to check.
@@ -211,17 +211,16 @@ event_reasons! {
     HostChanged: Normal on WindowsInstance;
     /// The host is to leave the pool; the note has the cause. If this is a mistake, [put the entry back](../guide/removal.md).
     HostDismissed: Normal on WindowsInstance;
-    /// The removal of the host was revoked, and it stays a node. No action is needed.
+    /// The removal of the host was cancelled, and it stays a node. No action is needed.
     HostReturned: Normal on WindowsInstance;
     /// Another pool lists the host now. It stays a node.
     HostMoved: Normal on WindowsInstance;
-    /// The removal of the host ended before it was complete, because the list has the host again. Its node accepts pods again. No action is
-    /// needed.
+    /// The removal of the host ended before it was complete, because the list has the host again. No action is needed.
     RemovalTakenBack: Normal on WindowsInstance;
-    /// The host is no longer a node, and the operator left nothing on it. On a Node, it is about to be deleted; the note has the cause. No
+    /// The host is no longer a node; the note says what was done on it. On a Node, it is about to be deleted; the note has the cause. No
     /// action is needed.
     Removed: Normal on WindowsInstance Node;
-    /// The host was [given up](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
+    /// The host was [abandoned](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
     /// it again.
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
     /// The host that leaves belongs to another Node by now, and the operator did not change it. No action is needed.

@@ -61,7 +61,7 @@ pub struct WindowsInstanceSpec {
     /// stay here until the next grant takes its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
-    /// Set if the host must leave the pool. It can be revoked until the operator begins to deconfigure the host: only
+    /// Set if the host must leave the pool. It can be cancelled until the operator begins to deconfigure the host: only
     /// then is the instance deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Maximum length of a maintenance reason, in characters.
-pub const MOST_REASON: usize = 200;
+pub const MAX_REASON_CHARS: usize = 200;
 
 /// Defines the type, the names and the list of all states from one list.
 macro_rules! states {

@@ -123,7 +123,7 @@ pub mod key {
         ACCEPT_LOST_SETTINGS = "windowsmachineconfig.openshift.io/accept-lost-settings";
         /// Instance annotation, written by a user: any new value makes the operator retry at once.
         RETRY = "windowsmachineconfig.openshift.io/retry";
-        /// Instance annotation `true`, written by a user: give up the host without a connection to it.
+        /// Instance annotation `true`, written by a user: abandon the host without a connection to it.
         ABANDON = "windowsmachineconfig.openshift.io/abandon";
         /// Instance annotation, written by a user: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
         TRUST_HOST_KEY = "windowsmachineconfig.openshift.io/trust-host-key";
@@ -133,7 +133,7 @@ pub mod key {
         /// had a name and therefore an instance. Written by the pool controller when it creates the instance; the host must
         /// show the same key when it joins.
         FIRST_HOST_KEY = "windowsmachineconfig.openshift.io/first-host-key";
-        /// Instance label `true`: the host was given up without being deconfigured. Written by the operator.
+        /// Instance label `true`: the host was abandoned without being deconfigured. Written by the operator.
         UNCLEAN = "windowsmachineconfig.openshift.io/unclean";
     }
 }

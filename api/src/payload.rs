@@ -58,13 +58,18 @@ pub enum ManifestError {
     )]
     Schema(u32),
     /// Invalid entry of the manifest.
-    #[error("payload file {path:?}: {problem}")]
-    Entry {
-        /// Path of the entry.
-        path: String,
-        /// Problem with the entry.
-        problem: &'static str,
-    },
+    #[error("{0}; make the payload again (docs/guide/upgrade.md#the-payload)")]
+    File(#[from] FileError),
+}
+
+/// Error of an entry in a list of payload files. Who has the list names the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("payload file {path:?}: {problem}")]
+pub struct FileError {
+    /// Path of the entry.
+    path: String,
+    /// Problem with the entry.
+    problem: &'static str,
 }
 
 impl Manifest {
@@ -72,31 +77,13 @@ impl Manifest {
     ///
     /// # Errors
     /// [`ManifestError::Syntax`] when `json` is not JSON of this form. [`ManifestError::Schema`] when its schema is not 1.
-    /// [`ManifestError::Entry`] when a path, destination or hash of a file is not acceptable, or two files have the same
-    /// destination.
+    /// [`ManifestError::File`] as [`check_files`].
     pub fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let manifest: Self = serde_json::from_slice(json).map_err(ManifestError::Syntax)?;
         if manifest.schema != 1 {
             return Err(ManifestError::Schema(manifest.schema));
         }
-        let mut destinations = BTreeSet::new();
-        for file in &manifest.files {
-            let refuse = |problem| Err(ManifestError::Entry { path: file.path.clone(), problem });
-            if !is_relative_path(&file.path) {
-                return refuse("the path must be relative, with `/` between parts and no `..`");
-            }
-            if !is_host_path(&file.destination) {
-                return refuse(
-                    "the destination must begin with C:\\, have fewer than 240 ASCII characters, and have no part that is empty or ends with a dot or a space",
-                );
-            }
-            if !is_sha256(&file.sha256) {
-                return refuse("the hash must be 64 lower-case hex digits");
-            }
-            if !destinations.insert(file.destination.to_ascii_lowercase()) {
-                return refuse("another file has the same destination");
-            }
-        }
+        check_files(&manifest.files)?;
         Ok(manifest)
     }
 
@@ -110,6 +97,32 @@ impl Manifest {
     pub fn has(&self, destination: &str) -> bool {
         self.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination))
     }
+}
+
+/// Checks a list of payload files.
+///
+/// # Errors
+/// Fails when a path, destination or hash of a file is not acceptable, or two files have the same destination.
+pub fn check_files(files: &[File]) -> Result<(), FileError> {
+    let mut destinations = BTreeSet::new();
+    for file in files {
+        let refuse = |problem| Err(FileError { path: file.path.clone(), problem });
+        if !is_relative_path(&file.path) {
+            return refuse("the path must be relative, with `/` between parts and no `..`");
+        }
+        if !is_host_path(&file.destination) {
+            return refuse(
+                "the destination must begin with C:\\, have fewer than 240 ASCII characters, and have no part that is empty or ends with a dot or a space",
+            );
+        }
+        if !is_sha256(&file.sha256) {
+            return refuse("the hash must be 64 lower-case hex digits");
+        }
+        if !destinations.insert(file.destination.to_ascii_lowercase()) {
+            return refuse("another file has the same destination");
+        }
+    }
+    Ok(())
 }
 
 /// Returns the digest over contents and destinations of files. The order does not matter.

@@ -113,7 +113,7 @@ pub enum Mode {
     /// Apply the pool.
     #[default]
     Apply,
-    /// Only report what the operator would do. It completes operations in progress and begins no new one.
+    /// Preview in the status; the operator begins no operation.
     Plan,
 }
 

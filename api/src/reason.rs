@@ -43,8 +43,8 @@ reasons! {
     /// The host cannot use a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) that its pool lists, or is in
     /// no domain.
     AccountNotUsable,
-    /// Nothing shows whether the host can use a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) that its
-    /// pool lists.
+    /// Usability of a [group Managed Service Account](../guide/workloads.md#a-host-that-cannot-use-an-account) on the host is unknown, although its
+    /// pool lists the account.
     AccountUnknown,
     /// The Windows Machine Config Operator runs or is installed: operations in progress end, and no other begins until it is
     /// [removed](../guide/from-wmco.md).
@@ -100,7 +100,7 @@ reasons! {
     CredentialsUnavailable,
     /// A directory of the operator on the host, or one above it, is a link or belongs to a user who is no administrator.
     DirectoryRefused,
-    /// There is not enough free space on `C:` of the host.
+    /// Free space on `C:` of the host is too small.
     DiskFull,
     /// No node gets its turn to be changed: nodes that do not work use up `rollout.maxUnavailable`, or other pools the limit over all pools
     /// (`--max-disruptions`).

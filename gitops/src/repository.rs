@@ -140,7 +140,7 @@ impl Repository {
     /// [`GitError::AuthenticationFailed`] when the server or the proxy rejects the credentials. [`GitError::RedirectRefused`]
     /// when the server redirects to another server, or not to https. [`GitError::RepositoryNotFound`] or
     /// [`GitError::RevisionNotFound`] when the server does not have the repository or the reference.
-    /// [`GitError::WrongObject`] when the reference leads to no commit. [`GitError::RepositoryTooLarge`] when the server
+    /// [`GitError::NotACommit`] when the reference leads to no commit. [`GitError::RepositoryTooLarge`] when the server
     /// sends more than is allowed. [`GitError::Timeout`] after `request.timeout`, [`GitError::Stopped`] after a stop.
     /// [`GitError::Disk`] when the directory cannot be read or written. [`GitError::Failed`] for any other failure of the
     /// connection or the server.

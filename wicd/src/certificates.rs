@@ -45,10 +45,12 @@ pub enum CertificateError {
         wanted: String,
     },
     /// Certificate that does not match the pending key.
-    #[error("the certificate does not match the pending key on the host; apply again to get a new request")]
+    #[error(
+        "the certificate does not match the pending key on the host; the operator requests another at its next attempt"
+    )]
     Key,
     /// Certificate without a pending key.
-    #[error("the host has no pending key for this certificate; apply again to get a new request")]
+    #[error("the host has no pending key for this certificate; the operator requests another at its next attempt")]
     NoKey,
     /// Certificate that has expired or is not valid yet.
     #[error("the certificate is not valid now; compare the clocks of host and cluster")]
@@ -57,7 +59,10 @@ pub enum CertificateError {
     #[error("cannot make a key or a certificate request")]
     Crypto(#[source] rcgen::Error),
     /// Kubeconfig of kubelet that cannot be created from [`path::NODE_KUBECONFIG`].
-    #[error("{} is missing or is no kubeconfig of one user; apply again", path::NODE_KUBECONFIG)]
+    #[error(
+        "{} is missing, or does not have exactly one user; the operator writes it again at its next attempt",
+        path::NODE_KUBECONFIG
+    )]
     Kubeconfig,
     /// Failure on the host.
     #[error(transparent)]

@@ -70,28 +70,28 @@ fn the_newest_certificates_of_the_overlay_and_other_files_are_kept() {
 /// kubelet prefers its stored certificate to that of the kubeconfig.
 #[test]
 fn stored_certificates_of_kubelet_are_removed_before_it_gets_another() {
-    let bed = crate::operation::tests::Bed::new();
-    bed.write(path::NODE_KUBECONFIG, NODE_KUBECONFIG.as_bytes());
-    let sign = |node: &str| bed.sign(&request(&bed.host, CertificateKind::Kubelet, node).unwrap(), 86_400);
+    let test_host = crate::operation::tests::TestHost::new();
+    test_host.write(path::NODE_KUBECONFIG, NODE_KUBECONFIG.as_bytes());
+    let sign = |node: &str| test_host.sign(&request(&test_host.host, CertificateKind::Kubelet, node).unwrap(), 86_400);
     let now = jiff::Timestamp::now().as_second();
     let put = |chain: &str| {
-        let pem = with_key(&bed.host, CertificateKind::Kubelet, "win-1", chain, now).unwrap();
-        install(&bed.host, CertificateKind::Kubelet, pem.as_deref(), now).unwrap();
+        let pem = with_key(&test_host.host, CertificateKind::Kubelet, "win-1", chain, now).unwrap();
+        install(&test_host.host, CertificateKind::Kubelet, pem.as_deref(), now).unwrap();
     };
     // Certificates of another Node, of another cluster with a Node of this name, and a damaged one. An interrupted rotation
     // leaves `updated`.
     for stored in [sign("win-2"), sign("win-1"), "damaged".into()] {
         for name in ["current", "updated", "2026-01-01-00-00-00"] {
-            bed.write(&format!(r"{}\kubelet-client-{name}.pem", path::KUBELET_PKI), stored.as_bytes());
+            test_host.write(&format!(r"{}\kubelet-client-{name}.pem", path::KUBELET_PKI), stored.as_bytes());
         }
-        bed.write(r"C:\var\lib\kubelet\pki\kubelet-server-current.pem", b"serving");
+        test_host.write(r"C:\var\lib\kubelet\pki\kubelet-server-current.pem", b"serving");
         let chain = sign("win-1");
         put(&chain);
-        assert_eq!(files::list(&bed.host, path::KUBELET_PKI).unwrap(), ["kubelet-server-current.pem"]);
+        assert_eq!(files::list(&test_host.host, path::KUBELET_PKI).unwrap(), ["kubelet-server-current.pem"]);
         // After the installation, files that kubelet stores stay.
-        bed.write(path::KUBELET_CURRENT_CERT, b"renewed");
+        test_host.write(path::KUBELET_CURRENT_CERT, b"renewed");
         put(&chain);
-        assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), "renewed");
+        assert_eq!(test_host.read(path::KUBELET_CURRENT_CERT).unwrap(), "renewed");
     }
 }
 

@@ -33,7 +33,7 @@ const USE_BY_SERVICES: [u8; 100] = [
 ];
 
 /// Maximum number of classes that are read from CCG's list.
-const MOST: usize = 64;
+const MAX_CLASSES: usize = 64;
 
 /// Owner of a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ pub fn foreign(host: &dyn Host, asked: Option<&str>, owned: &Ownership) -> Resul
 
 /// Classes that CCG may use.
 fn listed(host: &dyn Host) -> Result<Vec<String>, HostError> {
-    let names = host.registry_keys(CLASSES_OF_CCG)?.into_iter().take(MOST);
+    let names = host.registry_keys(CLASSES_OF_CCG)?.into_iter().take(MAX_CLASSES);
     Ok(names.map(|name| name.to_ascii_uppercase()).filter(|name| is_class(name)).collect())
 }
 

@@ -20,7 +20,7 @@ use crate::certificates;
 use crate::daemon::reconciler::Reconciler;
 use crate::fake::ServiceEvent;
 use crate::network;
-use crate::operation::tests::{Bed, CLUSTER, crash_anywhere, exe, wanted};
+use crate::operation::tests::{CLUSTER, TestHost, crash_anywhere, exe, wanted};
 
 /// Directories that programs create and write to.
 const OUTPUT: [&str; 3] = [path::LOGS, path::KUBELET_PKI, r"C:\k\cni\config"];
@@ -66,7 +66,7 @@ fn strings(value: &Value, each: &mut impl FnMut(&str)) {
 }
 
 /// Configures a host of this cluster up to the start of wicd's service.
-fn join(bed: &Bed, cluster: &Cluster) -> Desired {
+fn join(test_host: &TestHost, cluster: &Cluster) -> Desired {
     let mut manifest = payload(&PROGRAMS);
     let contents: Vec<Vec<u8>> = manifest.files.iter().map(|file| file.destination.clone().into_bytes()).collect();
     for (file, content) in manifest.files.iter_mut().zip(&contents) {
@@ -77,7 +77,7 @@ fn join(bed: &Bed, cluster: &Cluster) -> Desired {
     }
     let rendered = render(cluster, &manifest, &Settings::default(), &TemplateSpec::default()).unwrap();
     let files = rendered.files().to_vec();
-    bed.stage_all(&files.iter().map(|f| (f.clone(), f.destination.clone().into_bytes())).collect::<Vec<_>>());
+    test_host.stage_all(&files.iter().map(|f| (f.clone(), f.destination.clone().into_bytes())).collect::<Vec<_>>());
     let desired = Desired {
         cluster_id: CLUSTER.into(),
         node_name: host().node_name,
@@ -89,7 +89,7 @@ fn join(bed: &Bed, cluster: &Cluster) -> Desired {
     let configs = rendered.configs(cluster, &host()).unwrap();
     let certificates = vec![CertificateKind::Kubelet, CertificateKind::Wicd];
     let apply = Apply { desired: desired.clone(), files, configs, certificates, wicd_sha256: exe("1") };
-    assert_eq!(bed.apply_and_start("1", apply), Outcome::Done);
+    assert_eq!(test_host.apply_and_start("1", apply), Outcome::Done);
     desired
 }
 
@@ -102,28 +102,28 @@ fn every_file_in_a_command_line_exists_when_its_service_starts() {
         for platform in [Platform::None, Platform::Aws, Platform::Azure] {
             let about = format!("{network:?} {platform:?}");
             let cluster = Cluster { network, platform, exporter_tls: Some(tls.clone()), ..cluster() };
-            let bed = Bed::new();
-            let desired = join(&bed, &cluster);
-            network::tests::make_network(&bed);
-            let (missing, host) = (Arc::new(Mutex::new(Vec::new())), bed.host.clone());
+            let test_host = TestHost::new();
+            let desired = join(&test_host, &cluster);
+            network::tests::make_network(&test_host);
+            let (missing, host) = (Arc::new(Mutex::new(Vec::new())), test_host.host.clone());
             let seen = missing.clone();
             // kubelet takes a moment to store its first certificate. Without wicd's wait, services that need it would start
             // meanwhile.
-            bed.on_service(move |event, service| {
+            test_host.on_service(move |event, service| {
                 if event == ServiceEvent::Started {
                     seen.lock()
                         .unwrap()
                         .extend(unreadable(&host, &service.command).into_iter().map(|f| (service.name.clone(), f)));
                 }
             });
-            let mut reconciler = Reconciler::new(Arc::new(bed.host.clone()));
+            let mut reconciler = Reconciler::new(Arc::new(test_host.host.clone()));
             for second in 0..20 {
                 if second == 10 {
-                    start(&bed.host).unwrap();
+                    start(&test_host.host).unwrap();
                 }
                 reconciler.reconcile_once(None, Duration::from_secs(second));
             }
-            let state = |name: &str| bed.state().services[name].state;
+            let state = |name: &str| test_host.state().services[name].state;
             for service in &desired.services.services {
                 assert_eq!(state(&service.name), ServiceState::Running, "{about}: {}", service.name);
             }
@@ -134,13 +134,13 @@ fn every_file_in_a_command_line_exists_when_its_service_starts() {
 
 #[test]
 fn kubelet_stores_only_a_certificate_that_is_in_its_kubeconfig() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     let valid = |seconds| {
-        let request = certificates::request(&bed.host, CertificateKind::Kubelet, "win-1").unwrap();
-        let key = bed.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
-        bed.sign(&request, seconds) + &key
+        let request = certificates::request(&test_host.host, CertificateKind::Kubelet, "win-1").unwrap();
+        let key = test_host.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
+        test_host.sign(&request, seconds) + &key
     };
-    let (first, stored, over) = (valid(86_400), valid(7200), expired(&bed));
+    let (first, stored, over) = (valid(86_400), valid(7200), expired(&test_host));
     let (chain, key) = split(&first).unwrap();
     let inline = json!({"client-certificate-data": data(&chain), "client-key-data": data(&key)});
     let file = json!({"client-certificate": path::KUBELET_FIRST_CERT, "client-key": path::KUBELET_FIRST_CERT});
@@ -161,19 +161,19 @@ fn kubelet_stores_only_a_certificate_that_is_in_its_kubeconfig() {
         ("damaged", &inline, Link("?"), Err("could not convert data")),
         ("no credentials", &json!({}), Nothing, Err("no credentials")),
     ] {
-        files::remove_tree(&bed.host, path::KUBELET_PKI).unwrap();
-        bed.write(path::KUBELET_FIRST_CERT, first.as_bytes());
+        files::remove_tree(&test_host.host, path::KUBELET_PKI).unwrap();
+        test_host.write(path::KUBELET_FIRST_CERT, first.as_bytes());
         let kubeconfig = json!({"users": [{"name": "system:node:win-1", "user": user}]});
-        bed.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
+        test_host.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
         match before {
             Nothing => {}
-            Link(pem) => store(&bed.host, pem).unwrap(),
-            Plain(pem) => bed.write(path::KUBELET_CURRENT_CERT, pem.as_bytes()),
+            Link(pem) => store(&test_host.host, pem).unwrap(),
+            Plain(pem) => test_host.write(path::KUBELET_CURRENT_CERT, pem.as_bytes()),
         }
-        match (start(&bed.host), expected) {
+        match (start(&test_host.host), expected) {
             (Ok(used), Ok((expected, left))) => {
                 assert_eq!(&used, expected, "{about}");
-                assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).as_ref(), left, "{about}");
+                assert_eq!(test_host.read(path::KUBELET_CURRENT_CERT).as_ref(), left, "{about}");
             }
             (Err(error), Err(part)) => assert!(error.contains(part), "{about}: {error}"),
             (got, _) => panic!("{about}: {got:?}"),
@@ -182,22 +182,22 @@ fn kubelet_stores_only_a_certificate_that_is_in_its_kubeconfig() {
 }
 
 /// Creates a host that was a node of WMCO or of another cluster under the same name, and whose kubelet still runs.
-fn former_node() -> (Bed, Start) {
-    let bed = Bed::new();
-    let other_ca = Bed::new();
-    let request = certificates::request(&bed.host, CertificateKind::Kubelet, "win-1").unwrap();
-    let key = bed.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
-    files::remove(&bed.host, certificates::key_path(CertificateKind::Kubelet)).unwrap();
+fn former_node() -> (TestHost, Start) {
+    let test_host = TestHost::new();
+    let other_ca = TestHost::new();
+    let request = certificates::request(&test_host.host, CertificateKind::Kubelet, "win-1").unwrap();
+    let key = test_host.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
+    files::remove(&test_host.host, certificates::key_path(CertificateKind::Kubelet)).unwrap();
     let user =
         json!({"client-certificate-data": data(&other_ca.sign(&request, 86_400)), "client-key-data": data(&key)});
     let kubeconfig = json!({"users": [{"name": "default-auth", "user": user}]});
-    bed.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
-    super::start(&bed.host).unwrap();
-    bed.add_service("kubelet", "OpenShift managed kubelet", &[]);
-    bed.stage_version("1");
-    let applied = bed.apply(wanted("1"));
-    let body = bed.start_body("1", &applied);
-    (bed, body)
+    test_host.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
+    super::start(&test_host.host).unwrap();
+    test_host.add_service("kubelet", "OpenShift managed kubelet", &[]);
+    test_host.stage_version("1");
+    let applied = test_host.apply(wanted("1"));
+    let body = test_host.start_body("1", &applied);
+    (test_host, body)
 }
 
 fn data(text: &str) -> ByteString {
@@ -208,64 +208,64 @@ fn data(text: &str) -> ByteString {
 #[test]
 fn a_former_node_gets_its_new_certificate_after_a_crash_anywhere() {
     let arrange = || {
-        let (bed, body) = former_node();
-        let key = bed.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
-        (bed, (body, key))
+        let (test_host, body) = former_node();
+        let key = test_host.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
+        (test_host, (body, key))
     };
-    let act = |bed: &Bed, (body, key): &(Start, String)| {
-        let answer = bed.run(Body::Start(body.clone()));
+    let act = |test_host: &TestHost, (body, key): &(Start, String)| {
+        let answer = test_host.run(Body::Start(body.clone()));
         let told = serde_json::to_string(&answer).unwrap();
         let secrets = [json!(data(key)).to_string(), key.lines().nth(1).unwrap().to_owned()];
         assert!(secrets.iter().all(|secret| !told.contains(secret.as_str())), "{told}");
         answer.outcome
     };
-    let check = |bed: &Bed, arranged: &(Start, String), about: &str| {
-        let mut goes_with = super::start(&bed.host);
-        bed.host.start_service("kubelet").unwrap();
-        assert_eq!(act(bed, arranged), Outcome::Done, "{about}");
-        if bed.state().services["kubelet"].state == ServiceState::Stopped {
-            goes_with = super::start(&bed.host);
+    let check = |test_host: &TestHost, arranged: &(Start, String), about: &str| {
+        let mut goes_with = super::start(&test_host.host);
+        test_host.host.start_service("kubelet").unwrap();
+        assert_eq!(act(test_host, arranged), Outcome::Done, "{about}");
+        if test_host.state().services["kubelet"].state == ServiceState::Stopped {
+            goes_with = super::start(&test_host.host);
         }
         let goes_with = goes_with.unwrap();
         assert!(goes_with.starts_with(arranged.0.certificates[&CertificateKind::Kubelet].trim_end()), "{about}");
-        assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), goes_with, "{about}");
+        assert_eq!(test_host.read(path::KUBELET_CURRENT_CERT).unwrap(), goes_with, "{about}");
         for path in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT] {
             // Both keep the access list of their temporary file.
-            let written = bed.path(&format!("{path}.new")).unwrap();
-            assert!(bed.state().access[&written].is(Guard::Private), "{path} {about}");
+            let written = test_host.path(&format!("{path}.new")).unwrap();
+            assert!(test_host.state().access[&written].is(Guard::Private), "{path} {about}");
         }
     };
-    crash_anywhere(arrange, |bed, arranged| drop(act(bed, arranged)), 1, check);
+    crash_anywhere(arrange, |test_host, arranged| drop(act(test_host, arranged)), 1, check);
 }
 
 #[test]
 fn kubelet_restarts_only_if_it_has_stored_no_certificate() {
-    let (bed, body) = former_node();
-    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
-    super::start(&bed.host).unwrap();
+    let (test_host, body) = former_node();
+    assert_eq!(test_host.run(Body::Start(body)).outcome, Outcome::Done);
+    super::start(&test_host.host).unwrap();
     let again = || {
-        bed.host.start_service("kubelet").unwrap();
-        assert_eq!(bed.apply_and_start("1", wanted("1")), Outcome::Done);
-        bed.state().services["kubelet"].state
+        test_host.host.start_service("kubelet").unwrap();
+        assert_eq!(test_host.apply_and_start("1", wanted("1")), Outcome::Done);
+        test_host.state().services["kubelet"].state
     };
     assert_eq!(again(), ServiceState::Running, "nothing has changed");
     let named = json!({"users": [{"user": {"client-certificate": path::KUBELET_FIRST_CERT}}]});
-    let right = bed.read(path::KUBELET_KUBECONFIG).unwrap();
+    let right = test_host.read(path::KUBELET_KUBECONFIG).unwrap();
     for (stores, expected) in [(true, ServiceState::Running), (false, ServiceState::Stopped)] {
-        bed.write(path::KUBELET_KUBECONFIG, named.to_string().as_bytes());
+        test_host.write(path::KUBELET_KUBECONFIG, named.to_string().as_bytes());
         if !stores {
-            files::remove(&bed.host, path::KUBELET_CURRENT_CERT).unwrap();
+            files::remove(&test_host.host, path::KUBELET_CURRENT_CERT).unwrap();
         }
         assert_eq!(again(), expected, "stored: {stores}");
-        assert_eq!(bed.read(path::KUBELET_KUBECONFIG).unwrap(), right);
+        assert_eq!(test_host.read(path::KUBELET_KUBECONFIG).unwrap(), right);
     }
 }
 
 /// Returns an expired certificate with its key.
-fn expired(bed: &Bed) -> String {
+fn expired(test_host: &TestHost) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
     params.not_after = rcgen::date_time_ymd(2020, 1, 2);
-    params.signed_by(&key, &bed.ca).unwrap().pem() + &key.serialize_pem()
+    params.signed_by(&key, &test_host.ca).unwrap().pem() + &key.serialize_pem()
 }

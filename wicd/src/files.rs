@@ -189,7 +189,7 @@ fn is_held(error: &io::Error) -> bool {
 
 /// Returns a function that sleeps for a moment, and returns false once the time limit is reached.
 fn patience() -> impl FnMut() -> bool {
-    let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
+    let mut left = MAX_HELD.as_millis() / AGAIN.as_millis();
     move || {
         let waits = left > 0;
         if waits {
@@ -201,7 +201,7 @@ fn patience() -> impl FnMut() -> bool {
 }
 
 /// Time limit of the wait for a file that another program holds.
-const HELD_AT_MOST: Duration = Duration::from_secs(5);
+const MAX_HELD: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
 /// Windows' error for denied access, and for a file that is deleted as soon as another program closes it. Elsewhere, where tests run, the
 /// corresponding error.
@@ -210,8 +210,8 @@ const ACCESS_DENIED: i32 = if cfg!(windows) { 5 } else { 13 };
 /// Returns the paths to which a file in use can be moved.
 fn old_files(path: &Path) -> impl Iterator<Item = PathBuf> {
     /// Maximum number of old versions of a file that can be in use at once.
-    const MOST: u32 = 8;
-    (0..MOST).map(|n| beside(path, &format!(".old-{n}")))
+    const MAX_OLD_VERSIONS: u32 = 8;
+    (0..MAX_OLD_VERSIONS).map(|n| beside(path, &format!(".old-{n}")))
 }
 
 /// Removes the files that [`place`] has moved away, unless a program still runs from them. Waits for files that another program holds for a moment.

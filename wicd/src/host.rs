@@ -495,11 +495,13 @@ pub enum HostError {
     },
     /// Ownership record that is missing although other files of the operator exist.
     #[error(
-        "{path}, the record of what was put on the host, is missing or cannot be read, and so is its copy; clean the host by hand: remove the operator's services, then C:\\k"
+        "{path} and its copy are missing, so the host cannot be cleaned automatically. Stop and delete the services {services} (`sc.exe stop NAME`, `sc.exe delete NAME`), then C:\\k"
     )]
     RecordLost {
         /// Path of the record.
         path: String,
+        /// Names of the operator's services on the host.
+        services: String,
     },
     /// Failed call of the operating system.
     #[error("cannot {action} {object}")]

@@ -13,7 +13,7 @@ use crate::host::{Host, HostError};
 use crate::ownership::Ownership;
 
 /// Maximum size of a file to back up, in bytes. Configuration files are smaller.
-const MOST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Path of the copy of a file.
 fn copy_of(path: &str) -> String {
@@ -37,7 +37,7 @@ pub fn keep<'a>(
             continue;
         }
         let Some(size) = files::size(host, path)? else { continue };
-        if size > MOST {
+        if size > MAX_FILE_BYTES {
             let problem = format!("it is not ours, and with {size} bytes is too large to be kept: move it away");
             return Err(HostError::Refused { path: path.to_owned(), problem });
         }
@@ -78,7 +78,7 @@ mod tests {
     use api::host::{Apply, ConfigFile, Outcome};
 
     use super::*;
-    use crate::operation::tests::{Bed, crash_anywhere, reason, wanted};
+    use crate::operation::tests::{TestHost, crash_anywhere, reason, wanted};
 
     const LOGINS: &str = path::REGISTRY_LOGINS;
 
@@ -88,70 +88,75 @@ mod tests {
         apply
     }
 
-    fn bed() -> Bed {
-        let bed = Bed::new();
-        bed.write(LOGINS, b"theirs");
-        bed.stage_version("1");
-        bed
+    fn test_host() -> TestHost {
+        let test_host = TestHost::new();
+        test_host.write(LOGINS, b"theirs");
+        test_host.stage_version("1");
+        test_host
     }
 
     #[test]
     fn a_file_of_the_owner_is_restored_by_a_cleanup_and_once_the_cluster_has_no_logins() {
-        let bed = bed();
+        let test_host = test_host();
         for content in ["ours", "ours, later"] {
-            assert_eq!(bed.apply(with_logins(content)).outcome, Outcome::Done);
-            assert_eq!(bed.read(LOGINS).as_deref(), Some(content));
+            assert_eq!(test_host.apply(with_logins(content)).outcome, Outcome::Done);
+            assert_eq!(test_host.read(LOGINS).as_deref(), Some(content));
         }
-        assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
-        assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
-        assert_eq!(bed.apply(with_logins("ours")).outcome, Outcome::Done);
-        assert_eq!(bed.clean_up().outcome, Outcome::Done);
-        assert_eq!((bed.read(LOGINS).as_deref(), bed.exists(&copy_of(LOGINS))), (Some("theirs"), false));
+        assert_eq!(test_host.apply(wanted("1")).outcome, Outcome::Done);
+        assert_eq!((test_host.read(LOGINS).as_deref(), test_host.exists(&copy_of(LOGINS))), (Some("theirs"), false));
+        assert_eq!(test_host.apply(with_logins("ours")).outcome, Outcome::Done);
+        assert_eq!(test_host.clean_up().outcome, Outcome::Done);
+        assert_eq!((test_host.read(LOGINS).as_deref(), test_host.exists(&copy_of(LOGINS))), (Some("theirs"), false));
     }
 
     #[test]
     fn a_file_that_did_not_exist_before_is_removed() {
-        let bed = Bed::staged("1");
+        let test_host = TestHost::staged("1");
         for content in ["ours", "ours, later"] {
-            assert_eq!(bed.apply(with_logins(content)).outcome, Outcome::Done);
+            assert_eq!(test_host.apply(with_logins(content)).outcome, Outcome::Done);
         }
-        assert!(!bed.exists(&copy_of(LOGINS)));
-        assert_eq!(bed.clean_up().outcome, Outcome::Done);
-        assert!(!bed.exists(LOGINS));
+        assert!(!test_host.exists(&copy_of(LOGINS)));
+        assert_eq!(test_host.clean_up().outcome, Outcome::Done);
+        assert!(!test_host.exists(LOGINS));
     }
 
     #[test]
     fn a_file_that_is_too_large_is_refused_and_stays() {
-        let bed = Bed::staged("1");
-        let large = vec![b'x'; usize::try_from(MOST).unwrap() + 1];
-        bed.write(LOGINS, &large);
-        assert_eq!(reason(&bed.apply(with_logins("ours"))), "DirectoryRefused");
-        assert_eq!(bed.read(LOGINS).map(|content| content.len()), Some(large.len()));
+        let test_host = TestHost::staged("1");
+        let large = vec![b'x'; usize::try_from(MAX_FILE_BYTES).unwrap() + 1];
+        test_host.write(LOGINS, &large);
+        assert_eq!(reason(&test_host.apply(with_logins("ours"))), "DirectoryRefused");
+        assert_eq!(test_host.read(LOGINS).map(|content| content.len()), Some(large.len()));
     }
 
     /// Whenever wicd crashes, no content of the owner is lost, and no file of wicd stays.
     #[test]
     fn a_file_of_the_owner_is_restored_after_a_crash_anywhere() {
-        let is_restored = |bed: &Bed, about: &str| {
-            assert_eq!(bed.clean_up().outcome, Outcome::Done, "{about}");
-            assert_eq!(bed.read(LOGINS).as_deref(), Some("theirs"), "{about}");
-            assert!(!bed.exists(&copy_of(LOGINS)), "{about}");
+        let is_restored = |test_host: &TestHost, about: &str| {
+            assert_eq!(test_host.clean_up().outcome, Outcome::Done, "{about}");
+            assert_eq!(test_host.read(LOGINS).as_deref(), Some("theirs"), "{about}");
+            assert!(!test_host.exists(&copy_of(LOGINS)), "{about}");
         };
-        let apply = |bed: &Bed, (): &()| drop(bed.apply(with_logins("ours")));
+        let apply = |test_host: &TestHost, (): &()| drop(test_host.apply(with_logins("ours")));
         crash_anywhere(
-            || (bed(), ()),
+            || (test_host(), ()),
             apply,
             13,
-            |bed, (), about| {
-                apply(bed, &());
-                is_restored(bed, about);
+            |test_host, (), about| {
+                apply(test_host, &());
+                is_restored(test_host, about);
             },
         );
         let applied = || {
-            let bed = bed();
-            apply(&bed, &());
-            (bed, ())
+            let test_host = test_host();
+            apply(&test_host, &());
+            (test_host, ())
         };
-        crash_anywhere(applied, |bed, ()| drop(bed.clean_up()), 13, |bed, (), about| is_restored(bed, about));
+        crash_anywhere(
+            applied,
+            |test_host, ()| drop(test_host.clean_up()),
+            13,
+            |test_host, (), about| is_restored(test_host, about),
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::MaintenanceState;
-use api::maintenance::MOST_REASON;
+use api::maintenance::MAX_REASON_CHARS;
 use api::names::key;
 use api::text;
 use clap::Subcommand;
@@ -93,11 +93,11 @@ impl Outcome {
 
 /// Checks a reason, which is printed on users' terminals.
 fn reason(text: &str) -> Result<String, String> {
-    let clean = text::line(text, MOST_REASON);
+    let clean = text::line(text, MAX_REASON_CHARS);
     match clean.as_str() {
         "" => Err("a reason must have text, for example \"monthly patches\"".into()),
         _ if clean != text.trim() => {
-            Err(format!("a reason must be one line of at most {MOST_REASON} characters, without invisible ones"))
+            Err(format!("a reason must be one line of at most {MAX_REASON_CHARS} characters, without invisible ones"))
         }
         _ => Ok(clean),
     }
@@ -187,7 +187,7 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
 fn status(shown: &Shown<'_>) -> Next {
     let (request, state) = (shown.request(), shown.state());
     let state = state.map_or("None", MaintenanceState::as_str);
-    let request = text::line(request.unwrap_or("none"), MOST_REASON);
+    let request = text::line(request.unwrap_or("none"), MAX_REASON_CHARS);
     Next::End(Outcome::new(Done, format!("state: {state}\nrequest: {request}")))
 }
 

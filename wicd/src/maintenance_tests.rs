@@ -61,7 +61,7 @@ fn a_reason_is_one_line() {
     {
         assert_eq!(reason(text).is_ok(), is_good, "{text:?}");
     }
-    assert!(reason(&"x".repeat(MOST_REASON)).is_ok() && reason(&"x".repeat(MOST_REASON + 1)).is_err());
+    assert!(reason(&"x".repeat(MAX_REASON_CHARS)).is_ok() && reason(&"x".repeat(MAX_REASON_CHARS + 1)).is_err());
 }
 
 proptest! {
@@ -77,13 +77,13 @@ proptest! {
 /// Length of a second, shortened for timeouts in tests.
 const SECOND: Duration = Duration::from_millis(10);
 
-struct Bed {
+struct TestHost {
     host: FakeHost,
     cluster: FakeCluster,
     said: Mutex<Vec<String>>,
 }
 
-impl Bed {
+impl TestHost {
     fn new() -> Self {
         let host = FakeHost::temporary();
         let marker = Marker { node_name: "win-1".into(), ..Marker::default() };
@@ -129,48 +129,49 @@ fn begins(timeout: u32, keep: bool) -> Action {
 
 #[tokio::test]
 async fn a_maintenance_waits_until_the_node_is_drained_and_returns_it() {
-    let bed = Bed::new();
-    let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Waiting", "Draining", "Drained"]));
-    assert_eq!((outcome.code(), bed.request().as_deref()), (0, Some("patches")), "{outcome:?}");
+    let test_host = TestHost::new();
+    let (outcome, ()) =
+        tokio::join!(test_host.run(begins(6000, false)), test_host.answer(&["Waiting", "Draining", "Drained"]));
+    assert_eq!((outcome.code(), test_host.request().as_deref()), (0, Some("patches")), "{outcome:?}");
     // After a restart of the host, a script may run from its beginning.
-    assert_eq!(bed.run(begins(6000, false)).await.code(), 0);
-    assert!(bed.run(Action::Status).await.message().contains("state: Drained\nrequest: patches"));
-    assert_eq!((bed.run(Action::End { wait: None }).await.code(), bed.request()), (0, None));
-    let outcome = bed.run(Action::End { wait: Some(30) }).await;
+    assert_eq!(test_host.run(begins(6000, false)).await.code(), 0);
+    assert!(test_host.run(Action::Status).await.message().contains("state: Drained\nrequest: patches"));
+    assert_eq!((test_host.run(Action::End { wait: None }).await.code(), test_host.request()), (0, None));
+    let outcome = test_host.run(Action::End { wait: Some(30) }).await;
     assert_eq!(outcome.code(), 3, "nothing has verified it yet");
     assert!(outcome.message().contains("administrators have requested"), "{outcome:?}");
-    bed.cluster.set_node(&[(key::MAINTENANCE_STATE, "Returning")]);
-    assert!(bed.run(Action::End { wait: Some(30) }).await.message().contains("verifies"));
-    bed.cluster.set_node(&[]);
-    assert_eq!(bed.run(Action::End { wait: Some(6000) }).await.code(), 0);
+    test_host.cluster.set_node(&[(key::MAINTENANCE_STATE, "Returning")]);
+    assert!(test_host.run(Action::End { wait: Some(30) }).await.message().contains("verifies"));
+    test_host.cluster.set_node(&[]);
+    assert_eq!(test_host.run(Action::End { wait: Some(6000) }).await.code(), 0);
 }
 
 #[tokio::test]
 async fn a_request_is_withdrawn_when_the_time_is_over() {
     for (keep, left) in [(false, None), (true, Some("patches"))] {
-        let bed = Bed::new();
-        let (outcome, ()) = tokio::join!(bed.run(begins(60, keep)), bed.answer(&["Waiting"]));
-        assert_eq!((outcome.code(), bed.request().as_deref()), (3, left), "{outcome:?}");
+        let test_host = TestHost::new();
+        let (outcome, ()) = tokio::join!(test_host.run(begins(60, keep)), test_host.answer(&["Waiting"]));
+        assert_eq!((outcome.code(), test_host.request().as_deref()), (3, left), "{outcome:?}");
         assert!(outcome.message().contains("maxUnavailable"), "{outcome:?}");
     }
-    let bed = Bed::new();
-    let (outcome, ()) = tokio::join!(bed.run(begins(6000, false)), bed.answer(&["Held"]));
-    assert_eq!((outcome.code(), bed.request()), (4, None), "{outcome:?}");
+    let test_host = TestHost::new();
+    let (outcome, ()) = tokio::join!(test_host.run(begins(6000, false)), test_host.answer(&["Held"]));
+    assert_eq!((outcome.code(), test_host.request()), (4, None), "{outcome:?}");
 }
 
 /// Ctrl-C, or closing the window of the shell, interrupts the command.
 #[tokio::test]
 async fn an_interrupted_request_is_withdrawn() {
     for (keep, left) in [(false, None), (true, Some("patches"))] {
-        let bed = Bed::new();
-        let outcome = bed.run_until(begins(6000, keep), bed.answer(&["Waiting", "Draining"])).await;
-        assert_eq!((outcome.code(), bed.request().as_deref()), (6, left), "{outcome:?}");
+        let test_host = TestHost::new();
+        let outcome = test_host.run_until(begins(6000, keep), test_host.answer(&["Waiting", "Draining"])).await;
+        assert_eq!((outcome.code(), test_host.request().as_deref()), (6, left), "{outcome:?}");
     }
     // An earlier request is not withdrawn.
-    let bed = Bed::new();
-    bed.cluster.set_node(&[(key::MAINTENANCE_REQUEST, "patches")]);
-    let outcome = bed.run_until(begins(6000, false), bed.answer(&["Waiting"])).await;
-    assert_eq!((outcome.code(), bed.request().as_deref()), (6, Some("patches")), "{outcome:?}");
+    let test_host = TestHost::new();
+    test_host.cluster.set_node(&[(key::MAINTENANCE_REQUEST, "patches")]);
+    let outcome = test_host.run_until(begins(6000, false), test_host.answer(&["Waiting"])).await;
+    assert_eq!((outcome.code(), test_host.request().as_deref()), (6, Some("patches")), "{outcome:?}");
 }
 
 /// An earlier request is another program's, or this one's from before a restart of the host; patching may be in progress for
@@ -182,38 +183,38 @@ async fn an_earlier_request_stays() {
         ("patches", (key::MAINTENANCE_STATE, "Waiting")),
         ("another tool", (key::HOLD, "true")),
     ] {
-        let bed = Bed::new();
-        bed.cluster.set_node(&[(key::MAINTENANCE_REQUEST, reason), annotation]);
-        let outcome = bed.run(begins(60, false)).await;
+        let test_host = TestHost::new();
+        test_host.cluster.set_node(&[(key::MAINTENANCE_REQUEST, reason), annotation]);
+        let outcome = test_host.run(begins(60, false)).await;
         assert!([3, 4].contains(&outcome.code()), "{outcome:?}");
-        assert_eq!(bed.request().as_deref(), Some(reason), "{outcome:?}");
+        assert_eq!(test_host.request().as_deref(), Some(reason), "{outcome:?}");
     }
     // A request that replaces the program's own is another program's.
-    let bed = Bed::new();
-    let (outcome, ()) = tokio::join!(bed.run(begins(60, false)), async {
-        bed.answer(&["Waiting"]).await;
+    let test_host = TestHost::new();
+    let (outcome, ()) = tokio::join!(test_host.run(begins(60, false)), async {
+        test_host.answer(&["Waiting"]).await;
         let other = [(key::MAINTENANCE_REQUEST, Some("another tool".to_owned()))];
-        bed.cluster.annotate("win-1", other.into()).await.unwrap();
+        test_host.cluster.annotate("win-1", other.into()).await.unwrap();
     });
-    assert_eq!((outcome.code(), bed.request().as_deref()), (3, Some("another tool")), "{outcome:?}");
+    assert_eq!((outcome.code(), test_host.request().as_deref()), (3, Some("another tool")), "{outcome:?}");
 }
 
 #[tokio::test]
 async fn each_refusal_has_its_code() {
-    let bed = Bed::new();
-    bed.cluster.down.store(true, Ordering::SeqCst);
-    let outcome = bed.run(begins(60, false)).await;
+    let test_host = TestHost::new();
+    test_host.cluster.down.store(true, Ordering::SeqCst);
+    let outcome = test_host.run(begins(60, false)).await;
     assert_eq!(outcome.code(), 5, "{outcome:?}");
     assert!(outcome.message().contains("connection refused"), "{outcome:?}");
-    assert!(bed.cluster.connections.load(Ordering::SeqCst) > 5, "it tries until its time is up");
-    let bed = Bed::new();
-    bed.cluster.node.send_replace(None);
-    assert_eq!(bed.run(begins(60, false)).await.code(), 4);
-    let bed = Bed::new();
-    bed.host.state().machine.is_admin = false;
-    assert_eq!(bed.run(begins(60, false)).await.code(), 4);
+    assert!(test_host.cluster.connections.load(Ordering::SeqCst) > 5, "it tries until its time is up");
+    let test_host = TestHost::new();
+    test_host.cluster.node.send_replace(None);
+    assert_eq!(test_host.run(begins(60, false)).await.code(), 4);
+    let test_host = TestHost::new();
+    test_host.host.state().machine.is_admin = false;
+    assert_eq!(test_host.run(begins(60, false)).await.code(), 4);
     let stranger = FakeHost::temporary();
-    let means = MaintenanceContext { host: &stranger, connect: &bed.cluster, say: &|_| {}, second: SECOND };
+    let means = MaintenanceContext { host: &stranger, connect: &test_host.cluster, say: &|_| {}, second: SECOND };
     assert_eq!(run(&means, &Action::Status, std::future::pending()).await.code(), 4, "it is no node");
-    assert!(bed.cluster.patches.lock().unwrap().is_empty());
+    assert!(test_host.cluster.patches.lock().unwrap().is_empty());
 }

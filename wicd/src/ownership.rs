@@ -195,7 +195,8 @@ impl Ownership {
             return Ok(Self::default());
         }
         if files::exists(host, path::STATE)? {
-            return Err(HostError::RecordLost { path: path::OWNED.to_string() });
+            let services = services.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(HostError::RecordLost { path: path::OWNED.to_string(), services });
         }
         let mut owned = Self {
             services,
@@ -322,7 +323,8 @@ mod tests {
         files::remove(&host, path::OWNED).unwrap();
         assert_eq!(Ownership::load_or_adopt(&host).unwrap(), ours);
         files::remove(&host, COPY).unwrap();
-        assert_eq!(Ownership::load_or_adopt(&host).unwrap_err().reason(), "RecordLost");
+        let error = Ownership::load_or_adopt(&host).unwrap_err();
+        assert!(error.reason() == "RecordLost" && error.to_string().contains("the services kubelet ("), "{error}");
         // A host of WMCO has no state of the operator.
         files::remove(&host, path::STATE).unwrap();
         assert!(Ownership::load_or_adopt(&host).unwrap().env_vars.contains_key("NO_PROXY"));

@@ -14,7 +14,7 @@ fn guard(host: &FakeHost, directory: &str) -> Option<Guard> {
     [Guard::Private, Guard::TakingOver, Guard::Readable, Guard::Volumes].into_iter().find(|guard| list.is(*guard))
 }
 
-fn has_access(host: &FakeHost, directory: &str, list: AccessList) {
+fn set_access(host: &FakeHost, directory: &str, list: AccessList) {
     files::make_directory(host, directory).unwrap();
     let real = host.path(directory).unwrap();
     host.state().access.insert(real, list);
@@ -24,7 +24,7 @@ fn owner(host: &FakeHost, directory: &str) -> String {
     host.place(&host.path(directory).unwrap()).unwrap().unwrap().owner
 }
 
-fn owned_by(host: &FakeHost, directory: &str, sid: &str) {
+fn set_owner(host: &FakeHost, directory: &str, sid: &str) {
     files::make_directory(host, directory).unwrap();
     let real = host.path(directory).unwrap();
     host.state().owners.insert(real, sid.into());
@@ -78,7 +78,7 @@ fn a_directory_of_an_administrator_is_taken_over_once() {
     let host = FakeHost::temporary();
     // As WMCO creates it: by an administrator, with the rights that users have everywhere below `C:\`.
     files::write(&host, r"C:\k\kubelet.exe", b"", Access::Inherited).unwrap();
-    owned_by(&host, r"C:\k\theirs", USER);
+    set_owner(&host, r"C:\k\theirs", USER);
     root(&host).unwrap();
     assert_eq!((guard(&host, path::ROOT), guard(&host, path::WICD)), (Some(Guard::Private), Some(Guard::Private)));
     let (theirs, ours) = (host.path(r"C:\k\theirs").unwrap(), host.path(path::ROOT).unwrap());
@@ -109,11 +109,11 @@ fn a_directory_is_taken_over_unless_it_has_the_access_list_of_wicd() {
         ("as usual", admins, AccessList::usual(), 1),
     ] {
         let host = FakeHost::temporary();
-        has_access(&host, path::ROOT, list);
-        owned_by(&host, path::ROOT, sid);
-        has_access(&host, path::WICD, ours.clone());
+        set_access(&host, path::ROOT, list);
+        set_owner(&host, path::ROOT, sid);
+        set_access(&host, path::WICD, ours.clone());
         for theirs in [r"C:\k\cni", r"C:\k\wicd\blobs"] {
-            owned_by(&host, theirs, USER);
+            set_owner(&host, theirs, USER);
         }
         root(&host).unwrap();
         assert_eq!(guard(&host, path::ROOT), Some(Guard::Private), "{about}");
@@ -130,7 +130,7 @@ fn a_directory_is_taken_over_unless_it_has_the_access_list_of_wicd() {
 #[test]
 fn a_takeover_that_was_interrupted_is_repeated() {
     let host = FakeHost::temporary();
-    owned_by(&host, r"C:\k\theirs", USER);
+    set_owner(&host, r"C:\k\theirs", USER);
     for _again in 0..2 {
         host.state().refused.insert("reset_below ".into());
         root(&host).unwrap_err();
@@ -153,7 +153,7 @@ fn a_directory_of_a_user_is_refused_and_does_not_change() {
     let parents = programs(&desired).flat_map(above);
     for directory in of_programs.chain(parents).chain(SHARED).chain(STATE) {
         let host = FakeHost::temporary();
-        owned_by(&host, directory, USER);
+        set_owner(&host, directory, USER);
         for refused in [
             check_root(&host).and_then(|()| check_state(&host, &desired, &[])),
             root(&host).and_then(|()| state(&host, &desired, &[])),
@@ -223,9 +223,9 @@ fn users_lose_rights_to_parent_directories_and_keep_those_to_the_content() {
     for (about, list) in [("as usual", AccessList::usual()), ("all users may change everything", open)] {
         let host = FakeHost::temporary();
         for directory in SHARED {
-            has_access(&host, directory, list.clone());
+            set_access(&host, directory, list.clone());
         }
-        owned_by(&host, r"C:\var\log\theirs", USER);
+        set_owner(&host, r"C:\var\log\theirs", USER);
         state(&host, &Desired::default(), &[r"C:\var\log\kubelet".to_string()]).unwrap();
         for directory in SHARED {
             let place = host.place(&host.path(directory).unwrap()).unwrap().unwrap();
@@ -246,8 +246,8 @@ fn users_lose_rights_to_parent_directories_and_keep_those_to_the_content() {
 fn files_of_users_in_the_state_of_kubelet_are_taken_over_except_volumes() {
     let host = FakeHost::temporary();
     let (theirs, volume) = (r"C:\var\lib\kubelet\plugins_registry", r"C:\var\lib\kubelet\pods\x\volumes");
-    owned_by(&host, theirs, USER);
-    owned_by(&host, volume, USER);
+    set_owner(&host, theirs, USER);
+    set_owner(&host, volume, USER);
     state(&host, &Desired::default(), &[]).unwrap();
     assert_eq!((owner(&host, theirs).as_str(), owner(&host, volume).as_str()), (access::TRUSTED[1], USER));
     assert_eq!((guard(&host, KUBELET), guard(&host, VOLUMES)), (Some(Guard::Private), Some(Guard::Volumes)));
@@ -271,8 +271,8 @@ fn no_user_can_write_to_a_directory_with_programs() {
 
         let open = FakeHost::temporary();
         let theirs = format!(r"{directory}\theirs");
-        has_access(&open, directory, AccessList::usual());
-        owned_by(&open, &theirs, USER);
+        set_access(&open, directory, AccessList::usual());
+        set_owner(&open, &theirs, USER);
         guarded(&open).unwrap();
         assert_eq!(guard(&open, directory), Some(Guard::Private), "{directory}: taken over");
         assert_eq!(owner(&open, &theirs), access::ADMINISTRATORS, "{directory}: with its content");
@@ -290,7 +290,7 @@ fn no_user_can_replace_a_directory_with_programs() {
     for directory in &shared {
         let mut list = AccessList::usual();
         list.entries.push(modify.clone());
-        has_access(&host, directory, list);
+        set_access(&host, directory, list);
     }
     state(&host, &desired, &[]).unwrap();
     for directory in shared {

@@ -163,7 +163,7 @@ pub struct Remediation {
 /// Reboot: the same, and restart the host. None: only report it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RemediationType {
-    /// Only report the problem.
+    /// Report without a repair.
     None,
     /// Restore the configuration of the host and restart its services.
     #[default]
@@ -178,6 +178,6 @@ pub enum Drift {
     /// Restore the changed objects and report the drift.
     #[default]
     Heal,
-    /// Only report the problem.
+    /// Drift is reported and not restored.
     Report,
 }

@@ -98,11 +98,11 @@ pub struct WindowsNodePoolStatus {
     /// longer exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_stay: bool,
-    /// Some of the hosts that failed, sorted, without those that leave.
+    /// First ten failed hosts, sorted, without those being removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub failed_node_names: Vec<String>,
-    /// Hosts that were given up without being deconfigured. The operator's services may still run on them.
+    /// Hosts that were abandoned without being deconfigured. The operator's services may still run on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -266,7 +266,7 @@ pub struct PlannedHost {
     pub why: String,
 }
 
-/// A host that was given up without being deconfigured.
+/// A host that was abandoned without being deconfigured.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct UncleanHost {
@@ -274,7 +274,7 @@ pub struct UncleanHost {
     pub name: String,
     /// Address of the host.
     pub address: String,
-    /// Time when the host was given up.
+    /// Time when the host was abandoned.
     pub time: Time,
 }
 

@@ -17,9 +17,9 @@ use kube::ResourceExt;
 pub const OF_POOL: &[&str] = &[key::APPROVE, key::APPROVE_REMOVAL, key::ACCEPT_LOST_SETTINGS, key::VOID_EPOCH];
 
 /// Maximum length of a recorded value, in bytes. A longer value is not recorded, and is in force only while the annotation exists.
-const MOST_VALUE: usize = 1024;
+const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum length of a field manager's name in a record, and of a value in a message.
-const MOST_NAME: usize = 128;
+const MAX_NAME_LEN: usize = 128;
 
 /// Returns the annotation key without its group, as the status records it.
 fn short(key: &str) -> &str {
@@ -55,7 +55,7 @@ pub fn ineffective_approval_note(pool: &WindowsNodePool, rollout: &RolloutStatus
     if is_older || rollout.completed || act.value == rollout.to_version {
         return None;
     }
-    let (version, value) = (&rollout.to_version, line(&act.value, MOST_NAME));
+    let (version, value) = (&rollout.to_version, line(&act.value, MAX_NAME_LEN));
     let act = Act::ApproveVersion(pool.metadata.name.as_deref().unwrap_or_default(), version);
     Some(format!(
         "the annotation {}={value} has no effect: the pool changes to version {}. To approve that, {act}",
@@ -88,7 +88,7 @@ pub fn to_record(pool: &WindowsNodePool, now: Time) -> Option<Vec<RecordedAct>> 
 /// Returns the record of one annotation, if it has or keeps one.
 fn next(pool: &WindowsNodePool, key: &str, now: Time) -> Option<RecordedAct> {
     let before = recorded(pool, key);
-    let Some(written) = pool.annotations().get(key).filter(|value| value.len() <= MOST_VALUE) else {
+    let Some(written) = pool.annotations().get(key).filter(|value| value.len() <= MAX_VALUE_BYTES) else {
         return before.filter(|act| !act.used && !act.value.is_empty()).cloned();
     };
     if let Some(same) = before.filter(|act| act.value == *written) {
@@ -99,7 +99,7 @@ fn next(pool: &WindowsNodePool, key: &str, now: Time) -> Option<RecordedAct> {
         annotation: short(key).to_owned(),
         value: written.clone(),
         time: writer.and_then(|entry| entry.time.as_ref()).map_or(now, |time| time.0.into()),
-        by: writer.and_then(|entry| entry.manager.as_deref()).map(|name| line(name, MOST_NAME)),
+        by: writer.and_then(|entry| entry.manager.as_deref()).map(|name| line(name, MAX_NAME_LEN)),
         used: false,
     })
 }
@@ -110,7 +110,7 @@ fn owns(entry: &ManagedFieldsEntry, key: &str) -> bool {
     annotations.is_some_and(|annotations| annotations.get(format!("f:{key}")).is_some())
 }
 
-/// Marks an act as used: it has had its effect.
+/// Marks an act as consumed.
 pub fn use_up(acts: &mut [RecordedAct], key: &str) {
     acts.iter_mut().filter(|act| act.annotation == short(key)).for_each(|act| act.used = true);
 }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn only_another_act_takes_an_act_back() {
-        let long = "9".repeat(MOST_VALUE + 1);
+        let long = "9".repeat(MAX_VALUE_BYTES + 1);
         // Annotation, record, value in force, next record.
         for (about, written, recorded, force, next) in [
             ("nothing", None, None, None, None),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approval_of_another_version_is_in_vain() {
+    fn an_approval_of_another_version_has_no_effect() {
         let approved = |value: &str, time: &str| {
             let mut pool = pool(None, None);
             let act = json!({"annotation": "approve", "value": value, "time": time});

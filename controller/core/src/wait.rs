@@ -199,6 +199,27 @@ impl Idle {
         };
         Wait::new(cause, message)
     }
+
+    /// Returns the message about a node whose host must be restarted. `host` is the host's name.
+    pub fn restart(self, host: &str) -> String {
+        let wait = Self { leaves: true, is_node: true, has_machine: false, ..self }.wait(host);
+        match wait.cause {
+            Cause::Disruption => {
+                "the host must be restarted, when rollout.maxUnavailable and the maintenance windows of its pool allow it"
+                    .into()
+            }
+            _ => format!("the host must be restarted; it {}", wait.message),
+        }
+    }
+
+    /// Returns the message about a host whose Node was deleted. `host` is the host's name.
+    pub fn deleted_node(self, host: &str) -> String {
+        let wait = Self { leaves: false, is_node: false, ..self }.wait(host);
+        match wait.cause {
+            Cause::TurnToJoin => "the Node was deleted; the operator registers the host again".into(),
+            _ => format!("the Node was deleted; the host {}", wait.message),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -231,6 +252,23 @@ mod tests {
             let wait = idle.wait("win-1");
             assert_eq!(wait.cause, cause, "{idle:?}");
             assert!(wait.message.contains(expected), "{idle:?}: {}", wait.message);
+        }
+    }
+
+    #[test]
+    fn restarts_and_deleted_nodes_name_what_holds_them_up() {
+        let (free, plan) = (Idle { is_node: true, ..Idle::default() }, Idle { is_plan: true, ..Idle::default() });
+        let (other, held) = (Idle { has_other_operator: true, ..free }, Idle { held: true, ..free });
+        let paused = Idle { pause: Some(Pause::Indefinite), ..free };
+        for (idle, restart, deleted) in [
+            (free, "restarted, when rollout.maxUnavailable and", "deleted; the operator registers the host again"),
+            (plan, "restarted; it waits because its pool is in mode Plan", "deleted; the host waits because its pool"),
+            (other, "it waits until no other operator", "the host waits until no other operator"),
+            (held, "it waits because the annotation", "the host waits because the annotation"),
+            (paused, "it waits because its pool is paused", "the host waits because its pool is paused"),
+        ] {
+            let said = [idle.restart("win-1"), idle.deleted_node("win-1")];
+            assert!(said[0].contains(restart) && said[1].contains(deleted), "{said:?}");
         }
     }
 

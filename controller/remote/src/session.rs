@@ -247,12 +247,12 @@ impl Session {
     /// Requests support data, and returns the answer and the archive, which is then removed from the host.
     ///
     /// # Errors
-    /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MOST_BYTES`], or cannot be read.
+    /// Fails when [`Session::ask`] fails, or the archive is missing, larger than [`support::MAX_ARCHIVE_BYTES`], or cannot be read.
     pub async fn support(&self, body: host::Support) -> Result<(Answer, Vec<u8>), RemoteError> {
         let path = host::support_path(&self.operation);
         let collected = async {
             let answer = self.ask(Body::Support(body)).await?;
-            let archive = self.connection.read(&path, support::MOST_BYTES).await?;
+            let archive = self.connection.read(&path, support::MAX_ARCHIVE_BYTES).await?;
             Ok((answer, archive.ok_or(RemoteError::BadAnswer { verb: Verb::Support.as_str() })?))
         };
         let collected = collected.await;

@@ -5,13 +5,13 @@ use std::io::Read;
 use tar::EntryType;
 
 /// Maximum size of a fetched archive in bytes.
-pub const MOST_BYTES: usize = 32 << 20;
+pub const MAX_ARCHIVE_BYTES: usize = 32 << 20;
 /// Maximum size of all entries together in bytes. A small frame can hold any amount of zeros.
-const MOST_UNPACKED: u64 = 64 << 20;
+const MAX_UNPACKED_BYTES: u64 = 64 << 20;
 /// Maximum size of one entry in bytes.
-const MOST_OF_ONE: u64 = 16 << 20;
+const MAX_ENTRY_BYTES: u64 = 16 << 20;
 /// Maximum number of entries in an archive.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 /// Maximum window size of the decoder, as a power of two. Compression level 3 needs it.
 const WINDOW: u32 = 23;
 
@@ -36,20 +36,20 @@ pub fn unpack(archive: &[u8]) -> Unpacked {
 fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
     let mut decoder = zstd::Decoder::new(archive)?;
     decoder.window_log_max(WINDOW)?;
-    let mut tar = tar::Archive::new(decoder.take(MOST_UNPACKED));
+    let mut tar = tar::Archive::new(decoder.take(MAX_UNPACKED_BYTES));
     for (number, entry) in tar.entries()?.enumerate() {
         let entry = entry?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let why = match entry.header().entry_type() {
-            _ if number >= MOST_ENTRIES => return Err(std::io::Error::other("it has too many entries")),
-            EntryType::Regular if entry.size() > MOST_OF_ONE => "it is too large",
+            _ if number >= MAX_ENTRIES => return Err(std::io::Error::other("it has too many entries")),
+            EntryType::Regular if entry.size() > MAX_ENTRY_BYTES => "it is too large",
             EntryType::Regular if !is_name(&name) => "its name is not a valid path",
             EntryType::Regular if unpacked.files.iter().any(|(other, _)| *other == name) => {
                 "another entry has the same name"
             }
             EntryType::Regular => {
                 let mut content = Vec::new();
-                entry.take(MOST_OF_ONE).read_to_end(&mut content)?;
+                entry.take(MAX_ENTRY_BYTES).read_to_end(&mut content)?;
                 unpacked.files.push((name, content));
                 continue;
             }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn an_archive_above_the_limits_is_cut() {
-        let zeros = vec![0; usize::try_from(MOST_OF_ONE).unwrap()];
+        let zeros = vec![0; usize::try_from(MAX_ENTRY_BYTES).unwrap()];
         let large = [zeros.as_slice(), b"x"].concat();
         let unpacked = unpack(&packed(&[("a", EntryType::Regular, &large), ("b", EntryType::Regular, b"x")]));
         assert_eq!((unpacked.files.len(), unpacked.refused.len()), (1, 1), "{:?}", unpacked.refused);
@@ -127,9 +127,9 @@ mod tests {
         let many: Vec<_> = names.iter().map(|n| (n.as_str(), EntryType::Regular, zeros.as_slice())).collect();
         let unpacked = unpack(&packed(&many));
         assert!(unpacked.files.len() < 9 && !unpacked.refused.is_empty());
-        let names: Vec<String> = (0..=MOST_ENTRIES).map(|n| n.to_string()).collect();
+        let names: Vec<String> = (0..=MAX_ENTRIES).map(|n| n.to_string()).collect();
         let many: Vec<_> = names.iter().map(|n| (n.as_str(), EntryType::Regular, &b""[..])).collect();
-        assert_eq!(unpack(&packed(&many)).files.len(), MOST_ENTRIES);
+        assert_eq!(unpack(&packed(&many)).files.len(), MAX_ENTRIES);
     }
 
     proptest! {

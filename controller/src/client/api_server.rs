@@ -189,7 +189,7 @@ mod tests {
         assert!(format!("{error:#}").ends_with("it has no context x; it has: t, p"), "{error:#}");
     }
 
-    /// As with a stopped API server, or a firewall that drops its answers, the connection is accepted, and nothing follows.
+    /// Connection that is accepted and never answered, as with a stopped API server or a firewall that drops answers.
     #[tokio::test]
     async fn an_api_server_that_does_not_answer_is_reported_in_time() {
         let _ = rustls::crypto::ring::default_provider().install_default();

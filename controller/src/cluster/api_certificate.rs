@@ -19,7 +19,7 @@ use super::ClusterError;
 /// Time limit for an answer of the API server.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Maximum number of names that are read from a certificate. API servers have fewer.
-const MOST: usize = 200;
+const MAX_NAMES: usize = 200;
 
 /// Fault of a connection to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,7 @@ async fn connect(config: &Config, certificates: Vec<CertificateDer<'_>>) -> Resu
 fn of_certificate(certificate: &CertificateDer<'_>) -> BTreeSet<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return BTreeSet::new() };
     let names = certificate.subject_alternative_name().ok().flatten();
-    let names = names.iter().flat_map(|names| &names.value.general_names).take(MOST);
+    let names = names.iter().flat_map(|names| &names.value.general_names).take(MAX_NAMES);
     names
         .filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),

@@ -11,7 +11,7 @@ use super::{ClusterError, failed, number};
 /// Name in the certificate of every API server, whatever its address is.
 const NAME: &str = "kubernetes.default.svc";
 /// Maximum number of API servers that are queried. Clusters have fewer.
-const MOST: usize = 16;
+const MAX_API_SERVERS: usize = 16;
 /// Time limit for the answer of an API server.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -63,7 +63,7 @@ async fn version(config: &Config, url: http::Uri) -> Option<Info> {
 fn urls(slice: &EndpointSlice) -> Vec<http::Uri> {
     let ports = slice.ports.as_deref().unwrap_or_default();
     let port = ports.iter().find(|p| p.name.as_deref() == Some("https")).and_then(|p| p.port).unwrap_or(6443);
-    let addresses = slice.endpoints.iter().flatten().flat_map(|e| &e.addresses).take(MOST);
+    let addresses = slice.endpoints.iter().flatten().flat_map(|e| &e.addresses).take(MAX_API_SERVERS);
     let url = |address: &String| match address.parse().ok()? {
         IpAddr::V4(ip) => format!("https://{ip}:{port}").parse().ok(),
         IpAddr::V6(ip) => format!("https://[{ip}]:{port}").parse().ok(),

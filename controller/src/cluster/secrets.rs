@@ -48,16 +48,20 @@ pub(crate) enum SecretError {
     #[error("{0}")]
     Key(KeyError),
     /// The Secret has no usable list of known hosts.
-    #[error("the known hosts in the Secret {name} cannot be used: {problem}")]
+    #[error("the known hosts in the Secret {namespace}/{name} cannot be used: {problem}")]
     KnownHosts {
+        /// Namespace of the Secret.
+        namespace: String,
         /// Name of the Secret.
         name: String,
         /// Fault of the list.
         problem: String,
     },
     /// The API server did not return the Secret.
-    #[error("the Secret {name} could not be read: {}", crate::runtime::errors::api_message(.source))]
+    #[error("the Secret {namespace}/{name} could not be read: {}", crate::runtime::errors::api_message(.source))]
     Api {
+        /// Namespace of the Secret.
+        namespace: String,
         /// Name of the Secret.
         name: String,
         /// Cause.
@@ -103,7 +107,7 @@ impl Secrets {
             .api
             .get_opt(name)
             .await
-            .map_err(|source| SecretError::Api { name: name.into(), source })?
+            .map_err(|source| SecretError::Api { namespace: self.namespace.clone(), name: name.into(), source })?
             .ok_or_else(|| SecretError::Missing { namespace: self.namespace.clone(), name: name.into() })?;
         let mut data = secret.data.unwrap_or_default();
         match data.remove(key) {
@@ -172,7 +176,9 @@ impl Secrets {
     pub(crate) async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
         let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
         let known = known_hosts(&text, address, port);
-        let known = known.map_err(|problem| SecretError::KnownHosts { name: name.into(), problem })?;
+        let namespace = || self.namespace.clone();
+        let known =
+            known.map_err(|problem| SecretError::KnownHosts { namespace: namespace(), name: name.into(), problem })?;
         for line in known.damaged {
             tracing::warn!(
                 secret = name,

@@ -30,7 +30,7 @@ use crate::{
         events::{EventReason, Events},
     },
 };
-use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
+use wnp_core::render::{Rendered, Stored, StoredError, StoredVersion, collectable, is_ours};
 
 /// Error of a version that cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,9 @@ pub(crate) enum VersionError {
         source: Box<kube::Error>,
     },
     /// The content of the ConfigMap cannot be read.
-    #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
+    #[error(
+        "the ConfigMap {name} cannot be read: {problem}. Its nodes keep their configuration; move them to another version, then delete the ConfigMap"
+    )]
     Unreadable {
         /// Name of the ConfigMap.
         name: String,
@@ -181,8 +183,8 @@ impl Versions {
         }
         let mut changed = !again.is_empty();
         live.extend(again);
-        let old: Vec<(String, bool)> =
-            live.iter().filter(|l| l.age > age).map(|l| (l.version.clone(), l.ours)).collect();
+        let old = live.iter().filter(|l| l.age > age);
+        let old: Vec<StoredVersion> = old.map(|l| StoredVersion { name: l.version.clone(), is_ours: l.ours }).collect();
         for version in collectable(&old, needed) {
             let name = name(&version);
             match self.api.delete(&name, &DeleteParams::default()).await {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::ResourceExt;
-use wnp_core::csr::{QueuePosition, is_decided, is_finished, place};
+use wnp_core::csr::{QueuePosition, is_decided, is_finished, queue_position};
 
 use super::Kind;
 
@@ -32,16 +32,16 @@ impl OpenRequests {
         if is_decided(csr) {
             self.forget(csr);
         } else {
-            self.0.entry(source(csr)).or_default().insert(place(csr));
+            self.0.entry(source(csr)).or_default().insert(queue_position(csr));
         }
     }
 
     /// Forgets a request.
     pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
         let source = source(csr);
-        if let Some(places) = self.0.get_mut(&source) {
-            places.remove(&place(csr));
-            if places.is_empty() {
+        if let Some(positions) = self.0.get_mut(&source) {
+            positions.remove(&queue_position(csr));
+            if positions.is_empty() {
                 self.0.remove(&source);
             }
         }
@@ -50,9 +50,9 @@ impl OpenRequests {
     /// Reports whether a request is evaluated now. If a requester posts too many, only the newest are: it no longer waits for the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
         let most = if is_of_one_host(csr) { MAX_OF_ONE_HOST } else { MAX_OF_OTHERS };
-        let Some(places) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };
-        let place = place(csr);
-        is_decided(csr) || places.iter().rev().take(most).any(|p| *p == place)
+        let Some(positions) = self.0.get(&source(csr)).filter(|p| p.len() > most) else { return true };
+        let position = queue_position(csr);
+        is_decided(csr) || positions.iter().rev().take(most).any(|p| *p == position)
     }
 }
 

@@ -12,7 +12,7 @@ use super::error::DrainError;
 use super::evict::{self, Target};
 use super::pass::{Pass, SLOW_RETRY, key, order};
 use wnp_core::drain::answer::{self, Answer, Refusal};
-use wnp_core::drain::classify::{EvictionDecision, EvictionKey, likeness};
+use wnp_core::drain::classify::{EvictionDecision, EvictionKey, eviction_key};
 
 /// Grace period that the API server gives a pod that sets none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
@@ -62,7 +62,7 @@ impl Pass<'_> {
         let mut at_least = Duration::ZERO;
         let mut first_error = None;
         for pod in self.after_last_time(candidates) {
-            if let Some(blocker) = refused.get(&likeness(pod)) {
+            if let Some(blocker) = refused.get(&eviction_key(pod)) {
                 self.block(pod, blocker);
                 continue;
             }
@@ -74,7 +74,7 @@ impl Pass<'_> {
                     come_back_in(wait);
                     match by {
                         Refusal::Server => {}
-                        Refusal::Budget => drop(refused.insert(likeness(pod), blocker)),
+                        Refusal::Budget => drop(refused.insert(eviction_key(pod), blocker)),
                         Refusal::Overload => {
                             self.go_on_after(pod);
                             at_least = wait;

@@ -62,7 +62,7 @@ pub(crate) struct Progress {
     pub state: State,
     /// Number of pods that still have to leave, including terminating ones.
     pub remaining: i32,
-    /// At most 5 obstacles, sorted: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of an obstacle does not change between
+    /// Obstacles, at most 5, sorted: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of an obstacle does not change between
     /// passes, so that the caller can report each new set once.
     pub blockers: Vec<String>,
     /// True if the deadline has passed.
@@ -87,7 +87,7 @@ pub(crate) enum State {
     Waiting,
     /// The deadline has passed, and the drain stops. Only with `OnTimeout::Abort`.
     TimedOut,
-    /// Some pod may not be evicted under these options, so none was. The blockers name the pod and the remedy.
+    /// Eviction of a pod is not allowed under these options, so no pod was evicted. The blockers name the pod and the remedy.
     Refused,
 }
 

@@ -188,7 +188,7 @@ impl<'a> Pass<'a> {
                     *daemon_sets.entry(id).or_insert(found.is_some())
                 };
             }
-            if self.rules.need_namespace(&pod) && !namespaces.contains_key(&namespace) {
+            if self.rules.needs_namespace(&pod) && !namespaces.contains_key(&namespace) {
                 let api: Api<Namespace> = Api::all(client.clone());
                 let what = || format!("read namespace {namespace}");
                 let found = self.clock.call(what, api.get_metadata_opt(&namespace)).await?;

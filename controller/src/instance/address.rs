@@ -110,7 +110,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     if let Some(wait) = same.and_then(|f| until(f, scope.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
-    let _one_of_few = match idle_session::place(scope) {
+    let _one_of_few = match idle_session::take_slot(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
@@ -128,10 +128,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
         Err(error) => {
             let (failures, wait) = scope.next_failure(scope.status.address_failures.as_ref(), &error);
             let reason = failures.reason();
-            let what = match known {
-                Some(known) => format!("its entry declares another host key than {known}, which the host has proven"),
-                None => format!("the host does not answer at {place}, its new address in the list"),
-            };
+            let what = unverified(known.as_deref(), is_elsewhere(scope), &host.address, host.port);
             let last_message = format!("{what}: {}", failures.last_message);
             scope.status.record().address_failures =
                 Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
@@ -141,6 +138,16 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
             scope.say(EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))
         }
+    }
+}
+
+/// Returns what could not be verified. `known_key` is the proven host key if the entry declares another one. `is_moved` is false if the entry has not
+/// changed, but its DNS name leads to another address.
+fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32) -> String {
+    match known_key {
+        Some(known) => format!("its entry declares another host key than {known}, which the host has proven"),
+        None if is_moved => format!("the new address {address} port {port} could not be verified"),
+        None => format!("{address} leads to another address than before, and the host could not be verified there"),
     }
 }
 

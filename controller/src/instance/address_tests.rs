@@ -42,6 +42,17 @@ async fn address_checks_have_their_own_ssh_slots() {
     drop(taken);
 }
 
+#[test]
+fn the_note_says_what_could_not_be_verified() {
+    for (known_key, is_moved, expected) in [
+        (Some("SHA256:a"), true, "its entry declares another host key than SHA256:a, which the host has proven"),
+        (None, true, "the new address win-1 port 22 could not be verified"),
+        (None, false, "win-1 leads to another address than before, and the host could not be verified there"),
+    ] {
+        assert_eq!(unverified(known_key, is_moved, "win-1", 22), expected);
+    }
+}
+
 /// An entry may be pointed to another machine just before its removal. Its host is still at the proven address.
 #[tokio::test]
 async fn a_leaving_host_is_contacted_at_its_last_proven_address() {

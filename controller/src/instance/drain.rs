@@ -19,6 +19,7 @@ use wnp_core::{
         cordon::{Cordon, is_cordoned, is_of_the_legacy_operator},
         settings::options,
     },
+    enumeration::counted,
     node::ready,
     operation::remove::is_deconfiguring,
 };
@@ -130,8 +131,8 @@ pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, Ste
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &scope.name(), clock::now(), &options).await?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
-        "the Node was deleted, and {} pods are still bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
-        pods.len()
+        "the Node was deleted with {} bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
+        counted(pods.len(), "pod")
     );
     scope.enter_step(Step::Drain, &what).await?;
     Ok(Some(Action::requeue(LEFT_BEHIND_POLL)))

@@ -23,7 +23,7 @@ use super::{
 use crate::fake_api::{AtWrite, Call};
 
 /// Maximum number of writes, more than any operation makes.
-const MOST_WRITES: usize = 100;
+const MAX_WRITES: usize = 100;
 /// Time limit, far more than any operation takes.
 const LIMIT: Duration = Duration::from_mins(5);
 
@@ -193,7 +193,7 @@ impl World {
             && !is_cordoned(&node)
     }
 
-    /// Reports whether nothing is left on the host, and nothing of the host in the cluster.
+    /// Reports whether host and cluster are clean.
     pub(super) fn is_gone(&self) -> bool {
         let on_host =
             |file: &str| self.bed.host.drive_c().join(file.trim_start_matches(r"C:\").replace('\\', "/")).exists();
@@ -301,7 +301,7 @@ async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate:
         }
     };
     // Each run mostly waits.
-    futures::stream::iter(0..MOST_WRITES).for_each_concurrent(40, with_number).await;
+    futures::stream::iter(0..MAX_WRITES).for_each_concurrent(40, with_number).await;
     assert!(ended.into_inner(), "the operation has no end");
 }
 
@@ -382,7 +382,7 @@ async fn a_host_that_is_removed_anywhere_in_its_join_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_quiet_change_that_is_interrupted_anywhere_disturbs_nothing() {
+async fn a_non_disruptive_change_that_is_interrupted_anywhere_disturbs_nothing() {
     interrupted(a_node, async |world: &mut World| {
         let boots = world.bed.host.boots();
         let version = world.begin_update("None");
@@ -562,7 +562,7 @@ async fn a_host_whose_user_data_is_of_another_operator_keeps_its_key() {
 
 /// A non-disruptive change is granted without a slot in the disruption budget, together with many others.
 #[tokio::test]
-async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
+async fn a_non_disruptive_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     let (mut world, _) = World::joined().await;
     let boots = world.bed.host.boots();
     world.bed.host.fault(Fault::NeedsReboot);

@@ -53,7 +53,7 @@ impl Scope {
         if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();
         }
-        format!("{error}. If this host is gone for good, give it up: {}", Act::Abandon(&self.name()))
+        format!("{error}. If this host is gone for good, abandon it: {}", Act::Abandon(&self.name()))
     }
 
     /// Records a failure, and returns the wait until the next attempt.

@@ -39,7 +39,7 @@ pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Du
     if !is_untried(&scope.status) {
         return Ok(None);
     }
-    let _one_of_few = match idle_session::place(scope) {
+    let _one_of_few = match idle_session::take_slot(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };

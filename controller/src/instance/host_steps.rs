@@ -147,7 +147,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
         // Nothing to report.
     } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
         let note = format!(
-            "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
+            "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}: nothing to do, unless a tool expects both names to match",
             facts.hostname
         );
         scope.say(EventReason::HostNameTooLong, "Connect", &note);

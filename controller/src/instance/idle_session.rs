@@ -21,18 +21,18 @@ use wnp_core::operation::identity::{Identity, Purpose};
 /// Time limit of one observation of a host.
 const LIMIT: Duration = Duration::from_mins(3);
 /// Minimum wait when all slots are taken. The maximum is twice as long.
-const NO_PLACE: Duration = Duration::from_secs(15);
+const SLOT_WAIT: Duration = Duration::from_secs(15);
 
 /// Takes an SSH slot for an observation without a grant, or returns the wait. Does not queue, because work that is granted to
 /// the host in the meantime would wait, too.
-pub(super) fn place(scope: &Scope) -> Result<SshSlot, Duration> {
+pub(super) fn take_slot(scope: &Scope) -> Result<SshSlot, Duration> {
     let pool = &scope.instance.spec.pool_ref.name;
     scope.cx.hosts.looks.take(pool).ok_or_else(until_next_slot)
 }
 
 /// Returns the wait before the next attempt to take a slot.
 pub(super) fn until_next_slot() -> Duration {
-    NO_PLACE.mul_f64(1.0 + rand::random::<f64>())
+    SLOT_WAIT.mul_f64(1.0 + rand::random::<f64>())
 }
 
 /// Awaits an observation until its time limit: a host that answers very slowly must not keep its slot for hours.

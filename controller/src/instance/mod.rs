@@ -357,7 +357,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
         return;
     }
     let before = scope.status.record().current_version.replace(follows.clone()).unwrap_or_default();
-    let note = format!("the host follows version {}, not the stored version {}", short(follows), short(&before));
+    let note = format!("wicd reports version {}; the status said {} and was corrected", short(follows), short(&before));
     scope.say(EventReason::VersionCorrected, "Keep", &note);
 }
 
@@ -373,12 +373,12 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let Some(node) = scope.cx.node(&name) else {
         // The Node was deleted: the host must register again.
         scope.status.record().current_version = None;
-        let why = "its Node was deleted; the operator registers the host again";
+        let why = idle(scope).deleted_node(&name);
         if scope.status.record().node_ref.take().is_some() {
             scope.status.record().holds_node_name = true;
-            scope.say(EventReason::NodeDeleted, "Keep", why);
+            scope.say(EventReason::NodeDeleted, "Keep", &why);
         }
-        report_node(scope, &Situation::Waiting { leaving: false, why });
+        report_node(scope, &Situation::Waiting { leaving: false, why: &why });
         return Ok(None);
     };
     // A changed address of the host does not change the owner of its Node.
@@ -479,8 +479,8 @@ fn report_node(scope: &mut Scope, situation: &Situation<'_>) {
 /// Reports what wicd has written to the Node: a required restart, and the drift of the host.
 fn report_host(scope: &mut Scope, node: &Node) {
     if node.annotations().contains_key(key::REBOOT_REQUIRED) {
-        let waits = "the host must be restarted; it waits for its turn (rollout.maxUnavailable)";
-        scope.set_condition(kind::REBOOT_REQUIRED, Status::True, Reason::Waiting, waits);
+        let message = idle(scope).restart(&scope.name());
+        scope.set_condition(kind::REBOOT_REQUIRED, Status::True, Reason::Waiting, &message);
     } else {
         scope.remove_condition(kind::REBOOT_REQUIRED);
     }

@@ -58,6 +58,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         Box::pin(verify_before_removal(scope)).await?;
     }
     take_up(scope, grant);
+    let mut cleanup = None;
     let mut seen = ObservedRemoval { begun, touched: scope.status.host_key.is_some(), ..ObservedRemoval::default() };
     loop {
         if scope.cx.process.stop.is_cancelled() {
@@ -109,7 +110,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 {
                     return Ok(action);
                 }
-                deconfigure(scope).await?;
+                cleanup = Some(deconfigure(scope).await?);
                 (seen.clean, seen.begun) = (true, Some(Step::Deconfigure));
             }
             Next::DeleteNode(node) => {
@@ -123,7 +124,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 node_events::removed(scope, &node);
                 delete_node(scope, &node).await?;
             }
-            Next::Gone => return gone(scope).await,
+            Next::Gone => return gone(scope, cleanup.as_ref()).await,
         }
     }
 }
@@ -191,7 +192,8 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
         return Ok(());
     }
     operation.drain = None;
-    if is_half_changed(operation) {
+    let is_half_changed = is_half_changed(operation);
+    if is_half_changed {
         operation.step = Step::Connect;
         operation.step_start_time = clock::now().into();
         // A node with a requested maintenance is not put back to use.
@@ -206,10 +208,17 @@ pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     }
     scope.status.record().failures = None;
     if !scope.leaving() {
-        let note = "the host stays in the pool: its node accepts pods again";
-        scope.say(EventReason::RemovalTakenBack, "Remove", note);
+        scope.say(EventReason::RemovalTakenBack, "Remove", note_of_cancellation(is_half_changed));
     }
     Ok(())
+}
+
+fn note_of_cancellation(is_half_changed: bool) -> &'static str {
+    if is_half_changed {
+        "removal cancelled; the host stays in the pool; the interrupted change continues"
+    } else {
+        "removal cancelled; the host stays in the pool"
+    }
 }
 
 /// Finds the Node, and lifts the cordon of the current operation, if it has one.
@@ -272,7 +281,15 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
     Ok(())
 }
 
-async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
+/// Result of a deconfiguration.
+enum Cleanup {
+    /// Everything that the operator put on the host is removed.
+    Done,
+    /// The host belongs to this Node, and was not changed.
+    OfOther(String),
+}
+
+async fn deconfigure(scope: &mut Scope) -> Result<Cleanup, StepError> {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.deconfiguring = true;
     }
@@ -290,14 +307,14 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
         session.close().await;
         let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
         scope.say(EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
-        return Ok(());
+        return Ok(Cleanup::OfOther(owner.node_name));
     }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
     scope.say_warnings(Step::Deconfigure, &answer.warnings);
     session.tidy(&[Verb::Cleanup, Verb::Facts]).await?;
     session.remove_wicd().await?;
     session.close().await;
-    Ok(())
+    Ok(Cleanup::Done)
 }
 
 async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
@@ -307,15 +324,23 @@ async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
     unless_changed(answer).map(drop).map_err(StepError::api("delete the Node"))
 }
 
-async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
-    let note = if scope.status.host_key.is_some() {
-        "the host is no longer a node, and what the operator installed on it is removed"
-    } else {
-        "the operator put nothing on the host, so there was nothing to remove"
-    };
+async fn gone(scope: &mut Scope, cleanup: Option<&Cleanup>) -> Result<Action, StepError> {
+    let note = note_of_removal(scope.status.host_key.is_some(), cleanup);
     scope.count_operation(true);
-    scope.say(EventReason::Removed, "Remove", note);
+    scope.say(EventReason::Removed, "Remove", &note);
     finish(scope).await
+}
+
+/// Returns the note about a complete removal. `cleanup` is `None` if an earlier reconcile deconfigured the host.
+fn note_of_removal(is_touched: bool, cleanup: Option<&Cleanup>) -> String {
+    match cleanup {
+        _ if !is_touched => "the operator put nothing on the host, so there was nothing to remove".into(),
+        Some(Cleanup::Done) => "removed from the cluster and cleaned up".into(),
+        Some(Cleanup::OfOther(node)) => {
+            format!("removed from the cluster; the host was not changed, because it belongs to Node {node}")
+        }
+        None => "removed from the cluster".into(),
+    }
 }
 
 /// Releases a host whose Machine was deleted: nothing is left to drain, contact or clean.
@@ -349,7 +374,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
         delete_node(scope, &node).await?;
     }
     let note = format!(
-        "{} at {} was given up without being deconfigured: the operator's services and files are still on it. Clean or rebuild it before you use it again",
+        "{} at {} was abandoned without being deconfigured: the operator's services and files are still on it. Clean or rebuild it before you use it again",
         scope.name(),
         scope.instance.spec.host.address
     );
@@ -419,6 +444,29 @@ async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
 mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, operation};
+
+    #[test]
+    fn notes_say_what_was_done_to_the_host() {
+        for (is_half_changed, expected) in [
+            (false, "removal cancelled; the host stays in the pool"),
+            (true, "removal cancelled; the host stays in the pool; the interrupted change continues"),
+        ] {
+            assert_eq!(note_of_cancellation(is_half_changed), expected);
+        }
+        let of_other = Cleanup::OfOther("win-2".into());
+        for (is_touched, cleanup, expected) in [
+            (false, None, "the operator put nothing on the host, so there was nothing to remove"),
+            (true, Some(&Cleanup::Done), "removed from the cluster and cleaned up"),
+            (
+                true,
+                Some(&of_other),
+                "removed from the cluster; the host was not changed, because it belongs to Node win-2",
+            ),
+            (true, None, "removed from the cluster"),
+        ] {
+            assert_eq!(note_of_removal(is_touched, cleanup), expected);
+        }
+    }
 
     /// A removal that discarded the change would leave the host half changed if the host stays after all.
     #[tokio::test]

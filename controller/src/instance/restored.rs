@@ -28,17 +28,17 @@ pub(super) fn is_lost(scope: &Scope) -> bool {
 /// The host's own report is no proof: the author of a list can give a malicious host the name of any Node. The Node must belong to the host that
 /// was reached, before the host gets anything.
 pub(super) async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    let _one_of_few = match idle_session::place(scope) {
+    let _one_of_few = match idle_session::take_slot(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
     let address = scope.instance.spec.host.address.clone();
-    idle_session::in_time(&address, ask(scope)).await?;
+    idle_session::in_time(&address, query(scope)).await?;
     scope.save().await?;
     Ok(None)
 }
 
-async fn ask(scope: &mut Scope) -> Result<(), StepError> {
+async fn query(scope: &mut Scope) -> Result<(), StepError> {
     let mut session = idle_session::open(scope, false).await?;
     let (node, whose) = scope.ask_for_node(Some(session.connection().peer_address())).await?;
     if let NodeOwner::Others(why) = whose {

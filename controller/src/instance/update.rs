@@ -405,7 +405,7 @@ fn revoked_because(scope: &Scope) -> String {
     if is_held(&scope.instance, node.as_deref()) {
         return format!("the annotation {}=true holds the host", key::HOLD);
     }
-    let windows = maintenance_window::look(scope.pool.spec.rollout().windows(), clock::now());
+    let windows = maintenance_window::observe(scope.pool.spec.rollout().windows(), clock::now());
     match windows {
         Ok(windows) if !windows.open => {
             let opens = windows.opens.map(|at| format!("; the next opens at {}", api::Time::from(at)));

@@ -90,7 +90,7 @@ fn admitted(instances: &[WindowsInstance]) -> String {
     let named: Vec<String> = named.collect();
     let more = instances.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    format!("new in the list: {}{more}", named.join(", "))
+    format!("hosts added: {}{more}", named.join(", "))
 }
 
 impl Context {
@@ -144,11 +144,11 @@ mod tests {
         };
         let git = Origin { source: "git".into(), file: Some("a.yaml".into()), line: Some(7), ..Origin::default() };
         for (instances, expected) in [
-            (hosts(1, None), "new in the list: w1"),
-            (hosts(2, Some(git.clone())), "new in the list: w1 (git, a.yaml:7), w2 (git, a.yaml:7)"),
+            (hosts(1, None), "hosts added: w1"),
+            (hosts(2, Some(git.clone())), "hosts added: w1 (git, a.yaml:7), w2 (git, a.yaml:7)"),
             (
                 hosts(22, None),
-                "new in the list: w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, and 2 more",
+                "hosts added: w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, and 2 more",
             ),
         ] {
             assert_eq!(admitted(&instances), expected);

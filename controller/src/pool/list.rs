@@ -108,7 +108,7 @@ async fn listed(
     };
     let unnamed: Vec<String> = named.unnamed.iter().map(|e| e.host.address.clone()).collect();
     let nameless = Nameless { broken: broken(pool, mine, &problems), unnamed };
-    let place = |entry: Entry| (naming::place(&entry.host, port), entry);
+    let place = |entry: Entry| (naming::endpoint(&entry.host, port), entry);
     let mut list = List {
         pending_moves,
         unnamed: named.unnamed.into_iter().map(place).collect(),

@@ -262,13 +262,14 @@ fn report(
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let deleting = pool.metadata.deletion_timestamp.is_some();
+    let changes = seen.desired.changes();
     let observed = status::ObservedPool {
         strays: &strays_of(pool, &seen.list, cx),
         list: &seen.list,
         members: &seen.members,
         decision: &plan.decision,
         course: &seen.desired.course,
-        changes: &seen.desired.changes(),
+        changes: &changes,
         window: seen.window.as_ref(),
         deleting,
         orphan: seen.limits.orphan,
@@ -276,7 +277,7 @@ fn report(
     };
     let mut next = status::next(pool, &observed, warning(seen, cx).as_ref(), now);
     policies::describe(&mut next, &cx.wicd.rights.policies(), deleting, now);
-    record_events(pool, &next, cx);
+    record_events(pool, &next, &changes, cx);
     next
 }
 
@@ -296,9 +297,9 @@ fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<Strin
 }
 
 /// Reports once what begins with the next status: a version change, its end, or a wait. Also reports an approval that has no effect.
-fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
+fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, changes: &str, cx: &PoolContext) {
     let before = pool.status.clone().unwrap_or_default();
-    for (reason, note) in status::events(&before, next) {
+    for (reason, note) in status::events(&before, next, changes) {
         cx.events.say(pool, reason, "Rollout", &note);
     }
     if let Some(note) = next.rollout.as_ref().and_then(|rollout| acts::ineffective_approval_note(pool, rollout)) {

@@ -41,7 +41,7 @@ impl Naming {
     pub(super) async fn of(pool: &WindowsNodePool, entries: Vec<Entry>, cx: &PoolContext) -> Self {
         let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
         let unnamed = entries.iter().filter(|e| e.host.name.is_empty());
-        let places: BTreeSet<Endpoint> = unnamed.map(|e| naming::place(&e.host, port)).collect();
+        let places: BTreeSet<Endpoint> = unnamed.map(|e| naming::endpoint(&e.host, port)).collect();
         if places.is_empty() {
             let named = Named { entries, ..Named::default() };
             return Self { named, owners: Owners::default(), contacts: Vec::new() };
@@ -63,7 +63,7 @@ impl Naming {
             nodes_at: &|address| nodes.at(address).to_vec(),
             resolved: &|dns| cx.sources.names.addresses(&name, dns),
             forbidden: &|entry| {
-                let stored = stored.iter().find(|c| at(c) == naming::place(&entry.host, port));
+                let stored = stored.iter().find(|c| at(c) == naming::endpoint(&entry.host, port));
                 host_key_of(entry, stored, pool).err().map(|problem| (problem.reason(), problem.to_string()))
             },
             contact: &|place| stored.iter().find(|c| at(c) == *place).cloned(),

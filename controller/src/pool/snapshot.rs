@@ -76,7 +76,7 @@ impl Snapshot {
     ) -> Result<Self, PoolError> {
         let list = list(pool, &mine, known, cx).await;
         let rollout = pool.spec.rollout();
-        let window = maintenance_window::look(rollout.windows(), now);
+        let window = maintenance_window::observe(rollout.windows(), now);
         let desired = DesiredState::of(pool, &mine, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| desired.member(i, !stays(&i.name_any()), cx, now)).collect();

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 /// Maximum number of characters of a message, which must fit into a condition.
-const MOST: usize = 2000;
+const MAX_MESSAGE_CHARS: usize = 2000;
 
 /// Returns the API server's message, without details of the client. If the operator lacks a right, the message names the remedy, because it would
 /// otherwise look like an outage.
 pub(crate) fn api_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) && is_of_service_account(status) => {
-            let message = api::text::line(&status.message, MOST);
+            let message = api::text::line(&status.message, MAX_MESSAGE_CHARS);
             format!(
                 "{message}. The operator lacks this right: install this release again with the tool that installed it"
             )
@@ -22,8 +22,8 @@ pub(crate) fn api_message(error: &kube::Error) -> String {
 /// Returns the API server's message for the user of a command, who may lack a right.
 pub(crate) fn plain(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => api::text::line(&status.message, MOST),
-        other => api::text::line(&other.to_string(), MOST),
+        kube::Error::Api(status) => api::text::line(&status.message, MAX_MESSAGE_CHARS),
+        other => api::text::line(&other.to_string(), MAX_MESSAGE_CHARS),
     }
 }
 

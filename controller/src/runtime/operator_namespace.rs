@@ -31,7 +31,7 @@ enum Found {
     Here,
     /// The only Deployment of the operator is in another namespace.
     Elsewhere,
-    /// There is no Deployment of the operator.
+    /// No Deployment of the operator exists.
     Nowhere,
     /// There are several Deployments, and none of them is in the default namespace.
     Several(BTreeSet<String>),

@@ -30,9 +30,9 @@ struct State {
 /// Limit of slots for one pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Share {
-    /// At most this number of slots.
+    /// Fixed maximum of slots.
     AtMost(usize),
-    /// This number of slots for each free one, so that a pool leaves some to others. Each pool may always take one slot, even beyond the limit, so
+    /// Multiple of the free slots, so that a pool leaves some to others. Each pool may always take one slot, even beyond the limit, so
     /// that it makes progress whatever the others take.
     ForEachFree(usize),
 }

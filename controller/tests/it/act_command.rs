@@ -71,7 +71,7 @@ async fn a_user_controls_pools_and_hosts_with_the_plugin() -> Result<()> {
 
     // Pause and resume a pool.
     let out = plugin.done(&["pause", POOL])?;
-    ensure!(out.starts_with("WindowsNodePool factory: it was not paused; now it is paused"), "{out}");
+    ensure!(out.starts_with("WindowsNodePool factory: paused. "), "{out}");
     world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
     let out = plugin.done(&["resume", POOL, "-o", "json"])?;
     let outcomes: Vec<Value> = serde_json::from_str(&out)?;

@@ -240,7 +240,7 @@ impl World {
 
     /// Waits as [`World::eventually`] does, and asks again at each change of the pool or instance of this name.
     async fn until_says<F: Future<Output = bool>>(&self, name: &str, what: &str, ask: impl Fn() -> F) -> Result<()> {
-        let waited = timeout(LIMIT, self.statuses.ask_at_changes(name, ask)).await;
+        let waited = timeout(LIMIT, self.statuses.poll_on_change(name, ask)).await;
         self.or_show(waited.with_context(|| format!("not so after {} s: {what}", LIMIT.as_secs()))).await
     }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Maximum number of hosts of a pool in the CRD.
-const MOST: usize = 1000;
+const MAX_HOSTS: usize = 1000;
 
 /// API server with the guards in force, and an administrator's API of pools.
 struct Guarded {
@@ -250,11 +250,11 @@ async fn a_host_moves_in_two_steps(guarded: &Guarded) -> Result<()> {
 }
 
 async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()> {
-    guarded.create("large", numbered("large", 0, MOST)).await?;
-    guarded.create("larger", numbered("larger", 0, MOST)).await?;
+    guarded.create("large", numbered("large", 0, MAX_HOSTS)).await?;
+    guarded.create("larger", numbered("larger", 0, MAX_HOSTS)).await?;
     let with_last = |last: Value| {
-        let mut all = listed("largest", 0, MOST);
-        all[MOST - 1] = last;
+        let mut all = listed("largest", 0, MAX_HOSTS);
+        all[MAX_HOSTS - 1] = last;
         hosts(&all)
     };
     for (spec, why) in [
@@ -263,15 +263,15 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
             with_last(host("by-address", "large-999.windows.example.com")),
             "host by-address: address large-999.windows.example.com port 22 already belongs to a host of pool large",
         ),
-        (numbered("large", 0, MOST), "host large-0 and 999 more of this change already belong to pool large"),
+        (numbered("large", 0, MAX_HOSTS), "host large-0 and 999 more of this change already belong to pool large"),
     ] {
         guarded.refuses(Change::Create(Box::new(object("largest", spec))), why).await?;
     }
-    guarded.create("largest", numbered("largest", 0, MOST)).await?;
+    guarded.create("largest", numbered("largest", 0, MAX_HOSTS)).await?;
     // A new port for all hosts is no removal: their names stay.
     guarded.merge("largest", json!({"spec": {"ssh": {"port": 2222}}})).await?;
-    guarded.refuses(list("large", listed("large", 0, MOST / 2)), "500 of 1000 hosts would be drained").await?;
-    guarded.list("large", listed("large", 0, MOST - MOST / 10)).await?;
+    guarded.refuses(list("large", listed("large", 0, MAX_HOSTS / 2)), "500 of 1000 hosts would be drained").await?;
+    guarded.list("large", listed("large", 0, MAX_HOSTS - MAX_HOSTS / 10)).await?;
     Ok(())
 }
 

@@ -153,7 +153,7 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -
     Ok(())
 }
 
-/// When the host is switched off, the certificate of wicd is as old as it gets on a running host.
+/// Certificate of wicd is as old as on a running host when the host is switched off.
 async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator(world: &World) -> Result<()> {
     const POOL: &str = "four-days";
     let hosts = world.hosts("four-days", 1).await?;

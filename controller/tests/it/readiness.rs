@@ -64,7 +64,7 @@ async fn ends(world: &World, name: &str, what: &str, count: usize) -> Result<()>
     let words = Mutex::new(Vec::new());
     let read = |_: &WindowsNodePool| {
         let mut words = words.lock().unwrap();
-        words.extend(world.statuses.words(name).unwrap());
+        words.extend(world.statuses.kstatus_results(name).unwrap());
         words.last().is_some_and(|word| word == "Current")
     };
     world.until(name, "kstatus says so", read).await?;

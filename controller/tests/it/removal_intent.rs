@@ -203,13 +203,13 @@ async fn a_removed_finalizer_removes_no_host(world: &World) -> Result<()> {
 /// Moves a host to another pool. The old pool is applied first, so that for a moment no pool lists the host.
 async fn one_apply_moves_a_host_without_removing_it(world: &World) -> Result<()> {
     let hosts = world.hosts("moved", 2).await?;
-    let goes = &hosts[0];
+    let moved = &hosts[0];
     world.join("moved-from", &spec(&hosts)).await?;
-    let before = uid(world, goes).await?;
+    let before = uid(world, moved).await?;
     world.apply("moved-from", &spec(&hosts[1..])).await?;
     world.apply("moved-to", &spec(&hosts[..1])).await?;
-    until_in(world, goes, "moved-to").await?;
-    is_as_before(world, goes, before.as_ref()).await?;
+    until_in(world, moved, "moved-to").await?;
+    is_as_before(world, moved, before.as_ref()).await?;
 
     // Back again, with the target pool first and in mode Plan: the host stays where it is until that pool is in mode Apply.
     world.apply("moved-from", &spec_with(&hosts, json!({"mode": "Plan"}))).await?;
@@ -223,10 +223,10 @@ async fn one_apply_moves_a_host_without_removing_it(world: &World) -> Result<()>
             })
         })
         .await?;
-    ensure!(world.instance(goes.name()).await?.is_some_and(|i| !i.is_leaving()), "it leaves");
+    ensure!(world.instance(moved.name()).await?.is_some_and(|i| !i.is_leaving()), "it leaves");
     world.apply("moved-from", &spec(&hosts)).await?;
-    until_in(world, goes, "moved-from").await?;
-    is_as_before(world, goes, before.as_ref()).await
+    until_in(world, moved, "moved-from").await?;
+    is_as_before(world, moved, before.as_ref()).await
 }
 
 async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {

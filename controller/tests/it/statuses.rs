@@ -30,7 +30,7 @@ pub(crate) struct Statuses {
     seen: Arc<Mutex<Vec<WindowsNodePool>>>,
     /// Instances, one for each combination of conditions: a test may have very many equal ones.
     instances: Arc<Mutex<BTreeMap<String, WindowsInstance>>>,
-    /// Number of states of each pool that [`Statuses::words`] has read.
+    /// Number of states of each pool that [`Statuses::kstatus_results`] has read.
     read: Mutex<BTreeMap<String, usize>>,
     /// Number of states that the objects of each name have had.
     states: watch::Sender<BTreeMap<String, usize>>,
@@ -46,7 +46,7 @@ impl Statuses {
         let tasks = [
             follow(client, &states, move |pool| pools.lock().unwrap().push(pool)),
             follow(client, &states, move |instance| {
-                one_of_each.lock().unwrap().insert(kind_of(&instance), instance);
+                one_of_each.lock().unwrap().insert(status_key(&instance), instance);
             }),
         ];
         Self { seen, instances, read: Mutex::default(), states, tasks }
@@ -54,20 +54,20 @@ impl Statuses {
 
     /// Calls `ask` now, and again whenever an object of this name has changed, until the answer is true. It also asks periodically, because the
     /// answer may depend on more than the object.
-    pub(crate) async fn ask_at_changes<F: Future<Output = bool>>(&self, name: &str, ask: impl Fn() -> F) {
-        const BESIDES: Duration = Duration::from_millis(500);
+    pub(crate) async fn poll_on_change<F: Future<Output = bool>>(&self, name: &str, ask: impl Fn() -> F) {
+        const POLL_INTERVAL: Duration = Duration::from_millis(500);
         let mut states = self.states.subscribe();
         loop {
             let seen = states.borrow_and_update().get(name).copied();
             if ask().await {
                 return;
             }
-            let _ = timeout(BESIDES, states.wait_for(|states| states.get(name).copied() != seen)).await;
+            let _ = timeout(POLL_INTERVAL, states.wait_for(|states| states.get(name).copied() != seen)).await;
         }
     }
 
     /// Returns the results of kstatus for a pool since the last call, without repetitions.
-    pub(crate) fn words(&self, name: &str) -> Result<Vec<String>> {
+    pub(crate) fn kstatus_results(&self, name: &str) -> Result<Vec<String>> {
         let of_pool: Vec<_> = self.seen.lock().unwrap().iter().filter(|p| p.name_any() == name).cloned().collect();
         let read = self.read.lock().unwrap().insert(name.to_owned(), of_pool.len()).unwrap_or_default();
         let mut words = real_kstatus(&of_pool[read..])?;
@@ -132,7 +132,7 @@ where
 }
 
 /// Returns the fields of an instance that kstatus and Argo CD read, as a key.
-fn kind_of(instance: &WindowsInstance) -> String {
+fn status_key(instance: &WindowsInstance) -> String {
     let status = instance.status.clone().unwrap_or_default();
     let conditions: Vec<_> = status.conditions.iter().map(|c| (&c.type_, &c.status, &c.reason)).collect();
     let is_old = status.observed_generation != instance.metadata.generation;
@@ -179,7 +179,7 @@ fn problem(pool: &WindowsNodePool) -> Option<String> {
         return Some("Reconciling and Stalled at once".into());
     }
     if let Some(bare) = conditions.iter().find(|c| c.reason.is_empty() || c.message.len() > 4_000) {
-        return Some(format!("{} has no reason, or a message that is no message", bare.type_));
+        return Some(format!("{} has no reason, or a message longer than 4,000 bytes", bare.type_));
     }
     if status.observed_generation != pool.metadata.generation || pool.metadata.deletion_timestamp.is_some() {
         return None;
@@ -192,7 +192,7 @@ fn problem(pool: &WindowsNodePool) -> Option<String> {
         "True" if read != Kstatus::Current => Some(format!("Ready, and {read:?}")),
         "True" if done && !all => Some("done before all nodes are Ready and follow their version".into()),
         "True" if done && at_it != [0; 4] => Some("done while there is something to do".into()),
-        "Unknown" if read == Kstatus::Current => Some("who waits for it reads that it is there".into()),
+        "Unknown" if read == Kstatus::Current => Some("Ready is Unknown, but kstatus says Current".into()),
         _ => None,
     }
 }

@@ -29,7 +29,7 @@ const HELD: [(&str, &str, Held); 2] = [
     ("denied-a-while", r"C:\k\kubelet.exe.new", Held::Denied(3)),
 ];
 /// Number of attempts that no host makes.
-const EVER: u32 = u32::MAX;
+const UNREACHABLE_ATTEMPTS: u32 = u32::MAX;
 
 /// Case: the host's name and faults, a function that prepares the host, and the reason and a part of the message if the host cannot join until
 /// that is undone.
@@ -40,8 +40,18 @@ const CASES: [Case; 16] = [
     ("service-deleted", &[], |host| deleted(host, WICD_SERVICE), Some(("HostCallFailed", "os error 1072"))),
     ("held-a-while", &[], |host| hold(host, Held::Open(3)), None),
     ("denied-a-while", &[], |host| hold(host, Held::Denied(3)), None),
-    ("held-for-ever", &[], |host| hold(host, Held::Open(EVER)), Some(("HostCallFailed", "os error 32"))),
-    ("denied-for-ever", &[], |host| hold(host, Held::Denied(EVER)), Some(("AccessDenied", r"C:\k\kubelet.exe"))),
+    (
+        "held-for-ever",
+        &[],
+        |host| hold(host, Held::Open(UNREACHABLE_ATTEMPTS)),
+        Some(("HostCallFailed", "os error 32")),
+    ),
+    (
+        "denied-for-ever",
+        &[],
+        |host| hold(host, Held::Denied(UNREACHABLE_ATTEMPTS)),
+        Some(("AccessDenied", r"C:\k\kubelet.exe")),
+    ),
     ("servicing", NO_CONTAINERS, |host| dism(host, "HRESULT 0x800f0902"), Some(("HostCallFailed", "0x800f0902"))),
     ("rolls-back", NO_CONTAINERS, |host| dism(host, "HRESULT 0x80070bc9"), Some(("HostCallFailed", "0x80070bc9"))),
     ("node-servicing", &[], |host| dism(host, "HRESULT 0x800f0902"), None),

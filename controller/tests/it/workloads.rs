@@ -53,7 +53,7 @@ async fn apply(text: &str, dry_run: &str) -> Result<Value> {
 
 #[tokio::test]
 async fn the_api_server_accepts_the_examples_of_pools() -> Result<()> {
-    for name in ["config-map", "machine-set", "cluster-api"] {
+    for name in ["config-map", "machine-set", "cluster-api", "two-windows-versions"] {
         let text = std::fs::read_to_string(root().join(format!("examples/pools/{name}.yaml")))?;
         apply(&text, "--dry-run=server").await?;
     }

@@ -134,8 +134,10 @@ impl List {
         };
         if file.path.rsplit_once('.').is_some_and(|(_, extension)| extension == "json") {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
-                return self
-                    .fault(error.line().max(1), format!("not JSON: {}", api::text::line(&error.to_string(), MOST)));
+                return self.fault(
+                    error.line().max(1),
+                    format!("not JSON: {}", api::text::line(&error.to_string(), MAX_TEXT_CHARS)),
+                );
             }
             // JSON is valid YAML, except for tabs between values. Valid JSON has no tabs elsewhere.
             return self.documents(&text.replace('\t', " "));
@@ -286,17 +288,17 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Maximum number of characters of a text in a message.
-const MOST: usize = 80;
+const MAX_TEXT_CHARS: usize = 80;
 
 /// Returns an external text in quotes, for a message.
 fn quote(text: &str) -> String {
-    api::text::quote(text, MOST)
+    api::text::quote(text, MAX_TEXT_CHARS)
 }
 
 /// Returns a field name in backticks, for a message.
 fn field(name: &str) -> String {
-    let more = if name.chars().nth(MOST).is_some() { "…" } else { "" };
-    format!("`{}{more}`", api::text::escape(name, MOST))
+    let more = if name.chars().nth(MAX_TEXT_CHARS).is_some() { "…" } else { "" };
+    format!("`{}{more}`", api::text::escape(name, MAX_TEXT_CHARS))
 }
 
 /// Returns findings about entries that are valid but probably a mistake.

@@ -164,6 +164,12 @@ pub enum GitError {
         /// Required type.
         wanted: &'static str,
     },
+    /// The reference leads to a tree or a file.
+    #[error("{id} is neither a commit nor a tag of one: name a commit in inventory.git.ref")]
+    NotACommit {
+        /// Id of the object.
+        id: String,
+    },
     /// A tag has another name than the one it was signed for.
     #[error(
         "the tag {name:?} was made for the name {made_for:?}: a signed tag is valid only under its own name; sign a tag with this name"
@@ -211,6 +217,7 @@ impl GitError {
             | Self::Stopped
             | Self::RepositoryTooLarge { .. }
             | Self::WrongObject { .. }
+            | Self::NotACommit { .. }
             | Self::Damaged { .. }
             | Self::Disk(_) => Reason::GitOperationFailed,
             Self::InventoryTooLarge { .. }
@@ -239,6 +246,7 @@ impl GitError {
                 | Self::Submodule { .. }
                 | Self::LfsPointer { .. }
                 | Self::WrongObject { .. }
+                | Self::NotACommit { .. }
                 | Self::TagRenamed { .. }
         )
     }

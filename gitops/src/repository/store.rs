@@ -142,7 +142,7 @@ pub(super) fn peel(repo: &gix::Repository, id: ObjectId) -> Result<Option<Peeled
             Kind::Tree | Kind::Blob => break,
         }
     }
-    Err(GitError::WrongObject { id: id.to_string(), wanted: "commit, or tag of one," })
+    Err(GitError::NotACommit { id: id.to_string() })
 }
 
 /// Removes a directory, if it exists.

@@ -148,6 +148,15 @@ fn a_signature_is_separated_from_the_signed_data() {
     assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "GitOperationFailed");
 }
 
+#[test]
+fn a_reference_to_a_directory_is_refused_with_what_to_name() {
+    let (origin, _server, mut client) = served();
+    origin.git(&["tag", "tree", "HEAD^{tree}"]);
+    let error = client.fetch_as(crate::fetch::tag("tree")).unwrap_err();
+    assert_eq!(error.reason(), "GitOperationFailed");
+    assert!(error.to_string().contains("neither a commit nor a tag of one: name a commit"), "{error}");
+}
+
 /// A pusher could publish a tag that another user has signed under another name.
 #[test]
 fn a_signed_tag_is_valid_only_under_its_own_name() {

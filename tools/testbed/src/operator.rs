@@ -45,16 +45,16 @@ fn pod_name(number: u32) -> String {
     format!("operator-{number}")
 }
 
-/// Builds the operator in the profile of this program, which is xtask-operator, and returns its path beside this program. Cargo's
-/// progress goes to standard error.
+/// Builds the operator and the plugin of kubectl in the profile of this program, which is xtask-operator, and returns the path of the operator. Both
+/// are beside this program. Cargo's progress goes to standard error.
 ///
 /// # Errors
 /// Fails when it cannot be built.
 pub fn build() -> Result<PathBuf> {
     // With the caller in the same command, dependencies keep the features of its build, and none is built twice.
-    let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator", "--bin", "windows-node-pools"];
+    let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator"];
     let mut cargo = devenv::cargo();
-    cargo.args(packages);
+    cargo.args(packages).args(["--bin", "windows-node-pools", "--bin", "kubectl-windows_node_pools"]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Use only simulated hosts, even if Wine is available.
     #[arg(long)]
     simulated: bool,
-    /// With `--once`: time limit for all nodes to become Ready after the pool is applied, in seconds.
+    /// Time limit, with `--once`, for all nodes to become Ready after the pool is applied, in seconds.
     #[arg(long, default_value_t = 600)]
     timeout: u64,
 }

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Folder with the audit logs, which tests write if TESTBED_AUDIT_DIR names it.
     #[arg(long)]
     pub logs: PathBuf,
-    /// Only report unused rights, because only some tests ran. A forbidden request is still an error.
+    /// Report unused rights without failing, because only some tests ran. A forbidden request is still an error.
     #[arg(long)]
     pub partial: bool,
 }

@@ -19,7 +19,7 @@ use crate::operation::SETTLED;
 /// Time for which a corrected item is still reported.
 const SHOWN: Duration = Duration::from_mins(10);
 /// Maximum number of reported items.
-const MOST: usize = 10;
+const MAX_ITEMS: usize = 10;
 /// Maximum length of the Node's drift annotation, in bytes.
 const LONGEST: usize = 1024;
 
@@ -140,7 +140,7 @@ impl Drift {
         let left: BTreeSet<&String> = self.left.values().flatten().collect();
         let healed = self.healed.keys().filter(|what| !left.contains(what)).map(|what| format!("{what} (healed)"));
         let mut texts: Vec<String> =
-            left.iter().map(|what| format!("{what} (left)")).chain(healed).take(MOST).collect();
+            left.iter().map(|what| format!("{what} (left)")).chain(healed).take(MAX_ITEMS).collect();
         texts.sort();
         texts
     }

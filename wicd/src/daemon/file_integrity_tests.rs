@@ -8,14 +8,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const KUBELET: &str = r"C:\k\kubelet.exe";
 const PROXY: &str = r"C:\k\kube-proxy.exe";
 
-struct Bed {
+struct TestHost {
     host: FakeHost,
     files: Vec<FileInfo>,
     integrity: FileIntegrity,
     drift: Drift,
 }
 
-impl Bed {
+impl TestHost {
     /// Creates a host with two files that are in place and were found right.
     fn new() -> Self {
         let host = FakeHost::temporary();
@@ -26,10 +26,10 @@ impl Bed {
             FileInfo { path: path.into(), checksum }
         };
         let files = [KUBELET, PROXY].map(place).to_vec();
-        let mut bed = Self { host, files, integrity: FileIntegrity::default(), drift: Drift::default() };
-        bed.drift.settle(&[]);
-        assert_eq!(bed.round(true), [""; 0]);
-        bed
+        let mut test_host = Self { host, files, integrity: FileIntegrity::default(), drift: Drift::default() };
+        test_host.drift.settle(&[]);
+        assert_eq!(test_host.round(true), [""; 0]);
+        test_host
     }
 
     /// Runs one round, and returns its report.
@@ -44,86 +44,86 @@ impl Bed {
 fn a_changed_or_missing_file_is_restored_or_only_reported() {
     for (heal, end, contents) in [(true, "healed", [Some(KUBELET), Some(PROXY)]), (false, "left", [Some("mine"), None])]
     {
-        let mut bed = Bed::new();
-        bed.host.write(KUBELET, b"mine");
-        files::remove(&bed.host, PROXY).unwrap();
+        let mut test_host = TestHost::new();
+        test_host.host.write(KUBELET, b"mine");
+        files::remove(&test_host.host, PROXY).unwrap();
         let texts = [format!("file {PROXY} ({end})"), format!("file {KUBELET} ({end})")];
-        assert_eq!(bed.round(heal), texts);
-        assert_eq!(bed.round(heal), texts, "for ten minutes, or until it is restored");
-        assert_eq!([KUBELET, PROXY].map(|path| bed.host.read(path)), contents.map(|text| text.map(String::from)));
-        bed.host.write(KUBELET, KUBELET.as_bytes());
-        assert_eq!(bed.round(heal), texts[..if heal { 2 } else { 1 }]);
+        assert_eq!(test_host.round(heal), texts);
+        assert_eq!(test_host.round(heal), texts, "for ten minutes, or until it is restored");
+        assert_eq!([KUBELET, PROXY].map(|path| test_host.host.read(path)), contents.map(|text| text.map(String::from)));
+        test_host.host.write(KUBELET, KUBELET.as_bytes());
+        assert_eq!(test_host.round(heal), texts[..if heal { 2 } else { 1 }]);
     }
 }
 
 #[test]
 fn a_file_that_never_matched_is_no_drift_and_always_corrected() {
-    let mut bed = Bed::new();
-    bed.drift = Drift::default();
-    bed.drift.settle(&[]);
-    bed.host.write(KUBELET, b"of the version before");
-    assert_eq!(bed.round(false), [""; 0]);
-    assert_eq!(bed.host.read(KUBELET).as_deref(), Some(KUBELET));
+    let mut test_host = TestHost::new();
+    test_host.drift = Drift::default();
+    test_host.drift.settle(&[]);
+    test_host.host.write(KUBELET, b"of the version before");
+    assert_eq!(test_host.round(false), [""; 0]);
+    assert_eq!(test_host.host.read(KUBELET).as_deref(), Some(KUBELET));
 }
 
 /// Writing into a file changes its blob too, because they are the same file, so the content cannot be restored.
 #[test]
 fn a_file_that_was_written_to_is_left_and_its_blob_removed() {
-    let mut bed = Bed::new();
-    let real = bed.host.path(KUBELET).unwrap();
+    let mut test_host = TestHost::new();
+    let real = test_host.host.path(KUBELET).unwrap();
     std::fs::write(&real, "mine").unwrap();
-    assert_eq!(bed.round(true), [format!("file {KUBELET} (left)")]);
-    let blob = blob(&bed.files[0].checksum);
-    assert_eq!((bed.host.read(KUBELET).as_deref(), bed.host.read(&blob)), (Some("mine"), None));
-    bed.host.write(&blob, KUBELET.as_bytes());
-    assert_eq!(bed.round(true), [format!("file {KUBELET} (healed)")]);
+    assert_eq!(test_host.round(true), [format!("file {KUBELET} (left)")]);
+    let blob = blob(&test_host.files[0].checksum);
+    assert_eq!((test_host.host.read(KUBELET).as_deref(), test_host.host.read(&blob)), (Some("mine"), None));
+    test_host.host.write(&blob, KUBELET.as_bytes());
+    assert_eq!(test_host.round(true), [format!("file {KUBELET} (healed)")]);
 }
 
 #[test]
 fn only_files_with_another_size_or_time_are_read() {
-    let mut bed = Bed::new();
-    let real = bed.host.path(KUBELET).unwrap();
+    let mut test_host = TestHost::new();
+    let real = test_host.host.path(KUBELET).unwrap();
     let touch = |content: &str, time: SystemTime| {
         std::fs::write(&real, content).unwrap();
         std::fs::File::options().write(true).open(&real).unwrap().set_modified(time).unwrap();
     };
-    let right = bed.drift.right_file(KUBELET).unwrap();
+    let right = test_host.drift.right_file(KUBELET).unwrap();
     let other = "x".repeat(KUBELET.len());
     // With the same size and time, the file is not read, and its wrong content is not noticed.
     touch(&other, UNIX_EPOCH + Duration::from_nanos(right.modified));
-    assert_eq!(bed.round(false), [""; 0]);
+    assert_eq!(test_host.round(false), [""; 0]);
     touch(&other, UNIX_EPOCH);
-    assert_eq!(bed.round(false), [format!("file {KUBELET} (left)")]);
+    assert_eq!(test_host.round(false), [format!("file {KUBELET} (left)")]);
     touch(KUBELET, UNIX_EPOCH);
-    assert_eq!(bed.round(false), [format!("file {KUBELET} (left)")], "nor is what was found wrong");
+    assert_eq!(test_host.round(false), [format!("file {KUBELET} (left)")], "nor is what was found wrong");
     touch(KUBELET, UNIX_EPOCH + Duration::from_secs(1));
-    assert_eq!(bed.round(false), [""; 0]);
-    assert_eq!(bed.drift.right_file(KUBELET).unwrap().modified, 1_000_000_000, "it is known by its new time");
+    assert_eq!(test_host.round(false), [""; 0]);
+    assert_eq!(test_host.drift.right_file(KUBELET).unwrap().modified, 1_000_000_000, "it is known by its new time");
 }
 
 #[test]
 fn files_are_checked_after_some_passes_and_only_once_the_host_matches() {
-    let mut bed = Bed::new();
-    bed.host.write(KUBELET, b"mine");
-    let passes_until_told = |bed: &mut Bed| {
+    let mut test_host = TestHost::new();
+    test_host.host.write(KUBELET, b"mine");
+    let passes_until_told = |test_host: &mut TestHost| {
         let told = |_: &u32| {
-            bed.integrity.check(&bed.host, &bed.files, false, &mut bed.drift, Duration::ZERO);
-            !bed.drift.texts(Duration::ZERO).is_empty()
+            test_host.integrity.check(&test_host.host, &test_host.files, false, &mut test_host.drift, Duration::ZERO);
+            !test_host.drift.texts(Duration::ZERO).is_empty()
         };
         (1..100).find(told)
     };
-    assert_eq!(passes_until_told(&mut bed), Some(24));
-    (bed.integrity, bed.drift) = Default::default();
-    assert_eq!(passes_until_told(&mut bed), None);
-    assert_eq!(bed.host.read(KUBELET).as_deref(), Some("mine"), "services may still be on their way up");
+    assert_eq!(passes_until_told(&mut test_host), Some(24));
+    (test_host.integrity, test_host.drift) = Default::default();
+    assert_eq!(passes_until_told(&mut test_host), None);
+    assert_eq!(test_host.host.read(KUBELET).as_deref(), Some("mine"), "services may still be on their way up");
 }
 
 #[test]
 fn files_with_an_invalid_path_or_checksum_are_skipped() {
-    let mut bed = Bed::new();
-    bed.files[0].path = r"C:\k\..\windows\x".into();
-    bed.files[1].checksum = "..".into();
-    bed.host.write(PROXY, b"mine");
-    assert_eq!(bed.round(true), [""; 0]);
-    assert_eq!(bed.host.read(PROXY).as_deref(), Some("mine"));
+    let mut test_host = TestHost::new();
+    test_host.files[0].path = r"C:\k\..\windows\x".into();
+    test_host.files[1].checksum = "..".into();
+    test_host.host.write(PROXY, b"mine");
+    assert_eq!(test_host.round(true), [""; 0]);
+    assert_eq!(test_host.host.read(PROXY).as_deref(), Some("mine"));
 }

@@ -75,13 +75,13 @@ fn config(command: &str) -> ServicesConfig {
 }
 
 /// Host that follows v1, and an API server.
-struct Bed {
+struct TestHost {
     host: FakeHost,
     cluster: FakeCluster,
     stop: CancellationToken,
 }
 
-impl Bed {
+impl TestHost {
     fn new() -> Self {
         let host = FakeHost::temporary();
         let desired = Desired {
@@ -116,7 +116,7 @@ impl Bed {
         self.cluster.config_maps.lock().unwrap().insert(format!("windows-services-{version}"), stored);
     }
 
-    /// Follows `version`, which is the desired one of the Node.
+    /// Follows `version` as the Node's desired version.
     async fn follow(&self, version: &str) -> Result<Annotations, Reason> {
         self.cluster.set_node(&[(key::DESIRED_VERSION, version)]);
         let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});
@@ -192,25 +192,25 @@ fn written_annotations_are_in_the_local_copy_of_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_joins_follows_and_stops() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     // Without an API server, the host starts with its last desired state.
-    bed.cluster.down.store(true, Ordering::SeqCst);
-    let daemon = bed.start();
-    until("the service runs without an API server", || bed.command() == "kubelet v1").await;
+    test_host.cluster.down.store(true, Ordering::SeqCst);
+    let daemon = test_host.start();
+    until("the service runs without an API server", || test_host.command() == "kubelet v1").await;
 
     // The Node is missing at first: that is normal.
-    bed.cluster.down.store(false, Ordering::SeqCst);
-    until("a connection", || bed.cluster.connections.load(Ordering::SeqCst) > 1).await;
-    bed.cluster.set_node(&[(key::DESIRED_VERSION, "v1")]);
-    until("v1 is stamped", || bed.cluster.annotation(key::VERSION).as_deref() == Some("v1")).await;
+    test_host.cluster.down.store(false, Ordering::SeqCst);
+    until("a connection", || test_host.cluster.connections.load(Ordering::SeqCst) > 1).await;
+    test_host.cluster.set_node(&[(key::DESIRED_VERSION, "v1")]);
+    until("v1 is stamped", || test_host.cluster.annotation(key::VERSION).as_deref() == Some("v1")).await;
 
-    let v2 = bed.publish("v2", &config("kubelet v2"));
-    bed.cluster.set_node(&[(key::DESIRED_VERSION, &v2), (key::VERSION, "v1")]);
-    until("v2 is stamped", || bed.cluster.annotation(key::VERSION).as_ref() == Some(&v2)).await;
-    assert_eq!(bed.command(), "kubelet v2");
-    let copy = bed.copy();
+    let v2 = test_host.publish("v2", &config("kubelet v2"));
+    test_host.cluster.set_node(&[(key::DESIRED_VERSION, &v2), (key::VERSION, "v1")]);
+    until("v2 is stamped", || test_host.cluster.annotation(key::VERSION).as_ref() == Some(&v2)).await;
+    assert_eq!(test_host.command(), "kubelet v2");
+    let copy = test_host.copy();
     assert_eq!((copy.version.as_str(), copy.node_name.as_str()), (v2.as_str(), "win-1"));
-    let marker = crate::operation::marker(&bed.host).unwrap();
+    let marker = crate::operation::marker(&test_host.host).unwrap();
     assert_eq!(
         (marker.version.as_str(), marker.operation.as_str()),
         (v2.as_str(), "join-1"),
@@ -218,10 +218,10 @@ async fn a_host_joins_follows_and_stops() {
     );
 
     // wicd stops when requested, and the services continue.
-    bed.stop.cancel();
+    test_host.stop.cancel();
     tokio::time::timeout(Duration::from_secs(30), daemon).await.unwrap().unwrap();
-    assert_eq!(bed.command(), "kubelet v2");
-    let patches = bed.cluster.patches.lock().unwrap();
+    assert_eq!(test_host.command(), "kubelet v2");
+    let patches = test_host.cluster.patches.lock().unwrap();
     assert_eq!(patches.iter().filter(|p| p.contains_key(key::VERSION)).count(), 2, "each version is stamped once");
     assert_eq!(patches[0].len(), 2, "the time of the first report goes with it: {patches:?}");
 }
@@ -240,51 +240,53 @@ fn a_report_is_renewed_about_once_in_each_interval() {
     ] {
         assert_eq!(is_report_due(reported, now), due, "{reported:?}");
     }
-    let reconciler = || super::super::reconciler::Reconciler::new(Arc::new(Bed::new().host));
+    let reconciler = || super::super::reconciler::Reconciler::new(Arc::new(TestHost::new().host));
     let at = |seconds| reconciler().reconcile_once(None, Duration::from_secs(seconds)).interval;
     assert_eq!([at(0), at(599), at(600), at(1_799)], [0, 0, 1, 2], "each interval has a report of its own");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_map_that_cannot_be_used_leaves_the_last_good_copy() {
-    let bed = Bed::new();
-    let before = bed.copy();
+    let test_host = TestHost::new();
+    let before = test_host.copy();
     let mut scripted = config("kube-proxy.exe --cluster-cidr=ENDPOINT");
     scripted.services[0]
         .powershell_pre_scripts
         .push(json!({"variableName": "ENDPOINT", "path": "x.ps1", "NodeArgs": null}));
-    for version in
-        [format!("v2-{}", "0".repeat(32)), bed.publish("v2", &config("two\nlines")), bed.publish("v2", &scripted)]
-    {
-        assert_eq!(bed.follow(&version).await, Err(Reason::VersionUnreadable), "{version}");
+    for version in [
+        format!("v2-{}", "0".repeat(32)),
+        test_host.publish("v2", &config("two\nlines")),
+        test_host.publish("v2", &scripted),
+    ] {
+        assert_eq!(test_host.follow(&version).await, Err(Reason::VersionUnreadable), "{version}");
     }
-    assert_eq!(bed.copy(), before);
+    assert_eq!(test_host.copy(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_map_that_differs_from_the_digest_in_its_name_is_refused() {
-    let bed = Bed::new();
-    let before = bed.copy();
+    let test_host = TestHost::new();
+    let before = test_host.copy();
     let good = config("kubelet v2");
-    let version = bed.publish("v2", &good);
+    let version = test_host.publish("v2", &good);
     let name = format!("windows-services-{version}");
 
-    bed.store(&version, &config("kubelet.exe --x=PWNED"));
-    assert_eq!(bed.follow(&version).await, Err(Reason::VersionUnreadable));
+    test_host.store(&version, &config("kubelet.exe --x=PWNED"));
+    assert_eq!(test_host.follow(&version).await, Err(Reason::VersionUnreadable));
     for rendered in [Some("{ }"), None] {
-        bed.store(&version, &good);
-        bed.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = rendered.map(String::from);
-        assert_eq!(bed.follow(&version).await, Err(Reason::VersionUnreadable), "{rendered:?}");
+        test_host.store(&version, &good);
+        test_host.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = rendered.map(String::from);
+        assert_eq!(test_host.follow(&version).await, Err(Reason::VersionUnreadable), "{rendered:?}");
     }
-    assert_eq!(bed.copy(), before, "the last good copy stays");
-    let drift = bed.cluster.annotation(key::DRIFT);
+    assert_eq!(test_host.copy(), before, "the last good copy stays");
+    let drift = test_host.cluster.annotation(key::DRIFT);
     assert_eq!(drift, Some(format!("ConfigMap {name} (refused)")), "and the operator is notified");
 
     // A version of the Windows Machine Config Operator has no digest.
-    bed.store("10.18.0", &good);
-    assert_eq!(bed.follow("10.18.0").await, Err(Reason::VersionUnreadable));
+    test_host.store("10.18.0", &good);
+    assert_eq!(test_host.follow("10.18.0").await, Err(Reason::VersionUnreadable));
 
-    bed.store(&version, &good);
-    bed.follow(&version).await.unwrap();
-    assert_eq!((bed.copy().version, bed.copy().services), (version, good));
+    test_host.store(&version, &good);
+    test_host.follow(&version).await.unwrap();
+    assert_eq!((test_host.copy().version, test_host.copy().services), (version, good));
 }

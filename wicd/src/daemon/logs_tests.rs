@@ -108,12 +108,12 @@ proptest! {
     }
 }
 
-struct Bed {
+struct TestHost {
     host: FakeHost,
     said: BTreeMap<String, String>,
 }
 
-impl Bed {
+impl TestHost {
     fn new(logs: Option<LogRotation>) -> Self {
         let host = FakeHost::temporary();
         let service = Service { name: "containerd".into(), path: format!("x --log {LOG}"), ..Service::default() };
@@ -130,86 +130,91 @@ impl Bed {
 
 #[test]
 fn an_open_log_is_copied_and_continues() {
-    let mut bed = Bed::new(Some(ROTATION));
-    bed.host.write(LOG, &[b'a'; 150]);
-    bed.host.write(r"C:\var\log\containerd\containerd-20200101T000000.log", b"old");
-    bed.host.write(r"C:\var\log\containerd\mine.txt", &[b'm'; 500]);
-    let mut service = OpenOptions::new().append(true).open(bed.host.path(LOG).unwrap()).unwrap();
-    bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.said, BTreeMap::new());
+    let mut test_host = TestHost::new(Some(ROTATION));
+    test_host.host.write(LOG, &[b'a'; 150]);
+    test_host.host.write(r"C:\var\log\containerd\containerd-20200101T000000.log", b"old");
+    test_host.host.write(r"C:\var\log\containerd\mine.txt", &[b'm'; 500]);
+    let mut service = OpenOptions::new().append(true).open(test_host.host.path(LOG).unwrap()).unwrap();
+    test_host.pass("2026-07-28T10:15:00Z");
+    assert_eq!(test_host.said, BTreeMap::new());
     service.write_all(b"next").unwrap();
-    assert_eq!(bed.host.read(ASIDE).unwrap(), "a".repeat(150));
-    assert_eq!(bed.host.read(LOG).unwrap(), "next", "the service goes on in the same file");
-    let names = files::list(&bed.host, r"C:\var\log\containerd").unwrap();
+    assert_eq!(test_host.host.read(ASIDE).unwrap(), "a".repeat(150));
+    assert_eq!(test_host.host.read(LOG).unwrap(), "next", "the service goes on in the same file");
+    let names = files::list(&test_host.host, r"C:\var\log\containerd").unwrap();
     assert_eq!(names, ["containerd-20260728T101500.log", "containerd.log", "mine.txt"], "the old one is gone");
     // After an hour, the copy is deleted, too.
-    bed.pass("2026-07-28T11:15:01Z");
-    assert_eq!((bed.host.read(ASIDE), bed.host.read(LOG)), (None, Some("next".into())));
+    test_host.pass("2026-07-28T11:15:01Z");
+    assert_eq!((test_host.host.read(ASIDE), test_host.host.read(LOG)), (None, Some("next".into())));
 }
 
 #[test]
 fn without_settings_no_log_is_rotated() {
-    let mut bed = Bed::new(None);
-    bed.host.write(LOG, &[b'a'; 150]);
-    bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.host.read(LOG).unwrap().len(), 150);
+    let mut test_host = TestHost::new(None);
+    test_host.host.write(LOG, &[b'a'; 150]);
+    test_host.pass("2026-07-28T10:15:00Z");
+    assert_eq!(test_host.host.read(LOG).unwrap().len(), 150);
 }
 
 #[test]
 fn without_free_space_a_log_is_truncated_without_a_copy() {
-    let mut bed = Bed::new(Some(ROTATION));
+    let mut test_host = TestHost::new(Some(ROTATION));
     for (free, copied) in [(RESERVE + 149, false), (RESERVE + 150, true)] {
-        bed.host.write(LOG, &[b'a'; 150]);
-        bed.host.state().machine.disk_free = free;
-        bed.pass("2026-07-28T10:15:00Z");
-        assert_eq!(bed.host.read(LOG).unwrap(), "", "{free}");
-        assert_eq!(bed.host.read(ASIDE).is_some(), copied, "{free}");
+        test_host.host.write(LOG, &[b'a'; 150]);
+        test_host.host.state().machine.disk_free = free;
+        test_host.pass("2026-07-28T10:15:00Z");
+        assert_eq!(test_host.host.read(LOG).unwrap(), "", "{free}");
+        assert_eq!(test_host.host.read(ASIDE).is_some(), copied, "{free}");
     }
 }
 
 #[test]
 fn a_program_that_does_not_append_keeps_its_log() {
-    let mut bed = Bed::new(Some(ROTATION));
+    let mut test_host = TestHost::new(Some(ROTATION));
     let content = "\0".repeat(600) + "line";
-    bed.host.write(LOG, content.as_bytes());
-    bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!((bed.host.read(LOG), bed.host.read(ASIDE)), (Some(content), None));
-    assert!(bed.said[LOG].contains("does not append"), "{:?}", bed.said);
+    test_host.host.write(LOG, content.as_bytes());
+    test_host.pass("2026-07-28T10:15:00Z");
+    assert_eq!((test_host.host.read(LOG), test_host.host.read(ASIDE)), (Some(content), None));
+    assert!(test_host.said[LOG].contains("does not append"), "{:?}", test_host.said);
 }
 
 #[test]
 fn an_earlier_copy_is_not_overwritten() {
-    let mut bed = Bed::new(Some(ROTATION));
-    bed.host.write(LOG, &[b'a'; 150]);
-    bed.host.write(ASIDE, b"precious");
-    bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!((bed.host.read(ASIDE).unwrap(), bed.host.read(LOG).unwrap().len()), ("precious".into(), 150));
-    bed.pass("2026-07-28T10:16:00Z");
-    assert_eq!(bed.host.read(LOG).unwrap(), "");
-    assert_eq!(bed.said, BTreeMap::new());
+    let mut test_host = TestHost::new(Some(ROTATION));
+    test_host.host.write(LOG, &[b'a'; 150]);
+    test_host.host.write(ASIDE, b"precious");
+    test_host.pass("2026-07-28T10:15:00Z");
+    assert_eq!(
+        (test_host.host.read(ASIDE).unwrap(), test_host.host.read(LOG).unwrap().len()),
+        ("precious".into(), 150)
+    );
+    test_host.pass("2026-07-28T10:16:00Z");
+    assert_eq!(test_host.host.read(LOG).unwrap(), "");
+    assert_eq!(test_host.said, BTreeMap::new());
 }
 
 /// A link would redirect the truncation to another file.
 #[cfg(unix)]
 #[test]
 fn a_link_is_not_rotated() {
-    let mut bed = Bed::new(Some(ROTATION));
-    bed.host.write(r"C:\user\precious", &[b'p'; 500]);
-    files::make_directory(&bed.host, r"C:\var\log\containerd").unwrap();
-    std::os::unix::fs::symlink(bed.host.path(r"C:\user\precious").unwrap(), bed.host.path(LOG).unwrap()).unwrap();
-    bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.host.read(r"C:\user\precious").unwrap().len(), 500);
+    let mut test_host = TestHost::new(Some(ROTATION));
+    test_host.host.write(r"C:\user\precious", &[b'p'; 500]);
+    files::make_directory(&test_host.host, r"C:\var\log\containerd").unwrap();
+    std::os::unix::fs::symlink(test_host.host.path(r"C:\user\precious").unwrap(), test_host.host.path(LOG).unwrap())
+        .unwrap();
+    test_host.pass("2026-07-28T10:15:00Z");
+    assert_eq!(test_host.host.read(r"C:\user\precious").unwrap().len(), 500);
 }
 
 #[cfg(unix)]
 #[test]
 fn logs_behind_a_link_are_not_rotated() {
-    let mut bed = Bed::new(Some(ROTATION));
-    bed.host.write(r"C:\user\containerd\containerd.log", &[b'p'; 500]);
-    bed.host.write(r"C:\user\containerd\containerd-20200101T000000.log", b"old");
-    files::make_directory(&bed.host, r"C:\var").unwrap();
-    std::os::unix::fs::symlink(bed.host.path(r"C:\user").unwrap(), bed.host.path(path::LOGS).unwrap()).unwrap();
-    bed.pass("2026-07-28T10:15:00Z");
-    assert_eq!(bed.host.read(r"C:\user\containerd\containerd.log").unwrap().len(), 500);
-    assert_eq!(files::list(&bed.host, r"C:\user\containerd").unwrap().len(), 2);
+    let mut test_host = TestHost::new(Some(ROTATION));
+    test_host.host.write(r"C:\user\containerd\containerd.log", &[b'p'; 500]);
+    test_host.host.write(r"C:\user\containerd\containerd-20200101T000000.log", b"old");
+    files::make_directory(&test_host.host, r"C:\var").unwrap();
+    std::os::unix::fs::symlink(test_host.host.path(r"C:\user").unwrap(), test_host.host.path(path::LOGS).unwrap())
+        .unwrap();
+    test_host.pass("2026-07-28T10:15:00Z");
+    assert_eq!(test_host.host.read(r"C:\user\containerd\containerd.log").unwrap().len(), 500);
+    assert_eq!(files::list(&test_host.host, r"C:\user\containerd").unwrap().len(), 2);
 }

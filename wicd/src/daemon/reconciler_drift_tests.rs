@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 const FILE: &str = r"C:\k\kubelet.exe";
 
 /// Creates a host in its desired state: three services, a variable and a file.
-fn settled(drift: api::Drift) -> Bed {
-    let mut bed = Bed::new();
-    bed.desire_all("v1", config(), drift);
+fn settled(drift: api::Drift) -> TestHost {
+    let mut test_host = TestHost::new();
+    test_host.desire_all("v1", config(), drift);
     let blob = crate::operation::blob(&hex::encode(Sha256::digest("kubelet")));
-    files::write(&bed.host, &blob, b"kubelet", Access::Inherited).unwrap();
-    files::place(&bed.host, &blob, FILE).unwrap();
-    bed.host.state().env.insert("HTTP_PROXY".into(), "proxy".into());
-    let report = bed.check_everything();
+    files::write(&test_host.host, &blob, b"kubelet", Access::Inherited).unwrap();
+    files::place(&test_host.host, &blob, FILE).unwrap();
+    test_host.host.state().env.insert("HTTP_PROXY".into(), "proxy".into());
+    let report = test_host.check_everything();
     assert_eq!((report.drift, report.reboot), (Vec::new(), None));
-    bed
+    test_host
 }
 
 fn config() -> ServicesConfig {
@@ -31,14 +31,14 @@ fn config() -> ServicesConfig {
 }
 
 /// Changes one item of each kind.
-fn change_one_of_each_kind(bed: &Bed) {
-    bed.change("kubelet", |s| s.command = "mine".into());
-    bed.change("containerd", |s| s.dependencies = vec!["rpcss".into()]);
-    let mut state = bed.host.state();
+fn change_one_of_each_kind(test_host: &TestHost) {
+    test_host.change("kubelet", |s| s.command = "mine".into());
+    test_host.change("containerd", |s| s.dependencies = vec!["rpcss".into()]);
+    let mut state = test_host.host.state();
     state.services.remove("kube-proxy");
     state.env.insert("HTTP_PROXY".into(), "mine".into());
     drop(state);
-    files::write(&bed.host, FILE, b"mine", Access::Inherited).unwrap();
+    files::write(&test_host.host, FILE, b"mine", Access::Inherited).unwrap();
 }
 
 fn texts(end: &str) -> Vec<String> {
@@ -53,102 +53,105 @@ fn texts(end: &str) -> Vec<String> {
     .to_vec()
 }
 
-fn content(bed: &Bed) -> Vec<u8> {
-    files::read(&bed.host, FILE).unwrap().unwrap()
+fn content(test_host: &TestHost) -> Vec<u8> {
+    files::read(&test_host.host, FILE).unwrap().unwrap()
 }
 
 #[test]
 fn drift_is_corrected_and_reported_for_ten_minutes() {
-    let mut bed = settled(api::Drift::Heal);
-    change_one_of_each_kind(&bed);
-    let report = bed.check_everything();
+    let mut test_host = settled(api::Drift::Heal);
+    change_one_of_each_kind(&test_host);
+    let report = test_host.check_everything();
     assert_eq!(report.drift, texts("healed"));
     assert_eq!(
-        (bed.command("kubelet").as_str(), content(&bed)),
+        (test_host.command("kubelet").as_str(), content(&test_host)),
         (r"C:\k\kubelet.exe --node win-1", b"kubelet".to_vec())
     );
-    assert_eq!(bed.host.service("containerd").unwrap().unwrap().dependencies, [""; 0]);
-    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
-    assert_eq!(bed.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("proxy"));
-    bed.clock += Duration::from_mins(11);
-    assert_eq!(bed.check_everything().drift, [""; 0]);
+    assert_eq!(test_host.host.service("containerd").unwrap().unwrap().dependencies, [""; 0]);
+    assert_eq!(test_host.state("kube-proxy"), ServiceState::Running);
+    assert_eq!(test_host.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("proxy"));
+    test_host.clock += Duration::from_mins(11);
+    assert_eq!(test_host.check_everything().drift, [""; 0]);
 }
 
 #[test]
 fn drift_is_left_and_reported_until_it_is_over() {
-    let mut bed = settled(api::Drift::Report);
-    change_one_of_each_kind(&bed);
-    let look = |bed: &mut Bed| {
-        let report = bed.check_everything();
+    let mut test_host = settled(api::Drift::Report);
+    change_one_of_each_kind(&test_host);
+    let look = |test_host: &mut TestHost| {
+        let report = test_host.check_everything();
         assert_eq!((report.drift, report.reboot), (texts("left"), None));
-        assert_eq!((bed.command("kubelet").as_str(), content(bed)), ("mine", b"mine".to_vec()));
-        assert_eq!(bed.host.service("containerd").unwrap().unwrap().dependencies, ["rpcss"]);
-        assert_eq!(bed.state("kube-proxy"), ServiceState::Missing);
-        assert_eq!(bed.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("mine"));
+        assert_eq!((test_host.command("kubelet").as_str(), content(test_host)), ("mine", b"mine".to_vec()));
+        assert_eq!(test_host.host.service("containerd").unwrap().unwrap().dependencies, ["rpcss"]);
+        assert_eq!(test_host.state("kube-proxy"), ServiceState::Missing);
+        assert_eq!(test_host.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("mine"));
     };
-    look(&mut bed);
-    bed.clock += Duration::from_hours(1);
-    look(&mut bed);
+    look(&mut test_host);
+    test_host.clock += Duration::from_hours(1);
+    look(&mut test_host);
 
     // After a restart of the host, it is still drift, and stopped services are started as they are.
-    bed.kill("containerd");
-    bed.kill("kubelet");
-    bed.reconciler = Reconciler::new(Arc::new(bed.host.clone()));
-    assert_eq!(bed.pass().drift, texts("left"), "from the first pass on");
-    look(&mut bed);
-    assert_eq!((bed.state("containerd"), bed.state("kubelet")), (ServiceState::Running, ServiceState::Running));
+    test_host.kill("containerd");
+    test_host.kill("kubelet");
+    test_host.reconciler = Reconciler::new(Arc::new(test_host.host.clone()));
+    assert_eq!(test_host.pass().drift, texts("left"), "from the first pass on");
+    look(&mut test_host);
+    assert_eq!(
+        (test_host.state("containerd"), test_host.state("kubelet")),
+        (ServiceState::Running, ServiceState::Running)
+    );
 
     // Drift that is left does not make passes expensive: after a full pass, the next one reads little.
-    while bed.reconciler.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
-        bed.pass();
+    while test_host.reconciler.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
+        test_host.pass();
     }
-    bed.host.state().refused.insert("services ".into());
-    assert!(bed.pass().settled, "the list of all services is not asked for");
-    bed.host.state().refused.clear();
+    test_host.host.state().refused.insert("services ".into());
+    assert!(test_host.pass().settled, "the list of all services is not asked for");
+    test_host.host.state().refused.clear();
 
     // A user restores one of them.
-    bed.change("kubelet", |s| s.command = r"C:\k\kubelet.exe --node win-1".into());
-    let report = bed.check_everything();
+    test_host.change("kubelet", |s| s.command = r"C:\k\kubelet.exe --node win-1".into());
+    let report = test_host.check_everything();
     assert_eq!(report.drift.len(), 4, "{:?}", report.drift);
 }
 
 #[test]
 fn a_new_desired_state_corrects_drift_that_was_left() {
-    let mut bed = settled(api::Drift::Report);
-    change_one_of_each_kind(&bed);
-    bed.check_everything();
+    let mut test_host = settled(api::Drift::Report);
+    change_one_of_each_kind(&test_host);
+    test_host.check_everything();
     let mut services = config();
     services.services[0].path = "containerd v2".into();
-    bed.desire_all("v2", services, api::Drift::Report);
-    assert_eq!(bed.check_everything().drift, [""; 0]);
+    test_host.desire_all("v2", services, api::Drift::Report);
+    assert_eq!(test_host.check_everything().drift, [""; 0]);
     assert_eq!(
-        (bed.command("containerd").as_str(), bed.command("kubelet").as_str()),
+        (test_host.command("containerd").as_str(), test_host.command("kubelet").as_str()),
         ("containerd v2", r"C:\k\kubelet.exe --node win-1")
     );
-    assert_eq!((bed.state("kube-proxy"), content(&bed)), (ServiceState::Running, b"kubelet".to_vec()));
+    assert_eq!((test_host.state("kube-proxy"), content(&test_host)), (ServiceState::Running, b"kubelet".to_vec()));
 }
 
 #[test]
 fn an_operation_of_the_operator_corrects_drift_that_was_left() {
-    let mut bed = settled(api::Drift::Report);
-    bed.change("kubelet", |s| s.command = "mine".into());
-    assert_eq!(bed.check_everything().drift, ["service kubelet: command (left)"]);
+    let mut test_host = settled(api::Drift::Report);
+    test_host.change("kubelet", |s| s.command = "mine".into());
+    assert_eq!(test_host.check_everything().drift, ["service kubelet: command (left)"]);
     let marker = api::host::Marker { operation: "repair-1".into(), ..Default::default() };
-    files::write_json(&bed.host, path::STATE, &marker, Access::Inherited).unwrap();
-    bed.pass();
-    assert_eq!(bed.settle().drift, [""; 0]);
-    assert_eq!(bed.command("kubelet"), r"C:\k\kubelet.exe --node win-1");
+    files::write_json(&test_host.host, path::STATE, &marker, Access::Inherited).unwrap();
+    test_host.pass();
+    assert_eq!(test_host.settle().drift, [""; 0]);
+    assert_eq!(test_host.command("kubelet"), r"C:\k\kubelet.exe --node win-1");
 }
 
 #[test]
 fn drift_stays_reported_after_a_pass_that_fails() {
-    let mut bed = settled(api::Drift::Report);
-    bed.change("kubelet", |s| s.command = "mine".into());
-    let left = bed.check_everything().drift;
+    let mut test_host = settled(api::Drift::Report);
+    test_host.change("kubelet", |s| s.command = "mine".into());
+    let left = test_host.check_everything().drift;
     assert_eq!(left, ["service kubelet: command (left)"]);
-    let lock = lock::take(&bed.host, Duration::ZERO).unwrap();
-    assert_eq!(bed.pass().drift, left);
+    let lock = lock::take(&test_host.host, Duration::ZERO).unwrap();
+    assert_eq!(test_host.pass().drift, left);
     drop(lock);
-    bed.host.state().refused.insert("service kubelet".into());
-    assert_eq!(bed.pass().drift, left);
+    test_host.host.state().refused.insert("service kubelet".into());
+    assert_eq!(test_host.pass().drift, left);
 }

@@ -38,49 +38,50 @@ fn a_node_without_the_route_to_the_metadata_service_does_not_match() {
         interface,
         metric: 15,
     };
-    let mut bed = Bed::new();
-    desire(&bed.host, "1", Vec::new());
+    let mut test_host = TestHost::new();
+    desire(&test_host.host, "1", Vec::new());
     for interface in [7, 9] {
-        bed.host.state().routes = vec![default(interface)];
-        assert!(!bed.pass().settled && bed.reconciler.is_moving(), "it was not verified");
-        assert!(bed.pass().settled);
-        let made = bed.host.state().routes.last().copied().unwrap();
+        test_host.host.state().routes = vec![default(interface)];
+        assert!(!test_host.pass().settled && test_host.reconciler.is_moving(), "it was not verified");
+        assert!(test_host.pass().settled);
+        let made = test_host.host.state().routes.last().copied().unwrap();
         assert_eq!((made.destination, made.interface), (ADDRESS, interface));
     }
     // The host has no routes yet.
-    let routes = std::mem::take(&mut bed.host.state().routes);
-    assert!(!bed.pass().settled && bed.reconciler.is_moving(), "there is no way to the service");
-    bed.host.state().routes = routes;
-    assert!(bed.pass().settled);
+    let routes = std::mem::take(&mut test_host.host.state().routes);
+    assert!(!test_host.pass().settled && test_host.reconciler.is_moving(), "there is no way to the service");
+    test_host.host.state().routes = routes;
+    assert!(test_host.pass().settled);
     // On another adapter with a higher metric, wicd's old route is removed, and a route of another program is reported.
     let farther = |routes: &mut Vec<Route>| routes.iter_mut().for_each(|r| r.metric += 25);
     {
-        let mut state = bed.host.state();
+        let mut state = test_host.host.state();
         let old = state.routes.pop().unwrap();
         state.routes = vec![default(11), Route { interface: 11, ..old }];
         farther(&mut state.routes);
         state.routes.push(old);
     }
-    assert!(!bed.pass().settled, "the nearer one leads nowhere");
-    assert!(bed.pass().settled);
-    let to_it = |bed: &Bed| bed.host.state().routes.iter().filter(|r| r.destination == ADDRESS).count();
-    assert_eq!(to_it(&bed), 1);
+    assert!(!test_host.pass().settled, "the nearer one leads nowhere");
+    assert!(test_host.pass().settled);
+    let to_it =
+        |test_host: &TestHost| test_host.host.state().routes.iter().filter(|r| r.destination == ADDRESS).count();
+    assert_eq!(to_it(&test_host), 1);
     let theirs = Route { destination: ADDRESS, length: 32, metric: 1, ..default(13) };
-    bed.host.state().routes.push(theirs);
-    assert!(!bed.pass().settled && to_it(&bed) == 2, "it is not for wicd to take out");
-    bed.host.state().routes.truncate(1);
-    bed.host.state().refused.insert(format!("add_route {ADDRESS}"));
+    test_host.host.state().routes.push(theirs);
+    assert!(!test_host.pass().settled && to_it(&test_host) == 2, "it is not for wicd to take out");
+    test_host.host.state().routes.truncate(1);
+    test_host.host.state().refused.insert(format!("add_route {ADDRESS}"));
     for _ in 0..5 {
-        assert!(!bed.pass().settled, "Windows refuses the route");
+        assert!(!test_host.pass().settled, "Windows refuses the route");
     }
-    bed.host.state().refused.clear();
-    bed.settle();
+    test_host.host.state().refused.clear();
+    test_host.settle();
     // Outside of a cloud, routes are not queried.
-    bed.desire("2", Vec::new());
-    bed.settle();
-    bed.host.state().counts.clear();
-    bed.pass();
-    assert_eq!(bed.host.state().counts.get("routes"), None);
+    test_host.desire("2", Vec::new());
+    test_host.settle();
+    test_host.host.state().counts.clear();
+    test_host.pass();
+    assert_eq!(test_host.host.state().counts.get("routes"), None);
 }
 
 /// A running node must not lose its credentials because another call fails: the next pass still creates the route.
@@ -90,41 +91,41 @@ fn a_pass_that_fails_still_restores_the_route_to_the_metadata_service() {
         ("the record of drift", format!("path {}", crate::operation::SETTLED)),
         ("services cannot be listed", "services ".to_owned()),
     ] {
-        let mut bed = Bed::new();
-        desire(&bed.host, "1", three());
-        bed.settle();
-        desire(&bed.host, "2", three());
-        bed.change("kubelet", |s| s.command = "mine".into());
-        bed.host.state().refused.insert(call);
-        let fails = |bed: &mut Bed| {
-            bed.host.state().routes.retain(|r| r.length == 0);
-            !bed.pass().settled && bed.reconciler.complaints.contains_key("pass")
+        let mut test_host = TestHost::new();
+        desire(&test_host.host, "1", three());
+        test_host.settle();
+        desire(&test_host.host, "2", three());
+        test_host.change("kubelet", |s| s.command = "mine".into());
+        test_host.host.state().refused.insert(call);
+        let fails = |test_host: &mut TestHost| {
+            test_host.host.state().routes.retain(|r| r.length == 0);
+            !test_host.pass().settled && test_host.reconciler.complaints.contains_key("pass")
         };
-        assert!((0..5).any(|_| fails(&mut bed)), "{about}: nothing has failed");
-        assert!(has_route(&bed.host), "{about}");
+        assert!((0..5).any(|_| fails(&mut test_host)), "{about}: nothing has failed");
+        assert!(has_route(&test_host.host), "{about}");
     }
 }
 
 /// hybrid-overlay-node creates a network when it starts, which takes over the network adapter.
 #[test]
 fn a_route_that_a_service_removes_is_restored_in_the_same_pass() {
-    let mut bed = Bed::new();
-    bed.host.on_service({
-        let host = bed.host.clone();
+    let mut test_host = TestHost::new();
+    test_host.host.on_service({
+        let host = test_host.host.clone();
         move |_, _| host.state().routes.retain(|r| r.length == 0)
     });
-    desire(&bed.host, "1", three());
-    bed.pass();
-    assert_eq!(bed.host.state().starts.get("containerd"), Some(&1));
-    assert!(has_route(&bed.host));
-    bed.settle();
+    desire(&test_host.host, "1", three());
+    test_host.pass();
+    assert_eq!(test_host.host.state().starts.get("containerd"), Some(&1));
+    assert!(has_route(&test_host.host));
+    test_host.settle();
 }
 
 /// A cleanup removes the route that wicd created. A route that existed before, or that another program created after a restart, stays.
 #[test]
 fn a_cleanup_removes_only_the_route_that_wicd_created() {
-    let theirs = |bed: &Bed| {
-        let default = bed.host.state().routes[0];
+    let theirs = |test_host: &TestHost| {
+        let default = test_host.host.state().routes[0];
         Route { destination: ADDRESS, length: 32, ..default }
     };
     for (about, was_there, restarts, stays) in [
@@ -132,20 +133,20 @@ fn a_cleanup_removes_only_the_route_that_wicd_created() {
         ("it was there", true, false, true),
         ("it is of another run of the host", false, true, true),
     ] {
-        let mut bed = Bed::new();
-        desire(&bed.host, "1", Vec::new());
+        let mut test_host = TestHost::new();
+        desire(&test_host.host, "1", Vec::new());
         if was_there {
-            let route = theirs(&bed);
-            bed.host.state().routes.push(route);
+            let route = theirs(&test_host);
+            test_host.host.state().routes.push(route);
         }
-        bed.settle();
+        test_host.settle();
         if restarts {
-            let route = Route { metric: 40, ..theirs(&bed) };
-            bed.host.state().machine.boot_id = "2".into();
-            bed.host.state().routes[1] = route;
-            bed.settle();
+            let route = Route { metric: 40, ..theirs(&test_host) };
+            test_host.host.state().machine.boot_id = "2".into();
+            test_host.host.state().routes[1] = route;
+            test_host.settle();
         }
-        assert_eq!(cleaned(&bed.host), api::host::Outcome::Done, "{about}");
-        assert_eq!((has_route(&bed.host), bed.host.state().routes[0].length), (stays, 0), "{about}");
+        assert_eq!(cleaned(&test_host.host), api::host::Outcome::Done, "{about}");
+        assert_eq!((has_route(&test_host.host), test_host.host.state().routes[0].length), (stays, 0), "{about}");
     }
 }

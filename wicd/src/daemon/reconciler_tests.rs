@@ -11,17 +11,17 @@ use serde_json::json;
 
 #[test]
 fn a_restart_that_has_happened_is_forgotten_and_quiet_passes_make_few_calls() {
-    let mut bed = Bed::new();
-    bed.desire("1", three());
-    require_reboot(&bed.host, "a test").unwrap();
-    assert_eq!(bed.settle().reboot.as_deref(), Some("a test"));
-    bed.host.state().machine.boot_id = "2".into();
-    assert_eq!(bed.pass().reboot, None);
-    bed.host.state().counts.clear();
+    let mut test_host = TestHost::new();
+    test_host.desire("1", three());
+    require_reboot(&test_host.host, "a test").unwrap();
+    assert_eq!(test_host.settle().reboot.as_deref(), Some("a test"));
+    test_host.host.state().machine.boot_id = "2".into();
+    assert_eq!(test_host.pass().reboot, None);
+    test_host.host.state().counts.clear();
     for _ in 0..20 {
-        assert_eq!(bed.pass().reboot, None);
+        assert_eq!(test_host.pass().reboot, None);
     }
-    let counts = bed.host.state().counts.clone();
+    let counts = test_host.host.state().counts.clone();
     for name in ["machine", "boot_id", "enable_containers", "services"] {
         assert_eq!(counts.get(name), None, "{name}: {counts:?}");
     }
@@ -40,12 +40,12 @@ fn another_vxlan_port_takes_effect() {
         let path = format!(r"C:\k\hybrid-overlay-node.exe --node win-1{flag}");
         vec![Service { path, ..service(network::OVERLAY_SERVICE, 2, &[]) }]
     };
-    let sweeps = |bed: &Bed| bed.host.state().sweeps;
+    let sweeps = |test_host: &TestHost| test_host.host.state().sweeps;
     // Also on a host whose network is older than the record: the command line of its service has the port.
     for has_record in [true, false] {
-        let mut bed = Bed::new();
-        bed.host.on_service({
-            let host = bed.host.clone();
+        let mut test_host = TestHost::new();
+        test_host.host.on_service({
+            let host = test_host.host.clone();
             move |event, service| {
                 let networks = host.state().hns.get("/networks").cloned().unwrap_or_default();
                 if event == ServiceEvent::Started && networks.as_array().is_none_or(Vec::is_empty) {
@@ -54,58 +54,63 @@ fn another_vxlan_port_takes_effect() {
                 }
             }
         });
-        let made_by = |bed: &Bed| bed.host.state().hns["/networks"][0]["MadeBy"].as_str().unwrap().to_owned();
-        bed.desire("1", overlay(None));
-        bed.settle();
+        let made_by =
+            |test_host: &TestHost| test_host.host.state().hns["/networks"][0]["MadeBy"].as_str().unwrap().to_owned();
+        test_host.desire("1", overlay(None));
+        test_host.settle();
         if !has_record {
-            Ownership::update(&bed.host, |owned| owned.vxlan_port = None).unwrap();
+            Ownership::update(&test_host.host, |owned| owned.vxlan_port = None).unwrap();
         }
         // The network stays with another version with the same port, and when the service ends.
-        bed.desire("2", overlay(Some(4789)));
-        bed.settle();
-        bed.kill(network::OVERLAY_SERVICE);
-        bed.settle();
-        assert_eq!((sweeps(&bed), made_by(&bed).contains("4789")), ((0, 0), false));
-        bed.desire("3", overlay(Some(9898)));
-        bed.settle();
-        assert_eq!((sweeps(&bed), made_by(&bed).contains("9898")), ((1, 1), true), "with the containers on it");
-        bed.kill(network::OVERLAY_SERVICE);
-        bed.settle();
-        assert_eq!(sweeps(&bed), (1, 1));
+        test_host.desire("2", overlay(Some(4789)));
+        test_host.settle();
+        test_host.kill(network::OVERLAY_SERVICE);
+        test_host.settle();
+        assert_eq!((sweeps(&test_host), made_by(&test_host).contains("4789")), ((0, 0), false));
+        test_host.desire("3", overlay(Some(9898)));
+        test_host.settle();
+        assert_eq!(
+            (sweeps(&test_host), made_by(&test_host).contains("9898")),
+            ((1, 1), true),
+            "with the containers on it"
+        );
+        test_host.kill(network::OVERLAY_SERVICE);
+        test_host.settle();
+        assert_eq!(sweeps(&test_host), (1, 1));
         // If HNS refuses the removal, it is retried, and the service does not start with the old network.
-        bed.host.state().refused.insert("remove_networks ".into());
-        bed.desire("4", overlay(None));
-        bed.passes(5);
-        assert_ne!(bed.state(network::OVERLAY_SERVICE), ServiceState::Running);
-        bed.host.state().refused.clear();
-        bed.passes(60);
-        bed.settle();
-        assert!(!made_by(&bed).contains("9898"));
+        test_host.host.state().refused.insert("remove_networks ".into());
+        test_host.desire("4", overlay(None));
+        test_host.passes(5);
+        assert_ne!(test_host.state(network::OVERLAY_SERVICE), ServiceState::Running);
+        test_host.host.state().refused.clear();
+        test_host.passes(60);
+        test_host.settle();
+        assert!(!made_by(&test_host).contains("9898"));
     }
 }
 
 /// Only kube-log-runner has ended: the kubelet that it started continues, and occupies the port.
 #[test]
 fn programs_of_an_earlier_run_end_before_a_service_starts() {
-    let mut bed = Bed::new();
+    let mut test_host = TestHost::new();
     let path = r"C:\k\kube-log-runner.exe -log-file=x C:\k\kubelet.exe --config=C:\k\kubelet.conf".to_owned();
-    bed.desire("1", vec![Service { path, ..service("kubelet", 1, &[]) }]);
-    bed.settle();
-    bed.kill("kubelet");
-    bed.host.state().orphans = vec![r"C:\k\kubelet.exe".into(), r"C:\k\kube-proxy.exe".into()];
-    let host = bed.host.clone();
-    let left = bed.host.record(move |_, _| host.state().orphans.clone());
-    bed.settle();
+    test_host.desire("1", vec![Service { path, ..service("kubelet", 1, &[]) }]);
+    test_host.settle();
+    test_host.kill("kubelet");
+    test_host.host.state().orphans = vec![r"C:\k\kubelet.exe".into(), r"C:\k\kube-proxy.exe".into()];
+    let host = test_host.host.clone();
+    let left = test_host.host.record(move |_, _| host.state().orphans.clone());
+    test_host.settle();
     assert_eq!(left.lock().unwrap().last().unwrap(), &[r"C:\k\kube-proxy.exe"], "of another service");
 }
 
-pub(super) struct Bed {
+pub(super) struct TestHost {
     pub host: FakeHost,
     pub reconciler: Reconciler,
     pub clock: Duration,
 }
 
-impl Bed {
+impl TestHost {
     pub(super) fn new() -> Self {
         let host = FakeHost::temporary();
         let reconciler = Reconciler::new(Arc::new(host.clone()));
@@ -114,10 +119,10 @@ impl Bed {
 
     /// Returns a host that matches a desired state with three services.
     fn settled() -> Self {
-        let mut bed = Self::new();
-        bed.desire("v1", three());
-        bed.settle();
-        bed
+        let mut test_host = Self::new();
+        test_host.desire("v1", three());
+        test_host.settle();
+        test_host
     }
 
     pub(super) fn desire(&self, version: &str, services: Vec<Service>) {
@@ -198,213 +203,216 @@ pub(super) fn three() -> Vec<Service> {
 
 #[test]
 fn services_start_without_an_api_server() {
-    let mut bed = Bed::new();
-    assert_eq!(bed.pass(), Report::default(), "nothing is known yet");
-    bed.desire("v1", three());
-    let report = bed.settle();
+    let mut test_host = TestHost::new();
+    assert_eq!(test_host.pass(), Report::default(), "nothing is known yet");
+    test_host.desire("v1", three());
+    let report = test_host.settle();
     assert_eq!(report, Report { version: Some("v1".into()), settled: true, ..Report::default() });
-    let kubelet = bed.host.service("kubelet").unwrap().unwrap();
+    let kubelet = test_host.host.service("kubelet").unwrap().unwrap();
     assert_eq!(kubelet.command, r"C:\k\kubelet.exe --node win-1");
     assert_eq!(kubelet.description, "OpenShift managed kubelet");
-    assert_eq!(bed.host.state().specs["kubelet"].recovery, crate::daemon::plan::recovery());
-    assert!(Ownership::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
+    assert_eq!(test_host.host.state().specs["kubelet"].recovery, crate::daemon::plan::recovery());
+    assert!(Ownership::load(&test_host.host).unwrap().unwrap().services.contains("kubelet"));
 
     // After a restart of the host, no service runs, and wicd starts without memory.
     for name in ["containerd", "kubelet", "kube-proxy"] {
-        bed.kill(name);
+        test_host.kill(name);
     }
-    bed.reconciler = Reconciler::new(Arc::new(bed.host.clone()));
-    bed.settle();
-    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
+    test_host.reconciler = Reconciler::new(Arc::new(test_host.host.clone()));
+    test_host.settle();
+    assert_eq!(test_host.state("kube-proxy"), ServiceState::Running);
 }
 
 #[test]
 fn a_service_that_ends_is_restarted_after_growing_delays() {
-    let mut bed = Bed::settled();
-    bed.kill("kubelet");
-    assert!(!bed.pass().settled);
-    assert_eq!(bed.state("kubelet"), ServiceState::Running, "the first time at once");
-    bed.pass();
-    bed.kill("kubelet");
-    bed.pass();
-    assert_eq!(bed.state("kubelet"), ServiceState::Stopped, "the second time later");
-    assert_eq!(bed.reconciler.waiting.get("kubelet"), Some(&Waiting::Failing));
-    bed.clock += Duration::from_secs(10);
-    bed.settle();
-    assert_eq!(bed.state("kubelet"), ServiceState::Running);
+    let mut test_host = TestHost::settled();
+    test_host.kill("kubelet");
+    assert!(!test_host.pass().settled);
+    assert_eq!(test_host.state("kubelet"), ServiceState::Running, "the first time at once");
+    test_host.pass();
+    test_host.kill("kubelet");
+    test_host.pass();
+    assert_eq!(test_host.state("kubelet"), ServiceState::Stopped, "the second time later");
+    assert_eq!(test_host.reconciler.waiting.get("kubelet"), Some(&Waiting::Failing));
+    test_host.clock += Duration::from_secs(10);
+    test_host.settle();
+    assert_eq!(test_host.state("kubelet"), ServiceState::Running);
 }
 
 #[test]
 fn a_change_restarts_only_the_service_and_its_dependents() {
-    let mut bed = Bed::settled();
-    let events = bed.host.record(|event, service| format!("{event:?} {}", service.name));
+    let mut test_host = TestHost::settled();
+    let events = test_host.host.record(|event, service| format!("{event:?} {}", service.name));
     let mut services = three();
     services[1].path = r"C:\k\kubelet.exe --v=4".into();
-    bed.desire("v2", services);
-    assert_eq!(bed.settle().version.as_deref(), Some("v2"));
+    test_host.desire("v2", services);
+    assert_eq!(test_host.settle().version.as_deref(), Some("v2"));
     assert_eq!(
         *events.lock().unwrap(),
         ["Stopped kube-proxy", "Stopped kubelet", "Started kubelet", "Started kube-proxy"]
     );
-    assert_eq!(bed.reconciler.backoffs["kube-proxy"].failures, 0, "a stop of ours is no failure");
+    assert_eq!(test_host.reconciler.backoffs["kube-proxy"].failures, 0, "a stop of ours is no failure");
 }
 
 #[test]
 fn services_that_are_no_longer_desired_are_removed() {
-    let mut bed = Bed::settled();
-    bed.desire("v2", vec![service("containerd", 0, &[])]);
-    bed.settle();
-    assert_eq!(bed.state("kubelet"), ServiceState::Missing);
-    assert_eq!(bed.state("containerd"), ServiceState::Running);
-    assert!(!Ownership::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
+    let mut test_host = TestHost::settled();
+    test_host.desire("v2", vec![service("containerd", 0, &[])]);
+    test_host.settle();
+    assert_eq!(test_host.state("kubelet"), ServiceState::Missing);
+    assert_eq!(test_host.state("containerd"), ServiceState::Running);
+    assert!(!Ownership::load(&test_host.host).unwrap().unwrap().services.contains("kubelet"));
 }
 
 #[test]
 fn an_invalid_desired_state_changes_nothing() {
-    let mut bed = Bed::settled();
-    bed.desire("v2", vec![service("a", 0, &["a"])]);
-    assert_eq!(bed.settle().version.as_deref(), Some("v1"));
+    let mut test_host = TestHost::settled();
+    test_host.desire("v2", vec![service("a", 0, &["a"])]);
+    assert_eq!(test_host.settle().version.as_deref(), Some("v1"));
     let script = json!({"variableName": "ENDPOINT", "path": "x.ps1"});
-    bed.desire("v2", vec![Service { powershell_pre_scripts: vec![script], ..service("kubelet", 1, &[]) }]);
+    test_host.desire("v2", vec![Service { powershell_pre_scripts: vec![script], ..service("kubelet", 1, &[]) }]);
     assert_eq!(
-        bed.settle().version.as_deref(),
+        test_host.settle().version.as_deref(),
         Some("v1"),
         "no script is run, and the variable would stay in the command"
     );
-    files::write(&bed.host, path::DESIRED, b"{", Access::Protected).unwrap();
-    assert_eq!(bed.settle().version.as_deref(), Some("v1"));
-    bed.kill("kubelet");
-    bed.settle();
-    assert_eq!(bed.state("kubelet"), ServiceState::Running);
+    files::write(&test_host.host, path::DESIRED, b"{", Access::Protected).unwrap();
+    assert_eq!(test_host.settle().version.as_deref(), Some("v1"));
+    test_host.kill("kubelet");
+    test_host.settle();
+    assert_eq!(test_host.state("kubelet"), ServiceState::Running);
 }
 
 #[test]
 fn services_wait_while_an_operation_is_in_progress() {
-    let mut bed = Bed::new();
-    bed.desire("v1", three());
-    let lock = lock::take(&bed.host, Duration::ZERO).unwrap();
-    assert!(!bed.pass().settled);
-    assert_eq!(bed.state("containerd"), ServiceState::Missing);
+    let mut test_host = TestHost::new();
+    test_host.desire("v1", three());
+    let lock = lock::take(&test_host.host, Duration::ZERO).unwrap();
+    assert!(!test_host.pass().settled);
+    assert_eq!(test_host.state("containerd"), ServiceState::Missing);
     drop(lock);
-    bed.settle();
+    test_host.settle();
 }
 
 /// A service may end before a pass sees it run, as kube-proxy does with a configuration that it refuses.
 #[test]
 fn a_service_that_ends_at_its_start_is_restarted_after_growing_delays() {
-    let mut bed = Bed::new();
-    bed.desire("v1", vec![service("kubelet", 1, &[])]);
-    bed.host.state().started_state = Some(ServiceState::Stopped);
-    let starts = |bed: &Bed| bed.host.state().starts.get("kubelet").copied().unwrap_or_default();
-    bed.passes(20);
-    let soon = starts(&bed);
+    let mut test_host = TestHost::new();
+    test_host.desire("v1", vec![service("kubelet", 1, &[])]);
+    test_host.host.state().started_state = Some(ServiceState::Stopped);
+    let starts = |test_host: &TestHost| test_host.host.state().starts.get("kubelet").copied().unwrap_or_default();
+    test_host.passes(20);
+    let soon = starts(&test_host);
     assert!((1..=4).contains(&soon), "started {soon} times in 20 passes, one each second");
-    assert!(bed.reconciler.backoffs["kubelet"].failures >= soon, "an end is a failure");
-    bed.passes(300);
-    assert!(starts(&bed) > soon, "it is started again");
+    assert!(test_host.reconciler.backoffs["kubelet"].failures >= soon, "an end is a failure");
+    test_host.passes(300);
+    assert!(starts(&test_host) > soon, "it is started again");
 }
 
 #[test]
 fn a_service_that_cannot_be_started_does_not_delay_the_others() {
-    let mut bed = Bed::new();
-    bed.host.state().refused.insert("start_service kubelet".into());
-    bed.desire("v1", [three(), vec![service("exporter", 3, &[])]].concat());
-    bed.passes(5);
-    assert_eq!(bed.state("kubelet"), ServiceState::Stopped);
-    assert_eq!(bed.state("exporter"), ServiceState::Running);
-    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Dependency));
-    bed.host.state().refused.clear();
-    bed.clock += Duration::from_mins(5);
-    bed.settle();
+    let mut test_host = TestHost::new();
+    test_host.host.state().refused.insert("start_service kubelet".into());
+    test_host.desire("v1", [three(), vec![service("exporter", 3, &[])]].concat());
+    test_host.passes(5);
+    assert_eq!(test_host.state("kubelet"), ServiceState::Stopped);
+    assert_eq!(test_host.state("exporter"), ServiceState::Running);
+    assert_eq!(test_host.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Dependency));
+    test_host.host.state().refused.clear();
+    test_host.clock += Duration::from_mins(5);
+    test_host.settle();
 }
 
 #[test]
 fn a_service_waits_for_its_node_variable_and_keeps_the_value() {
-    let mut bed = Bed::new();
+    let mut test_host = TestHost::new();
     let mut services = three();
     services[2].node_variables_in_command =
         vec![NodeVariable { name: "SUBNET".into(), node_object_json_path: "{.metadata.annotations.subnet}".into() }];
     services[2].path = "proxy SUBNET".into();
-    bed.desire("v1", services);
-    bed.passes(5);
-    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Variable));
+    test_host.desire("v1", services);
+    test_host.passes(5);
+    assert_eq!(test_host.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Variable));
     let node = json!({"metadata": {"annotations": {"subnet": "10.1.0.0/24"}}});
-    bed.reconciler.reconcile_once(Some(&node), bed.clock);
-    assert_eq!(bed.host.service("kube-proxy").unwrap().unwrap().command, "proxy 10.1.0.0/24");
-    bed.settle();
-    bed.kill("kube-proxy");
-    bed.settle();
-    assert_eq!(bed.state("kube-proxy"), ServiceState::Running, "it keeps what it had");
+    test_host.reconciler.reconcile_once(Some(&node), test_host.clock);
+    assert_eq!(test_host.host.service("kube-proxy").unwrap().unwrap().command, "proxy 10.1.0.0/24");
+    test_host.settle();
+    test_host.kill("kube-proxy");
+    test_host.settle();
+    assert_eq!(test_host.state("kube-proxy"), ServiceState::Running, "it keeps what it had");
 }
 
 #[test]
 fn a_service_that_reads_back_differently_is_not_written_again() {
-    let mut bed = Bed::new();
+    let mut test_host = TestHost::new();
     let written = ServiceSpec { name: "x".into(), command: "a  b".into(), ..ServiceSpec::default() };
     let read = ServiceInfo { name: "x".into(), command: "a b".into(), ..ServiceInfo::default() };
-    bed.reconciler.odd.insert("x".into(), (written, read.clone()));
-    assert_eq!(bed.reconciler.as_written(read.clone()).command, "a  b");
+    test_host.reconciler.odd.insert("x".into(), (written, read.clone()));
+    assert_eq!(test_host.reconciler.as_written(read.clone()).command, "a  b");
     let changed = ServiceInfo { command: "c".into(), ..read };
-    assert_eq!(bed.reconciler.as_written(changed.clone()), changed, "a write of another client is detected");
+    assert_eq!(test_host.reconciler.as_written(changed.clone()), changed, "a write of another client is detected");
 }
 
 #[test]
 fn kube_proxy_starts_with_the_configuration_of_its_network() {
     const ID: &str = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
-    let mut bed = Bed::new();
+    let mut test_host = TestHost::new();
     let config = OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), ..OvnHybridNetwork::default() };
     let mut services = three();
     services[2].prepare = Some(Prepare::OvnHybridNetwork(config));
-    bed.desire("v1", services);
-    let conf = |bed: &Bed| files::read(&bed.host, network::KUBE_PROXY_CONF).unwrap();
-    let host = bed.host.clone();
-    let events = bed.host.record(move |event, service| {
+    test_host.desire("v1", services);
+    let conf = |test_host: &TestHost| files::read(&test_host.host, network::KUBE_PROXY_CONF).unwrap();
+    let host = test_host.host.clone();
+    let events = test_host.host.record(move |event, service| {
         let conf: Value = files::read_json(&host, network::KUBE_PROXY_CONF).unwrap().unwrap_or_default();
         (service.name == "kube-proxy").then(|| (event, conf["winkernel"]["sourceVip"].clone()))
     });
     // hybrid-overlay-node has not created the network yet, which is a wait, not a failure.
-    bed.passes(5);
-    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
-    let said = &bed.reconciler.complaints["network of kube-proxy"];
+    test_host.passes(5);
+    assert_eq!(test_host.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
+    let said = &test_host.reconciler.complaints["network of kube-proxy"];
     assert!(said.contains("has not created the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
-    assert_eq!((bed.state("kube-proxy"), bed.state("kubelet")), (ServiceState::Stopped, ServiceState::Running));
-    assert_eq!(bed.reconciler.backoffs["kube-proxy"].failures, 0);
+    assert_eq!(
+        (test_host.state("kube-proxy"), test_host.state("kubelet")),
+        (ServiceState::Stopped, ServiceState::Running)
+    );
+    assert_eq!(test_host.reconciler.backoffs["kube-proxy"].failures, 0);
 
     // The network exists: CNI is configured, and the endpoint is requested, then attached.
     let network = json!([{"ID": ID, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
         "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
-    bed.host.state().hns.insert("/networks".into(), network);
-    bed.pass();
-    assert!(bed.reconciler.is_moving(), "the endpoint is looked for soon");
-    assert!(files::read(&bed.host, network::CNI_CONF).unwrap().is_some());
+    test_host.host.state().hns.insert("/networks".into(), network);
+    test_host.pass();
+    assert!(test_host.reconciler.is_moving(), "the endpoint is looked for soon");
+    assert!(files::read(&test_host.host, network::CNI_CONF).unwrap().is_some());
     let endpoint = |state: u8| json!([{"ID": "ab-1", "Name": network::ENDPOINT, "VirtualNetwork": ID, "MacAddress": "00-15-5D-00-00-09", "State": state}]);
-    bed.host.state().hns.insert("/endpoints".into(), endpoint(1));
-    bed.pass();
-    bed.host.state().hns.insert("/endpoints".into(), endpoint(2));
-    bed.passes(5);
-    let asked: Vec<String> = bed.host.state().hns_posts.iter().map(|r| r.path.clone()).collect();
+    test_host.host.state().hns.insert("/endpoints".into(), endpoint(1));
+    test_host.pass();
+    test_host.host.state().hns.insert("/endpoints".into(), endpoint(2));
+    test_host.passes(5);
+    let asked: Vec<String> = test_host.host.state().hns_posts.iter().map(|r| r.path.clone()).collect();
     assert_eq!(asked, ["/endpoints", "/endpoints/ab-1/attach"]);
-    assert_eq!((conf(&bed), bed.state("kube-proxy")), (None, ServiceState::Stopped));
+    assert_eq!((conf(&test_host), test_host.state("kube-proxy")), (None, ServiceState::Stopped));
 
     // The adapter of the endpoint has an address: all prerequisites exist.
     let adapter = |last| Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, last].into()] };
-    bed.host.state().adapters = vec![adapter(2)];
-    bed.settle();
-    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
+    test_host.host.state().adapters = vec![adapter(2)];
+    test_host.settle();
+    assert_eq!(test_host.state("kube-proxy"), ServiceState::Running);
 
     // The endpoint gets another address later: kube-proxy is stopped before its configuration changes.
-    bed.host.state().adapters = vec![adapter(3)];
-    bed.passes(THOROUGH + 1);
-    bed.settle();
+    test_host.host.state().adapters = vec![adapter(3)];
+    test_host.passes(THOROUGH + 1);
+    test_host.settle();
     let (started, stopped) = (ServiceEvent::Started, ServiceEvent::Stopped);
     let expected = [(started, json!("10.132.1.2")), (stopped, json!("10.132.1.2")), (started, json!("10.132.1.3"))];
     assert_eq!(events.lock().unwrap().iter().flatten().cloned().collect::<Vec<_>>(), expected);
 
     // HNS fails: kube-proxy continues, and the reason is kept.
-    bed.host.state().refused.insert("hns /networks".into());
-    bed.passes(THOROUGH + 1);
-    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
-    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
-    bed.host.state().refused.clear();
-    bed.settle();
+    test_host.host.state().refused.insert("hns /networks".into());
+    test_host.passes(THOROUGH + 1);
+    assert_eq!(test_host.state("kube-proxy"), ServiceState::Running);
+    assert_eq!(test_host.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
+    test_host.host.state().refused.clear();
+    test_host.settle();
 }

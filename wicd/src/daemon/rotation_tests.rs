@@ -9,7 +9,7 @@ use super::super::fake_cluster::FakeCluster;
 use super::*;
 use crate::fake::FakeHost;
 use crate::files::Access;
-use crate::operation::tests::Bed;
+use crate::operation::tests::TestHost;
 
 #[test]
 fn a_certificate_is_renewed_between_its_renewal_time_and_its_end() {
@@ -45,17 +45,17 @@ fn a_host_may_be_off_for_the_rest_of_the_lifetime() {
 /// The host was switched off for four days when its certificate had the maximum age on a running host.
 #[tokio::test]
 async fn a_host_that_was_off_for_four_days_renews_by_itself() {
-    let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
+    let (test_host, host, cluster) = test_host(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
     let (age, left) = (Duration::from_hours(67 + 96), Duration::from_hours(5));
     assert_eq!(age + left, WICD_CERTIFICATE_LIFE);
     let key = KeyPair::generate().unwrap();
     let request = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
     let now = jiff::Timestamp::now().as_second();
-    let old = certificates::joined(&bed.sign_back(&request, age, left), &key).unwrap().unwrap();
-    certificates::install_wicd(&bed.host, old.as_bytes(), now).unwrap();
+    let old = certificates::joined(&test_host.sign_back(&request, age, left), &key).unwrap().unwrap();
+    certificates::install_wicd(&test_host.host, old.as_bytes(), now).unwrap();
     let (changed, mut seen) = watch::channel(0);
     let renewed = async {
-        while files::read(&bed.host, path::WICD_CERT).unwrap().unwrap() == old.as_bytes() {
+        while files::read(&test_host.host, path::WICD_CERT).unwrap().unwrap() == old.as_bytes() {
             seen.changed().await.unwrap();
         }
     };
@@ -64,7 +64,7 @@ async fn a_host_that_was_off_for_four_days_renews_by_itself() {
         () = renewed => {}
     }
     assert_eq!(cluster.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
-    assert!(certificates::has_good(&bed.host, CertificateKind::Wicd, "win-1", now).unwrap());
+    assert!(certificates::has_good(&test_host.host, CertificateKind::Wicd, "win-1", now).unwrap());
 }
 
 proptest! {
@@ -81,39 +81,41 @@ proptest! {
 }
 
 /// Creates a host with a desired state, and an API server that answers certificate requests with `issuing`.
-fn bed(issuing: impl Fn(&Bed, &str) -> Issue + Send + Sync + 'static) -> (Bed, Arc<dyn Host>, FakeCluster) {
-    let (bed, signer) = (Bed::new(), Mutex::new(Bed::new()));
-    let host: FakeHost = bed.host.clone();
+fn test_host(
+    issuing: impl Fn(&TestHost, &str) -> Issue + Send + Sync + 'static,
+) -> (TestHost, Arc<dyn Host>, FakeCluster) {
+    let (test_host, signer) = (TestHost::new(), Mutex::new(TestHost::new()));
+    let host: FakeHost = test_host.host.clone();
     let desired = Desired { node_name: "win-1".into(), ..Desired::default() };
     files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
     let cluster = FakeCluster::new();
     *cluster.issuing.lock().unwrap() = Box::new(move |request| issuing(&signer.lock().unwrap(), request));
-    (bed, Arc::new(host), cluster)
+    (test_host, Arc::new(host), cluster)
 }
 
 #[tokio::test]
 async fn a_certificate_is_renewed() {
-    let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
+    let (test_host, host, cluster) = test_host(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
     for day in 1..=5 {
-        bed.write(&format!(r"{}\ovnkube-client-2026-01-0{day}-00-00-00.pem", path::OVERLAY_CERTS), b"");
+        test_host.write(&format!(r"{}\ovnkube-client-2026-01-0{day}-00-00-00.pem", path::OVERLAY_CERTS), b"");
     }
     renew(&host, &cluster).await.unwrap();
-    assert_eq!(files::list(&bed.host, path::OVERLAY_CERTS).unwrap().len(), 3, "those of the overlay are pruned");
-    let pem = files::read(&bed.host, path::WICD_CERT).unwrap().unwrap();
+    assert_eq!(files::list(&test_host.host, path::OVERLAY_CERTS).unwrap().len(), 3, "those of the overlay are pruned");
+    let pem = files::read(&test_host.host, path::WICD_CERT).unwrap().unwrap();
     let now = jiff::Timestamp::now().as_second();
     assert_eq!(Current::read(&pem).unwrap().due(now), Due::Later);
     let text = String::from_utf8(pem).unwrap();
     let key = KeyPair::from_pem(&text[text.find("-----BEGIN PRIVATE KEY").unwrap()..]).unwrap();
     assert_eq!(key.algorithm(), &rcgen::PKCS_ECDSA_P256_SHA256);
     assert!(
-        certificates::has_good(&bed.host, CertificateKind::Wicd, "win-1", now).unwrap(),
+        certificates::has_good(&test_host.host, CertificateKind::Wicd, "win-1", now).unwrap(),
         "name and validity are right"
     );
 }
 
 #[tokio::test]
 async fn a_certificate_for_another_key_is_not_installed() {
-    let (bed, host, cluster) = bed(|signer, _| {
+    let (test_host, host, cluster) = test_host(|signer, _| {
         let other = KeyPair::generate().unwrap();
         Issue::Issued(signer.sign(&CertificateParams::default().serialize_request(&other).unwrap().pem().unwrap(), 60))
     });
@@ -122,5 +124,5 @@ async fn a_certificate_for_another_key_is_not_installed() {
     assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateNotIssued");
     *cluster.issuing.lock().unwrap() = Box::new(|_| Issue::Issued("junk".into()));
     assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateInvalid");
-    assert_eq!(files::read(&bed.host, path::WICD_CERT).unwrap(), None);
+    assert_eq!(files::read(&test_host.host, path::WICD_CERT).unwrap(), None);
 }

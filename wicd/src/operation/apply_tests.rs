@@ -7,39 +7,39 @@ use super::*;
 use crate::access::Guard;
 use crate::operation::run;
 use crate::operation::tests::{
-    Bed, CLUSTER, KUBELET, ca_pem, crash_anywhere, message, payload_files, reason, request, wanted,
+    CLUSTER, KUBELET, TestHost, ca_pem, crash_anywhere, message, payload_files, reason, request, wanted,
 };
 
 #[test]
 fn apply_places_all_files_and_settings() {
-    let bed = Bed::staged("1");
-    let answer = bed.apply(wanted("1"));
+    let test_host = TestHost::staged("1");
+    let answer = test_host.apply(wanted("1"));
     assert_eq!((&answer.outcome, answer.warnings.as_slice()), (&Outcome::Done, &[][..]));
     for (file, content) in payload_files("1") {
-        assert_eq!(bed.read(&file.destination).unwrap().into_bytes(), content);
+        assert_eq!(test_host.read(&file.destination).unwrap().into_bytes(), content);
     }
-    assert_eq!(bed.read(r"C:\k\kubelet.conf").unwrap(), "{} 1");
-    assert_eq!(bed.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
-    assert_eq!(bed.state().trusted.len(), 1);
-    assert!(bed.exists(r"C:\var\log\kubelet") && bed.exists(r"C:\var\log\wicd"));
-    assert!(bed.state().excluded.contains(CONTAINERD));
+    assert_eq!(test_host.read(r"C:\k\kubelet.conf").unwrap(), "{} 1");
+    assert_eq!(test_host.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
+    assert_eq!(test_host.state().trusted.len(), 1);
+    assert!(test_host.exists(r"C:\var\log\kubelet") && test_host.exists(r"C:\var\log\wicd"));
+    assert!(test_host.state().excluded.contains(CONTAINERD));
     assert_eq!(answer.requests.keys().copied().collect::<Vec<_>>(), [CertificateKind::Kubelet, CertificateKind::Wicd]);
     let marker = answer.state.unwrap().marker.unwrap();
     assert_eq!((marker.version.as_str(), marker.node_name.as_str(), marker.epoch), ("1", "win-1", 1));
     assert_eq!(marker.payload, payload::digest(&wanted("1").files));
     // Nothing is started.
-    assert!(bed.state().services.is_empty());
+    assert!(test_host.state().services.is_empty());
 }
 
 #[test]
 fn applying_again_changes_nothing() {
-    let bed = Bed::staged("1");
-    let first = bed.apply(wanted("1"));
-    let (tree, rest) = (bed.tree(), bed.rest());
-    let owned = Ownership::load(&bed.host).unwrap();
-    let second = bed.apply(wanted("1"));
-    assert_eq!((second.outcome, bed.tree(), bed.rest()), (first.outcome, tree, rest));
-    assert_eq!(Ownership::load(&bed.host).unwrap(), owned);
+    let test_host = TestHost::staged("1");
+    let first = test_host.apply(wanted("1"));
+    let (tree, rest) = (test_host.tree(), test_host.rest());
+    let owned = Ownership::load(&test_host.host).unwrap();
+    let second = test_host.apply(wanted("1"));
+    assert_eq!((second.outcome, test_host.tree(), test_host.rest()), (first.outcome, tree, rest));
+    assert_eq!(Ownership::load(&test_host.host).unwrap(), owned);
     // The requests are for the same keys; only signatures differ.
     let key = |csr: &str| {
         use rcgen::PublicKeyData;
@@ -53,25 +53,26 @@ fn applying_again_changes_nothing() {
 /// No other user can read secrets.
 #[test]
 fn secrets_are_protected_and_in_no_answer() {
-    let bed = Bed::staged("1");
+    let test_host = TestHost::staged("1");
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let inner = seen.clone();
-    bed.on_protect(move |path| inner.lock().unwrap().push(path.file_name().unwrap().to_string_lossy().into_owned()));
-    let answer = bed.apply(wanted("1"));
+    test_host
+        .on_protect(move |path| inner.lock().unwrap().push(path.file_name().unwrap().to_string_lossy().into_owned()));
+    let answer = test_host.apply(wanted("1"));
     let seen = seen.lock().unwrap();
     for name in ["tls.key.new", "desired.json.new", "kubelet-first.key.new", "wicd-client.key.new"] {
         assert!(seen.iter().any(|s| s == name), "{name} in {seen:?}");
     }
-    let root = bed.path(path::ROOT).unwrap();
-    assert!(bed.state().access[&root].is(Guard::Private));
+    let root = test_host.path(path::ROOT).unwrap();
+    assert!(test_host.state().access[&root].is(Guard::Private));
     let told = serde_json::to_string(&answer).unwrap();
     assert!(!told.contains("hunter2") && !told.contains("PRIVATE KEY"));
 }
 
 #[test]
 fn certificate_requests_name_only_the_node() {
-    let bed = Bed::staged("1");
-    let answer = bed.apply(wanted("1"));
+    let test_host = TestHost::staged("1");
+    let answer = test_host.apply(wanted("1"));
     for (kind, expected) in [
         (CertificateKind::Kubelet, "O=system:nodes, CN=system:node:win-1"),
         (CertificateKind::Wicd, "O=system:wicd-nodes, CN=system:wicd-node:win-1"),
@@ -87,45 +88,45 @@ fn certificate_requests_name_only_the_node() {
 
 #[test]
 fn a_valid_certificate_is_not_requested_again() {
-    let bed = Bed::new();
-    bed.join("1");
+    let test_host = TestHost::new();
+    test_host.join("1");
     let requests = |node: &str, before: &str| {
         let mut body = wanted("1");
         body.desired.node_name = node.into();
         let mut request = request("join-1", 1, Body::Apply(Box::new(body)));
         request.recipient.node_name = node.into();
         request.supersedes = Some(Owner { cluster_id: CLUSTER.into(), node_name: before.into() });
-        run(&bed.host, &request).requests.into_keys().collect::<Vec<_>>()
+        run(&test_host.host, &request).requests.into_keys().collect::<Vec<_>>()
     };
     let both = [CertificateKind::Kubelet, CertificateKind::Wicd];
     assert_eq!(requests("win-1", "win-1"), []);
     assert_eq!(requests("win-2", "win-1"), both, "of another name");
-    bed.state().machine.clock_ms = (86_400 - 1_800) * 1000;
+    test_host.state().machine.clock_ms = (86_400 - 1_800) * 1000;
     assert_eq!(requests("win-1", "win-2"), both, "half an hour before the end");
 }
 
 #[test]
 fn services_of_another_installer_do_not_change() {
-    let bed = Bed::staged("1");
+    let test_host = TestHost::staged("1");
     for name in ["containerd", "kube-proxy"] {
-        bed.add_service(name, "a user's", &[]);
+        test_host.add_service(name, "a user's", &[]);
     }
-    let before = (bed.tree(), bed.rest());
-    let answer = bed.apply(wanted("1"));
+    let before = (test_host.tree(), test_host.rest());
+    let answer = test_host.apply(wanted("1"));
     assert_eq!(reason(&answer), "ForeignServices");
     assert!(message(&answer).contains("containerd, kube-proxy"), "{}", message(&answer));
-    assert_eq!((bed.tree(), bed.rest()), before);
+    assert_eq!((test_host.tree(), test_host.rest()), before);
 }
 
 /// The owner may run their own windows_exporter unless the payload has one, which needs the same name.
 #[test]
 fn the_owner_may_run_a_service_that_the_node_does_not_need() {
-    let bed = Bed::staged("1");
-    bed.add_service("windows_exporter", "the owner's", &[]);
-    assert_eq!(reason(&bed.apply(wanted("1"))), "Done");
+    let test_host = TestHost::staged("1");
+    test_host.add_service("windows_exporter", "the owner's", &[]);
+    assert_eq!(reason(&test_host.apply(wanted("1"))), "Done");
     let mut with_exporter = wanted("1");
     with_exporter.desired.services.services.push(Service { name: "windows_exporter".into(), ..Service::default() });
-    let answer = bed.apply(with_exporter);
+    let answer = test_host.apply(with_exporter);
     assert_eq!(reason(&answer), "ForeignServices");
     assert!(message(&answer).contains("windows_exporter"), "{}", message(&answer));
 }
@@ -142,43 +143,43 @@ fn an_invalid_request_changes_nothing() {
         ("HostFilesChanged", Apply { files: wanted("2").files, ..base.clone() }),
         ("CertificateInvalid", Apply { desired, ..base }),
     ] {
-        let bed = Bed::staged("1");
-        let before = (bed.tree(), bed.rest());
-        assert_eq!(reason(&bed.apply(body)), expected);
-        assert_eq!((bed.tree(), bed.rest()), before, "{expected}");
+        let test_host = TestHost::staged("1");
+        let before = (test_host.tree(), test_host.rest());
+        assert_eq!(reason(&test_host.apply(body)), expected);
+        assert_eq!((test_host.tree(), test_host.rest()), before, "{expected}");
     }
 }
 
 /// Damaged files are repaired; if the staged copy is damaged, too, the operator sends it again.
 #[test]
 fn a_damaged_file_is_repaired() {
-    let bed = Bed::new();
-    bed.join("1");
+    let test_host = TestHost::new();
+    test_host.join("1");
     let (kubelet, content) = payload_files("1").remove(0);
     // An antivirus replaces the file: the staged copy is still good.
-    files::remove(&bed.host, KUBELET).unwrap();
-    bed.write(KUBELET, b"damaged");
-    assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
-    assert_eq!(bed.read(KUBELET).unwrap().into_bytes(), content);
+    files::remove(&test_host.host, KUBELET).unwrap();
+    test_host.write(KUBELET, b"damaged");
+    assert_eq!(test_host.apply(wanted("1")).outcome, Outcome::Done);
+    assert_eq!(test_host.read(KUBELET).unwrap().into_bytes(), content);
     // The disk damages the file: the staged copy is a hard link to it.
-    std::fs::write(bed.path(KUBELET).unwrap(), "x".repeat(content.len())).unwrap();
-    let answer = bed.apply(wanted("1"));
+    std::fs::write(test_host.path(KUBELET).unwrap(), "x".repeat(content.len())).unwrap();
+    let answer = test_host.apply(wanted("1"));
     assert_eq!((reason(&answer), answer.state.clone().unwrap().missing), ("HashMismatch", vec![kubelet.sha256]));
-    bed.join("1");
-    assert_eq!(bed.read(KUBELET).unwrap().into_bytes(), content);
+    test_host.join("1");
+    assert_eq!(test_host.read(KUBELET).unwrap().into_bytes(), content);
 }
 
 #[test]
 fn files_that_the_next_version_does_not_have_are_removed() {
-    let bed = Bed::new();
-    bed.join("1");
-    bed.stage_version("2");
+    let test_host = TestHost::new();
+    test_host.join("1");
+    test_host.stage_version("2");
     let mut next = wanted("2");
     let dropped = next.files.pop().unwrap().destination;
     let config = next.configs.pop().unwrap().path;
-    assert_eq!(bed.apply(next).outcome, Outcome::Done);
-    assert!(!bed.exists(&dropped) && !bed.exists(&config));
-    assert!(bed.read(KUBELET).unwrap().ends_with('2'));
+    assert_eq!(test_host.apply(next).outcome, Outcome::Done);
+    assert!(!test_host.exists(&dropped) && !test_host.exists(&config));
+    assert!(test_host.read(KUBELET).unwrap().ends_with('2'));
 }
 
 /// Returns the desired state without machine-wide variables.
@@ -192,85 +193,86 @@ fn without_proxy() -> Apply {
 /// Variables that existed before get their values back, and certificates that were trusted before stay trusted.
 #[test]
 fn earlier_variables_and_certificates_are_restored() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     let body = wanted("1");
     let theirs = certificates::bundle(body.desired.trusted_ca.as_bytes()).unwrap().remove(0);
-    bed.state().trusted.insert(theirs.clone());
-    bed.state().env = [("NO_PROXY", "theirs"), ("HTTP_PROXY", "theirs too")].map(|(n, v)| (n.into(), v.into())).into();
-    let before = bed.state().env.clone();
-    bed.join("1");
-    assert_eq!(bed.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
+    test_host.state().trusted.insert(theirs.clone());
+    test_host.state().env =
+        [("NO_PROXY", "theirs"), ("HTTP_PROXY", "theirs too")].map(|(n, v)| (n.into(), v.into())).into();
+    let before = test_host.state().env.clone();
+    test_host.join("1");
+    assert_eq!(test_host.state().env, [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into());
     // No longer a proxy, and another CA.
     let mut next = without_proxy();
     next.desired.trusted_ca = ca_pem("other").0;
-    assert_eq!(reason(&bed.apply(next)), "RebootRequired");
-    assert_eq!(bed.state().env, before);
-    assert_eq!(bed.state().trusted.len(), 2);
+    assert_eq!(reason(&test_host.apply(next)), "RebootRequired");
+    assert_eq!(test_host.state().env, before);
+    assert_eq!(test_host.state().trusted.len(), 2);
     let mut none = wanted("1");
     none.desired.trusted_ca.clear();
-    bed.apply(none);
-    assert_eq!(bed.state().trusted, [theirs].into());
+    test_host.apply(none);
+    assert_eq!(test_host.state().trusted, [theirs].into());
 }
 
 /// Services with their own proxy variables do not see the machine's, which stay because the legacy operator would restart the host to restore
 /// them.
 #[test]
 fn a_variable_of_the_machine_stays_while_each_service_has_its_own() {
-    let bed = Bed::new();
-    bed.join("1");
-    let machine = bed.state().env.clone();
+    let test_host = TestHost::new();
+    test_host.join("1");
+    let machine = test_host.state().env.clone();
     let mut next = without_proxy();
     for service in &mut next.desired.services.services {
         service.environment.insert("HTTP_PROXY".into(), "http://proxy".into());
     }
     let mut without = next.clone();
     without.desired.services.services[0].environment.clear();
-    assert_eq!(reason(&bed.apply(next)), "Done");
-    assert_eq!(bed.state().env, machine);
-    assert_eq!(reason(&bed.apply(without)), "RebootRequired", "the machine's reaches a service that has none");
-    assert!(bed.state().env.is_empty());
+    assert_eq!(reason(&test_host.apply(next)), "Done");
+    assert_eq!(test_host.state().env, machine);
+    assert_eq!(reason(&test_host.apply(without)), "RebootRequired", "the machine's reaches a service that has none");
+    assert!(test_host.state().env.is_empty());
 }
 
 #[test]
 fn a_restart_is_required_until_it_has_happened() {
-    let bed = Bed::staged("1");
-    bed.state().machine.containers_feature = Feature::Disabled;
+    let test_host = TestHost::staged("1");
+    test_host.state().machine.containers_feature = Feature::Disabled;
     const WHY: &str = "the Windows feature Containers has been enabled";
     for _twice in 0..2 {
-        let answer = bed.apply(wanted("1"));
+        let answer = test_host.apply(wanted("1"));
         assert_eq!((reason(&answer), message(&answer)), ("RebootRequired", WHY));
         assert_eq!(answer.state.unwrap().reboot_required.as_deref(), Some(WHY));
         assert_eq!(answer.requests.len(), 2, "the rest was done nevertheless");
     }
-    bed.reboot().unwrap();
-    assert_eq!(bed.run(Body::Facts(api::host::Facts::default())).state.unwrap().reboot_required, None);
-    assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
+    test_host.reboot().unwrap();
+    assert_eq!(test_host.run(Body::Facts(api::host::Facts::default())).state.unwrap().reboot_required, None);
+    assert_eq!(test_host.apply(wanted("1")).outcome, Outcome::Done);
 }
 
 /// Windows locks the servicing of its features while an update is installed.
 #[test]
 fn the_feature_containers_is_queried_once_per_boot_and_needed_only_by_a_host_without_it() {
-    let asked = |bed: &Bed| bed.state().counts.get("enable_containers").copied().unwrap_or_default();
-    let bed = Bed::staged("1");
+    let asked = |test_host: &TestHost| test_host.state().counts.get("enable_containers").copied().unwrap_or_default();
+    let test_host = TestHost::staged("1");
     for _twice in 0..2 {
-        assert_eq!(bed.apply(wanted("1")).outcome, Outcome::Done);
+        assert_eq!(test_host.apply(wanted("1")).outcome, Outcome::Done);
     }
-    assert_eq!(asked(&bed), 1);
-    bed.reboot().unwrap();
-    bed.state().refused.insert("enable_containers ".into());
+    assert_eq!(asked(&test_host), 1);
+    test_host.reboot().unwrap();
+    test_host.state().refused.insert("enable_containers ".into());
     for times in [2, 3] {
-        let answer = bed.apply(wanted("1"));
-        assert_eq!((answer.outcome, answer.warnings.len(), asked(&bed)), (Outcome::Done, 1, times));
+        let answer = test_host.apply(wanted("1"));
+        assert_eq!((answer.outcome, answer.warnings.len(), asked(&test_host)), (Outcome::Done, 1, times));
     }
-    bed.state().machine.containers_feature = Feature::Disabled;
-    assert_eq!(reason(&bed.apply(wanted("1"))), "HostCallFailed");
+    test_host.state().machine.containers_feature = Feature::Disabled;
+    assert_eq!(reason(&test_host.apply(wanted("1"))), "HostCallFailed");
 }
 
 #[test]
 fn a_refused_exclusion_from_the_antivirus_is_a_warning() {
-    let bed = Bed::staged("1");
-    bed.state().refused.insert(format!("exclude_from_antivirus {CONTAINERD}"));
-    let answer = bed.apply(wanted("1"));
+    let test_host = TestHost::staged("1");
+    test_host.state().refused.insert(format!("exclude_from_antivirus {CONTAINERD}"));
+    let answer = test_host.apply(wanted("1"));
     assert_eq!((answer.outcome, answer.warnings.len()), (Outcome::Done, 1));
 }
 
@@ -278,19 +280,19 @@ fn a_refused_exclusion_from_the_antivirus_is_a_warning() {
 #[test]
 fn apply_converges_after_a_crash_anywhere() {
     let arrange = || {
-        let bed = Bed::staged("1");
-        bed.state().machine.containers_feature = Feature::Disabled;
-        bed.state().env.insert("NO_PROXY".into(), "theirs".into());
-        (bed, ())
+        let test_host = TestHost::staged("1");
+        test_host.state().machine.containers_feature = Feature::Disabled;
+        test_host.state().env.insert("NO_PROXY".into(), "theirs".into());
+        (test_host, ())
     };
-    let found = |bed: &Bed| (bed.tree(), bed.rest(), Ownership::load(&bed.host).unwrap());
+    let found = |test_host: &TestHost| (test_host.tree(), test_host.rest(), Ownership::load(&test_host.host).unwrap());
     let (straight, ()) = arrange();
     assert_eq!(reason(&straight.apply(wanted("1"))), "RebootRequired");
     let expected = found(&straight);
-    let act = |bed: &Bed, (): &()| drop(bed.apply(wanted("1")));
-    crash_anywhere(arrange, act, 1, |bed, (), about| {
-        assert_eq!(reason(&bed.apply(wanted("1"))), "RebootRequired", "{about}");
-        assert_eq!(found(bed), expected, "{about}");
+    let act = |test_host: &TestHost, (): &()| drop(test_host.apply(wanted("1")));
+    crash_anywhere(arrange, act, 1, |test_host, (), about| {
+        assert_eq!(reason(&test_host.apply(wanted("1"))), "RebootRequired", "{about}");
+        assert_eq!(found(test_host), expected, "{about}");
     });
 }
 

@@ -57,36 +57,36 @@ mod tests {
     use api::host::{Body, Cleanup};
     use proptest::prelude::*;
 
-    use super::super::tests::{Bed, CLUSTER, reason, request, wanted};
+    use super::super::tests::{CLUSTER, TestHost, reason, request, wanted};
     use super::*;
     use crate::operation::run;
 
-    fn asked(bed: &Bed, epoch: i64, void_epoch: Option<i64>) -> String {
+    fn asked(test_host: &TestHost, epoch: i64, void_epoch: Option<i64>) -> String {
         let request = Request { void_epoch, ..request("x", epoch, Body::Cleanup(Cleanup {})) };
-        reason(&run(&bed.host, &request)).to_string()
+        reason(&run(&test_host.host, &request)).to_string()
     }
 
     /// A replaced operator stays refused after a cleanup.
     #[test]
     fn a_replaced_operator_is_refused() {
-        let bed = Bed::new();
-        let seen = [3, 5, 5, 4, 6, 5].map(|epoch| asked(&bed, epoch, None));
+        let test_host = TestHost::new();
+        let seen = [3, 5, 5, 4, 6, 5].map(|epoch| asked(&test_host, epoch, None));
         assert_eq!(seen, ["Done", "Done", "Done", "StaleEpoch", "Done", "StaleEpoch"]);
     }
 
     #[test]
     fn an_invalid_epoch_does_not_lock_out_later_operators() {
-        let bed = Bed::new();
+        let test_host = TestHost::new();
         for absurd in [i64::from(i32::MAX), i64::MAX, MAX_EPOCH + 1, -1] {
-            assert_eq!(asked(&bed, absurd, None), "StaleEpoch", "{absurd}");
+            assert_eq!(asked(&test_host, absurd, None), "StaleEpoch", "{absurd}");
         }
-        assert_eq!(asked(&bed, 3, None), "Done");
+        assert_eq!(asked(&test_host, 3, None), "Done");
     }
 
     #[test]
     fn only_the_highest_epoch_can_be_voided() {
-        let bed = Bed::new();
-        assert_eq!(asked(&bed, MAX_EPOCH, None), "Done");
+        let test_host = TestHost::new();
+        assert_eq!(asked(&test_host, MAX_EPOCH, None), "Done");
         for (epoch, void, expected) in [
             (7, None, "StaleEpoch"),
             (7, Some(8), "StaleEpoch"),
@@ -95,18 +95,18 @@ mod tests {
             (6, Some(MAX_EPOCH), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
         ] {
-            assert_eq!(asked(&bed, epoch, void), expected, "{epoch} {void:?}");
+            assert_eq!(asked(&test_host, epoch, void), expected, "{epoch} {void:?}");
         }
     }
 
     #[test]
     fn a_voided_epoch_is_removed_from_the_marker() {
-        let bed = Bed::new();
-        bed.join("1");
+        let test_host = TestHost::new();
+        test_host.join("1");
         let apply = |epoch, void_epoch| {
             let body = Body::Apply(Box::new(wanted("1")));
             let request = Request { void_epoch, ..request("x", epoch, body) };
-            reason(&run(&bed.host, &request)).to_string()
+            reason(&run(&test_host.host, &request)).to_string()
         };
         assert_eq!(apply(MAX_EPOCH, None), "Done");
         assert_eq!(apply(2, None), "StaleEpoch");
@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn epochs_of_another_cluster_do_not_count() {
-        let bed = Bed::new();
-        bed.write(path::EPOCH, b"900 8c5d9c5e-0000-4000-8000-00000000ffff");
-        assert_eq!(asked(&bed, 1, None), "Done");
-        bed.write(path::EPOCH, format!("900 {CLUSTER}").as_bytes());
-        assert_eq!(asked(&bed, 1, None), "StaleEpoch");
-        bed.write(path::EPOCH, b"900");
-        assert_eq!(asked(&bed, 1, None), "StaleEpoch", "one that was recorded without a cluster");
+        let test_host = TestHost::new();
+        test_host.write(path::EPOCH, b"900 8c5d9c5e-0000-4000-8000-00000000ffff");
+        assert_eq!(asked(&test_host, 1, None), "Done");
+        test_host.write(path::EPOCH, format!("900 {CLUSTER}").as_bytes());
+        assert_eq!(asked(&test_host, 1, None), "StaleEpoch");
+        test_host.write(path::EPOCH, b"900");
+        assert_eq!(asked(&test_host, 1, None), "StaleEpoch", "one that was recorded without a cluster");
     }
 
     proptest! {

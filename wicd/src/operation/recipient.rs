@@ -73,7 +73,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
 mod tests {
     use api::host::{Cleanup, Facts, Outcome, Reboot, Stage, Start};
 
-    use super::super::tests::{Bed, CLUSTER, reason, request, wanted};
+    use super::super::tests::{CLUSTER, TestHost, reason, request, wanted};
     use super::*;
     use crate::operation::run;
 
@@ -139,9 +139,9 @@ mod tests {
     /// All verbs except `facts` are refused without any change, not even of the epoch.
     #[test]
     fn a_host_of_another_owner_does_not_change() {
-        let bed = Bed::new();
-        bed.join("1");
-        let before = bed.tree();
+        let test_host = TestHost::new();
+        test_host.join("1");
+        let before = test_host.tree();
         for (cluster, node, expected) in
             [(CLUSTER, "win-2", "NotThisMachine"), (OTHER, "win-1", "HostOfAnotherCluster")]
         {
@@ -157,58 +157,58 @@ mod tests {
                 let verb = body.verb();
                 let mut request = request("x", 99, body);
                 (request.recipient.cluster_id, request.recipient.node_name) = (cluster.into(), node.into());
-                assert_eq!(reason(&run(&bed.host, &request)), expected, "{verb:?}");
+                assert_eq!(reason(&run(&test_host.host, &request)), expected, "{verb:?}");
             }
         }
         let mut facts = request("x", 99, Body::Facts(Facts::default()));
         facts.recipient = api::host::Recipient::default();
-        assert_eq!(run(&bed.host, &facts).outcome, Outcome::Done);
-        assert!(bed.tree() == before, "something was changed");
+        assert_eq!(run(&test_host.host, &facts).outcome, Outcome::Done);
+        assert!(test_host.tree() == before, "something was changed");
     }
 
     #[test]
     fn a_host_without_its_marker_keeps_its_owner() {
-        let bed = Bed::new();
-        bed.join("1");
-        bed.write(path::STATE, b"{ torn");
+        let test_host = TestHost::new();
+        test_host.join("1");
+        test_host.write(path::STATE, b"{ torn");
         let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
         request.recipient.node_name = "win-2".into();
-        assert_eq!(reason(&run(&bed.host, &request)), "NotThisMachine");
+        assert_eq!(reason(&run(&test_host.host, &request)), "NotThisMachine");
     }
 
     /// Checks that a host that was cleaned in part, and follows no version, still belongs to its cluster.
     #[test]
     fn a_partially_cleaned_host_keeps_its_owner() {
-        let bed = Bed::new();
-        bed.join("1");
-        bed.add_service("kubelet", "OpenShift managed kubelet", &[]);
-        bed.state().refused.insert(format!("delete_service {}", api::host::WICD_SERVICE));
+        let test_host = TestHost::new();
+        test_host.join("1");
+        test_host.add_service("kubelet", "OpenShift managed kubelet", &[]);
+        test_host.state().refused.insert(format!("delete_service {}", api::host::WICD_SERVICE));
         let cleaned = |node: &str| {
             let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
             request.recipient.node_name = node.into();
-            reason(&run(&bed.host, &request)).to_string()
+            reason(&run(&test_host.host, &request)).to_string()
         };
         assert_eq!(cleaned("win-1"), "CleanupIncomplete");
-        let marker: Marker = files::read_json(&bed.host, path::STATE).unwrap().unwrap();
+        let marker: Marker = files::read_json(&test_host.host, path::STATE).unwrap().unwrap();
         assert_eq!((marker.owner(), marker.version.as_str()), (of(CLUSTER, "win-1"), ""));
         assert_eq!(cleaned("win-2"), "NotThisMachine");
-        bed.state().refused.clear();
+        test_host.state().refused.clear();
         assert_eq!(cleaned("win-1"), "Done");
-        assert!(!bed.exists(path::STATE));
+        assert!(!test_host.exists(path::STATE));
         assert_eq!(cleaned("win-2"), "Done");
     }
 
     #[test]
     fn certificates_of_another_cluster_are_requested_again() {
-        let bed = Bed::new();
-        bed.join("1");
+        let test_host = TestHost::new();
+        test_host.join("1");
         let before = of(CLUSTER, "win-1");
         let mut desired = wanted("1");
         desired.desired.cluster_id = OTHER.into();
         let mut request = request("x", 1, Body::Apply(Box::new(desired)));
         request.recipient.cluster_id = OTHER.into();
         request.supersedes = Some(before);
-        let answer = run(&bed.host, &request);
+        let answer = run(&test_host.host, &request);
         assert_eq!(answer.outcome, Outcome::Done);
         assert_eq!(answer.requests.len(), 2, "each is requested again");
         assert_eq!(answer.state.unwrap().certificates.len(), 0);

@@ -21,19 +21,19 @@ use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
 /// Maximum size of the collected end of a log, in bytes: an hour of kubelet at its usual log level.
-const MOST_OF_A_LOG: u64 = 2 << 20;
+const MAX_LOG_BYTES: u64 = 2 << 20;
 /// Maximum number of logs, including rotated ones.
-const MOST_LOGS: usize = 200;
+const MAX_LOGS: usize = 200;
 /// Maximum number of index entries. A directory may have any number of links, each with an entry.
-const MOST_OF_INDEX: usize = 2000;
+const MAX_INDEX_ENTRIES: usize = 2000;
 /// Maximum size of the events of each query, in bytes. The newest are collected.
-const MOST_OF_EVENTS: usize = 8 << 20;
+const MAX_EVENTS_BYTES: usize = 8 << 20;
 /// Maximum total size of all parts, in bytes: less than the operator's limit for unpacking.
-const MOST_OF_ALL: u64 = 48 << 20;
+const MAX_TOTAL_BYTES: u64 = 48 << 20;
 /// Size that is reserved for the parts from Windows, in bytes: two kinds of events, and small parts.
-const MOST_OF_WINDOWS: u64 = 20 << 20;
+const RESERVED_WINDOWS_BYTES: u64 = 20 << 20;
 /// Maximum number of events of the System and the Application query. A repeated problem leads to some thousand events a day.
-const MOST_EVENTS: usize = 2000;
+const MAX_EVENTS: usize = 2000;
 /// Maximum depth of log directories: `C:\var\log\<service>\<file>`, and one more level.
 const DEPTH: usize = 3;
 /// Directories with logs of workloads.
@@ -46,7 +46,7 @@ const CERTIFICATES: [&str; 3] = [path::WICD_CERTS, path::KUBELET_PKI, r"C:\k\tls
 const AUTHORITIES: [&str; 3] = [path::API_CA, path::KUBELET_CA, r"C:\k\ca-bundle.crt"];
 /// Query for starts and stops of Windows: event log started and stopped, unexpected shutdown, initiator of a restart, power loss.
 const BOOTS: &str = "*[System[(EventID=6005 or EventID=6006 or EventID=6008 or EventID=1074 or EventID=41)]]";
-const MOST_BOOTS: usize = 100;
+const MAX_BOOTS: usize = 100;
 /// Compression level, which reduces text to a tenth within seconds.
 const LEVEL: i32 = 3;
 
@@ -78,7 +78,7 @@ pub(super) fn collect(limits: Limits, host: &dyn Host, operation: &str, asked: &
     let mut archive = Archive { tar, bytes: 0, index: Vec::new() };
     of_ours(host, &mut archive).map_err(failed)?;
     let mut logs = logs(host, &mut archive).into_iter();
-    add_logs(host, &mut logs, MOST_OF_ALL - MOST_OF_WINDOWS, &mut archive).map_err(failed)?;
+    add_logs(host, &mut logs, MAX_TOTAL_BYTES - RESERVED_WINDOWS_BYTES, &mut archive).map_err(failed)?;
     of_windows(limits, host, asked, &mut archive).map_err(failed)?;
     add_logs(host, &mut logs, u64::MAX, &mut archive).map_err(failed)?;
     archive.finish_index().map_err(failed)?;
@@ -97,8 +97,8 @@ impl Archive {
     /// Adds the index even to a full archive: only the index shows what is missing.
     fn finish_index(&mut self) -> io::Result<()> {
         let mut index = std::mem::take(&mut self.index);
-        if let Some(more) = index.len().checked_sub(MOST_OF_INDEX).filter(|more| *more > 0) {
-            index.truncate(MOST_OF_INDEX);
+        if let Some(more) = index.len().checked_sub(MAX_INDEX_ENTRIES).filter(|more| *more > 0) {
+            index.truncate(MAX_INDEX_ENTRIES);
             index.push(json!({"failed": format!("the index has {more} more entries, which are left out")}));
         }
         self.append("index.json", &pretty(&index))
@@ -111,7 +111,7 @@ impl Archive {
     /// Adds a part, or the reason why it is missing.
     fn part(&mut self, name: &str, content: Result<Vec<u8>, HostError>) -> io::Result<()> {
         match content {
-            Ok(content) if self.bytes + content.len() as u64 <= MOST_OF_ALL => {
+            Ok(content) if self.bytes + content.len() as u64 <= MAX_TOTAL_BYTES => {
                 self.append(name, &content)?;
                 self.bytes += content.len() as u64;
                 self.index.push(json!({"part": name, "bytes": content.len()}));
@@ -174,9 +174,9 @@ fn parts_of_windows(asked: &Support) -> Vec<Part> {
     ];
     let recent = format!("*[System[TimeCreated[timediff(@SystemTime) <= {}]]]", u64::from(asked.hours) * 3_600_000);
     for (name, channel, query, most) in [
-        ("events/System.xml", "System", recent.clone(), MOST_EVENTS),
-        ("events/Application.xml", "Application", recent, MOST_EVENTS),
-        ("events/boots.xml", "System", BOOTS.to_owned(), MOST_BOOTS),
+        ("events/System.xml", "System", recent.clone(), MAX_EVENTS),
+        ("events/Application.xml", "Application", recent, MAX_EVENTS),
+        ("events/boots.xml", "System", BOOTS.to_owned(), MAX_BOOTS),
     ] {
         parts.push(part(name, move |host| host.events(channel, &query, most).map(newest_events)));
     }
@@ -193,7 +193,7 @@ fn parts_of_windows(asked: &Support) -> Vec<Part> {
 fn newest_events(events: Vec<String>) -> Vec<u8> {
     let mut text = String::new();
     for event in events {
-        if text.len() + event.len() > MOST_OF_EVENTS {
+        if text.len() + event.len() > MAX_EVENTS_BYTES {
             break;
         }
         text.push_str(&event);
@@ -292,7 +292,7 @@ fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
     let mut found = Vec::new();
     find_logs(host, path::LOGS, DEPTH, archive, &mut found);
     let mut logs = in_order(found);
-    for Log { file, .. } in logs.split_off(logs.len().min(MOST_LOGS)) {
+    for Log { file, .. } in logs.split_off(logs.len().min(MAX_LOGS)) {
         archive.failed(&file, "there are too many logs");
     }
     logs
@@ -300,7 +300,7 @@ fn logs(host: &dyn Host, archive: &mut Archive) -> Vec<Log> {
 
 /// Adds the next logs, until another one may exceed `most` bytes.
 fn add_logs(host: &dyn Host, logs: &mut impl Iterator<Item = Log>, most: u64, archive: &mut Archive) -> io::Result<()> {
-    while archive.bytes.saturating_add(MOST_OF_A_LOG) <= most
+    while archive.bytes.saturating_add(MAX_LOG_BYTES) <= most
         && let Some(Log { file, .. }) = logs.next()
     {
         let entry = format!("logs/{}", file.trim_start_matches(path::LOGS).trim_start_matches('\\').replace('\\', "/"));
@@ -359,11 +359,11 @@ fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archi
 fn tail(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let Some(size) = files::size(host, path)? else { return Ok(None) };
     let (real, mut content) = (host.path(path)?, Vec::new());
-    let from = size.saturating_sub(MOST_OF_A_LOG);
+    let from = size.saturating_sub(MAX_LOG_BYTES);
     let mut read = || -> io::Result<()> {
         let mut file = files::open(&real)?;
         file.seek(SeekFrom::Start(from))?;
-        file.take(MOST_OF_A_LOG).read_to_end(&mut content)?;
+        file.take(MAX_LOG_BYTES).read_to_end(&mut content)?;
         Ok(())
     };
     read().map_err(HostError::system("read", path))?;

@@ -7,7 +7,7 @@ use api::host::{Body, ServiceState};
 
 #[cfg(unix)]
 use super::super::run;
-use super::super::tests::Bed;
+use super::super::tests::TestHost;
 #[cfg(unix)]
 use super::super::tests::{request, service};
 use super::*;
@@ -15,8 +15,8 @@ use super::*;
 #[cfg(unix)]
 const SECRET: &str = "hunter2hunter2";
 
-fn unpacked(bed: &Bed) -> BTreeMap<String, String> {
-    let archive = std::fs::File::open(bed.path(&support_path("gather-1")).unwrap()).unwrap();
+fn unpacked(test_host: &TestHost) -> BTreeMap<String, String> {
+    let archive = std::fs::File::open(test_host.path(&support_path("gather-1")).unwrap()).unwrap();
     let mut tar = tar::Archive::new(zstd::Decoder::new(archive).unwrap());
     let entries = tar.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
@@ -28,11 +28,11 @@ fn unpacked(bed: &Bed) -> BTreeMap<String, String> {
 }
 
 /// Collects support data within these limits. Returns the parts, and the entries of the index.
-fn collected(bed: &Bed, limits: Limits) -> (BTreeMap<String, String>, Vec<Value>) {
-    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    let outcome = collect(limits, &bed.host, "gather-1", &Support { hours: 24 });
+fn collected(test_host: &TestHost, limits: Limits) -> (BTreeMap<String, String>, Vec<Value>) {
+    files::make_directory(&test_host.host, &api::host::operation_dir("gather-1")).unwrap();
+    let outcome = collect(limits, &test_host.host, "gather-1", &Support { hours: 24 });
     assert_eq!(outcome, Ok(Outcome::Done));
-    let parts = unpacked(bed);
+    let parts = unpacked(test_host);
     let index = serde_json::from_str(&parts["index.json"]).unwrap();
     (parts, index)
 }
@@ -41,15 +41,15 @@ fn collected(bed: &Bed, limits: Limits) -> (BTreeMap<String, String>, Vec<Value>
 #[cfg(unix)]
 #[test]
 fn the_archive_describes_a_node_and_the_host_does_not_change() {
-    let bed = Bed::new();
-    bed.join("1");
-    bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
-    bed.write(r"C:\var\log\pods\shop_web\0.log", SECRET.as_bytes());
-    let long = [vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap()], b"\nthe end\n".to_vec()].concat();
-    bed.write(r"C:\var\log\long.log", &long);
-    std::os::unix::fs::symlink("/etc/passwd", bed.path(r"C:\var\log\link.log").unwrap()).unwrap();
+    let test_host = TestHost::new();
+    test_host.join("1");
+    test_host.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
+    test_host.write(r"C:\var\log\pods\shop_web\0.log", SECRET.as_bytes());
+    let long = [vec![b'x'; usize::try_from(MAX_LOG_BYTES).unwrap()], b"\nthe end\n".to_vec()].concat();
+    test_host.write(r"C:\var\log\long.log", &long);
+    std::os::unix::fs::symlink("/etc/passwd", test_host.path(r"C:\var\log\link.log").unwrap()).unwrap();
     {
-        let mut state = bed.state();
+        let mut state = test_host.state();
         let mut failed = service("broken", "", &[]);
         failed.state = ServiceState::Stopped;
         failed.environment.insert("TOKEN".into(), SECRET.into());
@@ -59,12 +59,12 @@ fn the_archive_describes_a_node_and_the_host_does_not_change() {
         state.updates = vec!["Package_for_KB5034439~1.0".into()];
         state.hns.insert("/networks".into(), json!([{"Name": "OVN"}]));
     }
-    files::make_directory(&bed.host, &api::host::operation_dir("gather-1")).unwrap();
-    let before = bed.tree();
+    files::make_directory(&test_host.host, &api::host::operation_dir("gather-1")).unwrap();
+    let before = test_host.tree();
     let mut asked = request("gather-1", 0, Body::Support(Support { hours: 24 }));
     asked.recipient = api::host::Recipient::default();
-    assert_eq!(run(&bed.host, &asked).outcome, Outcome::Done);
-    let parts = unpacked(&bed);
+    assert_eq!(run(&test_host.host, &asked).outcome, Outcome::Done);
+    let parts = unpacked(&test_host);
     for (part, text) in [
         ("machine.json", "win-1"),
         ("services.json", "1067"),
@@ -86,8 +86,8 @@ fn the_archive_describes_a_node_and_the_host_does_not_change() {
         parts.values().all(|text| !text.contains(SECRET) && !text.contains("PRIVATE KEY") && !text.contains("root:"))
     );
     assert!(parts["certificates.json"].contains("system:wicd-node:win-1"), "{}", parts["certificates.json"]);
-    files::remove(&bed.host, &support_path("gather-1")).unwrap();
-    let after = bed.tree();
+    files::remove(&test_host.host, &support_path("gather-1")).unwrap();
+    let after = test_host.tree();
     let changed: Vec<&String> =
         before.keys().chain(after.keys()).filter(|name| before.get(*name) != after.get(*name)).collect();
     assert!(changed.is_empty(), "changed: {changed:?}");
@@ -95,10 +95,10 @@ fn the_archive_describes_a_node_and_the_host_does_not_change() {
 
 #[test]
 fn a_failed_part_does_not_affect_the_others() {
-    let bed = Bed::new();
-    bed.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
+    let test_host = TestHost::new();
+    test_host.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
     // Not with `run`, whose answer would need the list of services as well.
-    let (parts, _) = collected(&bed, LIMITS);
+    let (parts, _) = collected(&test_host, LIMITS);
     for part in ["services.json", "events/System.xml", "hns/networks.json"] {
         assert!(!parts.contains_key(part) && parts["index.json"].contains(part), "{part}: {}", parts["index.json"]);
     }
@@ -107,13 +107,13 @@ fn a_failed_part_does_not_affect_the_others() {
 
 #[test]
 fn a_call_that_hangs_affects_only_its_own_part() {
-    let bed = Bed::new();
-    bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
+    let test_host = TestHost::new();
+    test_host.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
     // Held until the end of the test.
     let held = std::sync::Arc::new(std::sync::Mutex::new(()));
     let _guard = held.lock().unwrap();
-    bed.state().hung.insert("hns /networks".into(), held.clone());
-    let (parts, index) = collected(&bed, Limits { part: Duration::from_secs(3), all: LIMITS.all });
+    test_host.state().hung.insert("hns /networks".into(), held.clone());
+    let (parts, index) = collected(&test_host, Limits { part: Duration::from_secs(3), all: LIMITS.all });
     let failed: Vec<&Value> = index.iter().filter(|entry| !entry["failed"].is_null()).collect();
     assert_eq!(failed, [&json!({"part": "hns/networks.json", "failed": "no answer within 3 s"})]);
     for part in ["logs/kubelet/kubelet.log", "certificates.json", "machine.json", "hns/endpoints.json", "updates.json"]
@@ -124,9 +124,9 @@ fn a_call_that_hangs_affects_only_its_own_part() {
 
 #[test]
 fn files_of_wicd_are_collected_even_when_the_time_is_up() {
-    let bed = Bed::new();
-    bed.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
-    let (parts, index) = collected(&bed, Limits { part: LIMITS.part, all: Duration::ZERO });
+    let test_host = TestHost::new();
+    test_host.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
+    let (parts, index) = collected(&test_host, Limits { part: LIMITS.part, all: Duration::ZERO });
     let names: Vec<&str> = parts.keys().map(String::as_str).collect();
     let ours =
         ["certificates.json", "desired.json", "index.json", "logs/kubelet/kubelet.log", "owned.json", "state.json"];
@@ -137,25 +137,25 @@ fn files_of_wicd_are_collected_even_when_the_time_is_up() {
 
 #[test]
 fn the_answer_does_not_wait_for_a_call_that_hangs() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     let held = std::sync::Arc::new(std::sync::Mutex::new(()));
     let _guard = held.lock().unwrap();
-    bed.state().hung.insert("machine ".into(), held.clone());
-    let error = state(Duration::from_secs(1), &bed.host).unwrap_err();
+    test_host.state().hung.insert("machine ".into(), held.clone());
+    let error = state(Duration::from_secs(1), &test_host.host).unwrap_err();
     assert_eq!(error.to_string(), "timed out waiting for Windows to describe the host after 1 s");
 }
 
 #[test]
 fn limits_drop_the_oldest_logs_and_never_the_index() {
-    let bed = Bed::new();
-    let full = vec![b'x'; usize::try_from(MOST_OF_A_LOG).unwrap() - 1];
+    let test_host = TestHost::new();
+    let full = vec![b'x'; usize::try_from(MAX_LOG_BYTES).unwrap() - 1];
     let write = |file: &str, age: u64| {
-        bed.write(file, &full);
+        test_host.write(file, &full);
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000 - age);
-        std::fs::File::options().write(true).open(bed.path(file).unwrap()).unwrap().set_modified(at).unwrap();
+        std::fs::File::options().write(true).open(test_host.path(file).unwrap()).unwrap().set_modified(at).unwrap();
     };
     // More logs than fit, of the service that sorts first by name.
-    for n in 0..=MOST_OF_ALL / MOST_OF_A_LOG {
+    for n in 0..=MAX_TOTAL_BYTES / MAX_LOG_BYTES {
         let file = format!(r"C:\var\log\containerd\containerd-{n:02}.log");
         write(&file, n);
     }
@@ -166,27 +166,27 @@ fn limits_drop_the_oldest_logs_and_never_the_index() {
     ] {
         write(file, age);
     }
-    bed.state().events.insert("System".into(), vec!["x".repeat(MOST_OF_EVENTS - 10), "y".repeat(20)]);
-    let (parts, index) = collected(&bed, LIMITS);
+    test_host.state().events.insert("System".into(), vec!["x".repeat(MAX_EVENTS_BYTES - 10), "y".repeat(20)]);
+    let (parts, index) = collected(&test_host, LIMITS);
     for part in
         ["logs/kubelet/kubelet.log", "logs/wicd/wicd.log", "logs/wicd/old.log", "logs/containerd/containerd-00.log"]
     {
         assert!(parts.contains_key(part), "{part} is not in {:?}", parts.keys());
     }
-    let oldest = format!("logs/containerd/containerd-{:02}.log", MOST_OF_ALL / MOST_OF_A_LOG);
+    let oldest = format!("logs/containerd/containerd-{:02}.log", MAX_TOTAL_BYTES / MAX_LOG_BYTES);
     assert!(!parts.contains_key(&oldest));
     assert!(index.iter().any(|e| e["part"] == oldest.as_str() && e["failed"] == "the archive is full"), "{index:?}");
-    assert!(parts["events/System.xml"].len() <= MOST_OF_EVENTS && !parts["events/System.xml"].contains('y'));
+    assert!(parts["events/System.xml"].len() <= MAX_EVENTS_BYTES && !parts["events/System.xml"].contains('y'));
 }
 
 #[test]
 fn the_index_is_limited() {
-    let bed = Bed::new();
-    let target = bed.path(r"C:\x.tar.zst").unwrap();
+    let test_host = TestHost::new();
+    let target = test_host.path(r"C:\x.tar.zst").unwrap();
     let file = File::create(&target).unwrap();
     let tar = tar::Builder::new(Encoder::new(file, LEVEL).unwrap());
-    let mut archive = Archive { tar, bytes: MOST_OF_ALL, index: Vec::new() };
-    for n in 0..=MOST_OF_INDEX {
+    let mut archive = Archive { tar, bytes: MAX_TOTAL_BYTES, index: Vec::new() };
+    for n in 0..=MAX_INDEX_ENTRIES {
         archive.failed(&n.to_string(), "is a link");
     }
     archive.finish_index().unwrap();
@@ -195,8 +195,8 @@ fn the_index_is_limited() {
     let mut text = String::new();
     tar.entries().unwrap().next().unwrap().unwrap().read_to_string(&mut text).unwrap();
     let index: Vec<Value> = serde_json::from_str(&text).unwrap();
-    assert_eq!(index.len(), MOST_OF_INDEX + 1);
-    assert_eq!(index[MOST_OF_INDEX]["failed"], "the index has 1 more entries, which are left out");
+    assert_eq!(index.len(), MAX_INDEX_ENTRIES + 1);
+    assert_eq!(index[MAX_INDEX_ENTRIES]["failed"], "the index has 1 more entries, which are left out");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Test bed for all verbs, and tests of their common behaviour.
+//! Fake host of the tests of all verbs, and tests of their common behaviour.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,8 +33,8 @@ pub(crate) fn request(operation: &str, epoch: i64, body: Body) -> Request {
     Request { protocol: PROTOCOL, operation, epoch, recipient, supersedes: None, void_epoch: None, body }
 }
 
-/// Test bed: a host, and the CA of an operator that sends requests to it.
-pub(crate) struct Bed {
+/// Fake host, and the CA of an operator that sends requests to it.
+pub(crate) struct TestHost {
     pub host: FakeHost,
     pub ca: Issuer<'static, KeyPair>,
 }
@@ -135,7 +135,7 @@ pub(crate) fn exe(v: &str) -> String {
     hex::encode(Sha256::digest(v))
 }
 
-impl std::ops::Deref for Bed {
+impl std::ops::Deref for TestHost {
     type Target = FakeHost;
 
     fn deref(&self) -> &FakeHost {
@@ -143,7 +143,7 @@ impl std::ops::Deref for Bed {
     }
 }
 
-impl Bed {
+impl TestHost {
     pub(crate) fn new() -> Self {
         Self { host: FakeHost::temporary(), ca: ca_pem("cluster").1 }
     }
@@ -154,9 +154,9 @@ impl Bed {
 
     /// Returns a host on which the payload of version `v` is staged.
     pub(crate) fn staged(v: &str) -> Self {
-        let bed = Self::new();
-        bed.stage_version(v);
-        bed
+        let test_host = Self::new();
+        test_host.stage_version(v);
+        test_host
     }
 
     pub(crate) fn clean_up(&self) -> Answer {
@@ -273,10 +273,10 @@ pub(crate) fn message(answer: &Answer) -> &str {
 
 /// Lets the process crash after each number of calls that `act` makes, each time on a fresh host, and checks the host then.
 pub(crate) fn crash_anywhere<T>(
-    arrange: impl Fn() -> (Bed, T),
-    act: impl Fn(&Bed, &T),
+    arrange: impl Fn() -> (TestHost, T),
+    act: impl Fn(&TestHost, &T),
     step: usize,
-    mut check: impl FnMut(&Bed, &T, &str),
+    mut check: impl FnMut(&TestHost, &T, &str),
 ) {
     let (straight, arranged) = arrange();
     straight.fail_after(None);
@@ -284,21 +284,21 @@ pub(crate) fn crash_anywhere<T>(
     let calls = straight.state().calls;
     assert!(calls > 30, "{calls}");
     for n in (0..calls).step_by(step) {
-        let (bed, arranged) = arrange();
-        bed.fail_after(Some(n));
-        act(&bed, &arranged);
-        bed.fail_after(None);
-        check(&bed, &arranged, &format!("after call {n}"));
+        let (test_host, arranged) = arrange();
+        test_host.fail_after(Some(n));
+        act(&test_host, &arranged);
+        test_host.fail_after(None);
+        check(&test_host, &arranged, &format!("after call {n}"));
     }
 }
 
 #[test]
 fn facts_change_nothing() {
-    let bed = Bed::new();
-    bed.add_service("containerd", "Container runtime", &[]);
+    let test_host = TestHost::new();
+    test_host.add_service("containerd", "Container runtime", &[]);
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect::<Vec<_>>();
-    bed.state().unreachable = Some("timed out".into());
-    bed.state().ports_in_use = [10250, 9999].into();
+    test_host.state().unreachable = Some("timed out".into());
+    test_host.state().ports_in_use = [10250, 9999].into();
     let asked = Facts {
         files: files.clone(),
         api_server: Some("https://api:6443".into()),
@@ -306,10 +306,10 @@ fn facts_change_nothing() {
         service_accounts: vec!["web".into()],
         credential_plugin: None,
     };
-    let answer = bed.run(Body::Facts(asked));
+    let answer = test_host.run(Body::Facts(asked));
     let state = answer.state.unwrap();
     assert_eq!((state.api_server.as_deref(), state.ports_in_use), (Some("timed out"), vec![10250]));
-    assert_eq!((answer.outcome, bed.tree().len()), (Outcome::Done, 0));
+    assert_eq!((answer.outcome, test_host.tree().len()), (Outcome::Done, 0));
     assert_eq!(state.missing, files.iter().map(|f| f.sha256.clone()).collect::<Vec<_>>());
     assert_eq!(state.foreign_services, ["containerd"]);
     assert_eq!((state.wicd, state.marker), (ServiceState::Missing, None));
@@ -317,20 +317,20 @@ fn facts_change_nothing() {
 
 #[test]
 fn facts_report_pending_restarts_antivirus_and_accounts() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     let asked = || Body::Facts(Facts { service_accounts: vec!["web".into(), "db".into()], ..Facts::default() });
-    let state = bed.run(asked()).state.unwrap();
+    let state = test_host.run(asked()).state.unwrap();
     assert_eq!((state.antivirus, state.service_accounts.len()), (Antivirus::default(), 0), "it is in no domain");
     assert!(state.restart_causes.is_empty() && state.container_runtimes.is_empty());
 
     let filters = vec!["csagent".to_owned()];
     let with = |defender| Antivirus { defender, filters: filters.clone() };
-    bed.state().restart_causes.insert(RestartCause::WindowsUpdate);
-    bed.state().antivirus = with(Defender::Checks);
-    bed.state().machine.domain = Some("corp.example.com".into());
-    bed.state().service_accounts.insert("web".into(), AccountState::Usable);
-    bed.add_service("docker", "Docker Engine", &[]);
-    let state = bed.run(asked()).state.unwrap();
+    test_host.state().restart_causes.insert(RestartCause::WindowsUpdate);
+    test_host.state().antivirus = with(Defender::Checks);
+    test_host.state().machine.domain = Some("corp.example.com".into());
+    test_host.state().service_accounts.insert("web".into(), AccountState::Usable);
+    test_host.add_service("docker", "Docker Engine", &[]);
+    let state = test_host.run(asked()).state.unwrap();
     let accounts = [("web".to_owned(), AccountState::Usable), ("db".to_owned(), AccountState::NotFound)];
     assert_eq!((state.service_accounts, state.antivirus), (accounts.into(), with(Defender::Checks)));
     assert_eq!(
@@ -338,10 +338,10 @@ fn facts_report_pending_restarts_antivirus_and_accounts() {
         ([RestartCause::WindowsUpdate].into(), vec!["docker".to_owned()])
     );
 
-    bed.state().excluded.insert(r"C:\k\containerd\containerd.exe".into());
-    assert_eq!(bed.run(asked()).state.unwrap().antivirus, with(Defender::Excludes));
+    test_host.state().excluded.insert(r"C:\k\containerd\containerd.exe".into());
+    assert_eq!(test_host.run(asked()).state.unwrap().antivirus, with(Defender::Excludes));
     assert_eq!(
-        bed.run(Body::Reboot(Reboot::default())).state.unwrap().antivirus,
+        test_host.run(Body::Reboot(Reboot::default())).state.unwrap().antivirus,
         Antivirus::default(),
         "it takes time"
     );
@@ -349,11 +349,11 @@ fn facts_report_pending_restarts_antivirus_and_accounts() {
 
 #[test]
 fn facts_report_the_state_of_a_node() {
-    let bed = Bed::new();
-    bed.join("1");
-    bed.add_service("kubelet", "OpenShift managed kubelet", &[]);
+    let test_host = TestHost::new();
+    test_host.join("1");
+    test_host.add_service("kubelet", "OpenShift managed kubelet", &[]);
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect();
-    let state = bed.run(Body::Facts(Facts { files, ..Facts::default() })).state.unwrap();
+    let state = test_host.run(Body::Facts(Facts { files, ..Facts::default() })).state.unwrap();
     assert_eq!(state.marker.unwrap().version, "1");
     assert_eq!(state.missing, Vec::<String>::new());
     assert_eq!((state.wicd, state.wicd_sha256), (ServiceState::Running, Some(exe("1"))));
@@ -367,55 +367,58 @@ fn facts_report_the_state_of_a_node() {
 
 #[test]
 fn another_protocol_and_missing_rights_are_refused() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     let request = |protocol| Request { protocol, ..request("x", 1, Body::Cleanup(Cleanup {})) };
-    assert_eq!(reason(&run(&bed.host, &request(PROTOCOL + 1))), "HostFilesChanged");
-    bed.state().machine.is_admin = false;
-    assert_eq!(reason(&run(&bed.host, &request(PROTOCOL))), "NotAdministrator");
-    assert_eq!(bed.tree().len(), 0);
+    assert_eq!(reason(&run(&test_host.host, &request(PROTOCOL + 1))), "HostFilesChanged");
+    test_host.state().machine.is_admin = false;
+    assert_eq!(reason(&run(&test_host.host, &request(PROTOCOL))), "NotAdministrator");
+    assert_eq!(test_host.tree().len(), 0);
 }
 
-fn serve_body(bed: &Bed, id: &str, body: Body) -> Result<Option<Answer>, ServeError> {
+fn serve_body(test_host: &TestHost, id: &str, body: Body) -> Result<Option<Answer>, ServeError> {
     let verb = body.verb();
     let request = request(id, 1, body);
-    bed.write(&api::host::request_path(id, verb), &serde_json::to_vec(&request).unwrap());
-    serve(&bed.host, verb, id)?;
-    Ok(files::read_json(&bed.host, &api::host::answer_path(id, verb)).unwrap())
+    test_host.write(&api::host::request_path(id, verb), &serde_json::to_vec(&request).unwrap());
+    serve(&test_host.host, verb, id)?;
+    Ok(files::read_json(&test_host.host, &api::host::answer_path(id, verb)).unwrap())
 }
 
 #[test]
 fn requests_and_answers_are_files() {
-    let bed = Bed::new();
-    let answer = serve_body(&bed, "join-1", Body::Facts(Facts::default())).unwrap().unwrap();
+    let test_host = TestHost::new();
+    let answer = serve_body(&test_host, "join-1", Body::Facts(Facts::default())).unwrap().unwrap();
     assert_eq!((answer.operation.as_str(), answer.outcome), ("join-1", Outcome::Done));
-    assert_eq!(files::list(&bed.host, &operation_dir("join-1")).unwrap(), ["facts.answer.json", "facts.request.json"]);
-    assert!(matches!(serve(&bed.host, Verb::Facts, r"..\x"), Err(ServeError::OperationId(_))));
-    assert!(matches!(serve(&bed.host, Verb::Facts, "join-2"), Err(ServeError::Request { .. })));
-    std::fs::File::create(bed.path(&api::host::request_path("join-1", Verb::Apply)).unwrap())
+    assert_eq!(
+        files::list(&test_host.host, &operation_dir("join-1")).unwrap(),
+        ["facts.answer.json", "facts.request.json"]
+    );
+    assert!(matches!(serve(&test_host.host, Verb::Facts, r"..\x"), Err(ServeError::OperationId(_))));
+    assert!(matches!(serve(&test_host.host, Verb::Facts, "join-2"), Err(ServeError::Request { .. })));
+    std::fs::File::create(test_host.path(&api::host::request_path("join-1", Verb::Apply)).unwrap())
         .unwrap()
         .set_len(MAX_REQUEST + 1)
         .unwrap();
-    assert!(matches!(serve(&bed.host, Verb::Apply, "join-1"), Err(ServeError::Request { .. })));
+    assert!(matches!(serve(&test_host.host, Verb::Apply, "join-1"), Err(ServeError::Request { .. })));
 }
 
 /// Collecting all facts takes seconds.
 #[test]
 fn all_facts_are_collected_only_for_the_answer() {
-    let bed = Bed::new();
+    let test_host = TestHost::new();
     let counted = |body: Body| {
         let verb = body.verb();
-        bed.state().counts.clear();
-        let answer = bed.run(body);
+        test_host.state().counts.clear();
+        let answer = test_host.run(body);
         assert_ne!(reason(&answer), "HostBusy");
-        assert_eq!(bed.state().counts.get("machine"), Some(&1), "{verb:?}");
+        assert_eq!(test_host.state().counts.get("machine"), Some(&1), "{verb:?}");
         answer
     };
     counted(Body::Facts(Facts::default()));
-    bed.stage_version("1");
+    test_host.stage_version("1");
     counted(Body::Stage(Stage { files: Vec::new(), archive: ARCHIVE.into() }));
     let applied = counted(Body::Apply(Box::new(wanted("1"))));
-    require_reboot(&bed.host, "test").unwrap();
-    counted(Body::Start(bed.start_body("1", &applied)));
+    require_reboot(&test_host.host, "test").unwrap();
+    counted(Body::Start(test_host.start_body("1", &applied)));
     counted(Body::Reboot(Reboot { boot_id: "1".into() }));
     counted(Body::Cleanup(Cleanup {}));
 }
@@ -423,11 +426,11 @@ fn all_facts_are_collected_only_for_the_answer() {
 /// A restart is detected by the boot ID, so that a repeated request does not restart the host again.
 #[test]
 fn a_host_is_restarted_once() {
-    let bed = Bed::new();
-    let reboot = || serve_body(&bed, "boot-1", Body::Reboot(Reboot { boot_id: "1".into() })).unwrap().unwrap();
+    let test_host = TestHost::new();
+    let reboot = || serve_body(&test_host, "boot-1", Body::Reboot(Reboot { boot_id: "1".into() })).unwrap().unwrap();
     // The answer was written while the host still ran.
     assert_eq!(reboot().state.unwrap().machine.boot_id, "1");
-    assert_eq!((reboot().outcome, bed.state().reboots), (Outcome::Done, 1));
+    assert_eq!((reboot().outcome, test_host.state().reboots), (Outcome::Done, 1));
 }
 
 proptest! {
@@ -449,20 +452,20 @@ proptest! {
 #[test]
 fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
     use crate::files::tests::{antivirus, held_files};
-    let bed = Bed::new();
-    let run = |bed: &Bed, attempts: u32| {
+    let test_host = TestHost::new();
+    let run = |test_host: &TestHost, attempts: u32| {
         antivirus(attempts);
-        bed.join("1");
-        bed.join("2");
+        test_host.join("1");
+        test_host.join("2");
         // An antivirus that holds all files again.
         antivirus(attempts);
-        let removed = bed.run(Body::Cleanup(Cleanup {}));
+        let removed = test_host.run(Body::Cleanup(Cleanup {}));
         assert_eq!(removed.outcome, Outcome::Done, "{removed:?}");
         let held = held_files();
-        (bed.tree().into_keys().collect::<Vec<_>>(), held)
+        (test_host.tree().into_keys().collect::<Vec<_>>(), held)
     };
-    let (without, _) = run(&Bed::new(), 0);
-    let (with, held) = run(&bed, 1);
+    let (without, _) = run(&TestHost::new(), 0);
+    let (with, held) = run(&test_host, 1);
     assert_eq!(with, without);
     assert!(held > 5, "{held}");
 }

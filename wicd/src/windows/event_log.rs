@@ -14,7 +14,7 @@ use super::wide::{check, is, text_in, wide};
 /// Number of events that are fetched at once.
 const BATCH: u32 = 32;
 /// Time limit for Windows to fetch a batch of events, in milliseconds.
-const LIMIT: u32 = 10_000;
+const FETCH_TIMEOUT_MS: u32 = 10_000;
 
 /// Handle of a query or an event.
 struct Handle(EVT_HANDLE);
@@ -27,7 +27,7 @@ impl Drop for Handle {
 }
 
 /// Events of a channel that match a query, newest first, each as XML.
-pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<String>> {
+pub(super) fn events(channel: &str, query: &str, limit: usize) -> io::Result<Vec<String>> {
     let (channel, query) = (wide(channel)?, wide(query)?);
     let flags = EvtQueryChannelPath | EvtQueryReverseDirection;
     // SAFETY: both texts end with a zero; the null session is this host.
@@ -37,10 +37,10 @@ pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<
     }
     let found = Handle(found);
     let mut events = Vec::new();
-    while events.len() < most {
+    while events.len() < limit {
         let (mut batch, mut count): ([EVT_HANDLE; BATCH as usize], u32) = ([0; BATCH as usize], 0);
         // SAFETY: the query is open; the array has the passed length.
-        let next = check(unsafe { EvtNext(found.0, BATCH, batch.as_mut_ptr(), LIMIT, 0, &raw mut count) });
+        let next = check(unsafe { EvtNext(found.0, BATCH, batch.as_mut_ptr(), FETCH_TIMEOUT_MS, 0, &raw mut count) });
         match next {
             Ok(()) => {}
             Err(e) if is(&e, ERROR_NO_MORE_ITEMS) => break,
@@ -48,7 +48,7 @@ pub(super) fn events(channel: &str, query: &str, most: usize) -> io::Result<Vec<
         }
         // Wraps all handles, so that each is closed.
         let batch: Vec<Handle> = batch.into_iter().take(count as usize).map(Handle).collect();
-        for event in batch.iter().take(most - events.len()) {
+        for event in batch.iter().take(limit - events.len()) {
             events.push(xml(event)?);
         }
     }

@@ -30,7 +30,7 @@ const DEFENDER_FILTER: &str = "WdFilter";
 /// Value of `Start` for a driver that is not loaded.
 const DISABLED: u32 = 4;
 /// Maximum number of drivers that are reported.
-const MOST: usize = 32;
+const MAX_DRIVERS: usize = 32;
 /// Registry keys of Defender's settings: by policy, and its own.
 const DEFENDER_KEYS: [&str; 2] =
     [r"SOFTWARE\Policies\Microsoft\Windows Defender", r"SOFTWARE\Microsoft\Windows Defender"];
@@ -93,5 +93,5 @@ fn filters() -> Vec<String> {
                 && driver.get_u32("Start").is_ok_and(|start| start != DISABLED)
         })
     };
-    names.filter(|name| !name.eq_ignore_ascii_case(DEFENDER_FILTER)).filter(checks).take(MOST).collect()
+    names.filter(|name| !name.eq_ignore_ascii_case(DEFENDER_FILTER)).filter(checks).take(MAX_DRIVERS).collect()
 }

@@ -40,7 +40,7 @@ use std::net::IpAddr;
 use api::{Reason, names::user};
 
 pub use policy::{hosts_of, is_decided};
-pub use queue::{Outstanding, QueuePosition, is_finished, place, verdict};
+pub use queue::{Outstanding, QueuePosition, is_finished, queue_position, verdict};
 
 /// Facts about one host of a pool, for the verdict on its certificate requests.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]

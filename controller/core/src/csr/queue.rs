@@ -45,7 +45,7 @@ pub type QueuePosition = (Option<Time>, String);
 #[derive(Debug, Default)]
 pub struct Outstanding {
     queues: BTreeMap<(Kind, String), BTreeSet<QueuePosition>>,
-    places: BTreeMap<String, (Kind, String, QueuePosition)>,
+    positions: BTreeMap<String, (Kind, String, QueuePosition)>,
 }
 
 impl Outstanding {
@@ -58,24 +58,24 @@ impl Outstanding {
         claims: &dyn Fn(&str) -> Option<Claim>,
         operator_user: &str,
     ) -> Option<String> {
-        let place = place(csr);
+        let position = queue_position(csr);
         let asked = Asked { spec: &csr.spec, request, claims, operator_user };
         let assessment = if is_finished(csr) { Assessment::NotOurs } else { assess(asked) };
         if let Assessment::Right { kind, node } = assessment {
-            self.queues.entry((kind, node.clone())).or_default().insert(place.clone());
-            self.places.insert(place.1.clone(), (kind, node, place));
+            self.queues.entry((kind, node.clone())).or_default().insert(position.clone());
+            self.positions.insert(position.1.clone(), (kind, node, position));
             None
         } else {
-            self.forget(&place.1)
+            self.forget(&position.1)
         }
     }
 
     /// Removes the request with this name. Returns the name of the request that is now first in its queue, if there is one.
     pub fn forget(&mut self, name: &str) -> Option<String> {
-        let (kind, node, place) = self.places.remove(name)?;
+        let (kind, node, position) = self.positions.remove(name)?;
         let key = (kind, node);
         let queue = self.queues.get_mut(&key)?;
-        queue.remove(&place);
+        queue.remove(&position);
         let next = queue.first().map(|(_, name)| name.clone());
         if next.is_none() {
             self.queues.remove(&key);
@@ -85,20 +85,20 @@ impl Outstanding {
 
     /// Reports whether the request with this name is the first in its queue.
     pub fn is_first(&self, name: &str) -> bool {
-        self.places.get(name).is_some_and(|(kind, node, place)| {
-            self.queues.get(&(*kind, node.clone())).and_then(BTreeSet::first) == Some(place)
+        self.positions.get(name).is_some_and(|(kind, node, position)| {
+            self.queues.get(&(*kind, node.clone())).and_then(BTreeSet::first) == Some(position)
         })
     }
 
     /// Returns the name of the oldest request for this host and kind, if it is older than `csr`.
     pub fn ahead_of(&self, kind: Kind, node: &str, csr: &CertificateSigningRequest) -> Option<&str> {
         let first = self.queues.get(&(kind, node.to_owned()))?.first()?;
-        (*first < place(csr)).then_some(first.1.as_str())
+        (*first < queue_position(csr)).then_some(first.1.as_str())
     }
 }
 
-/// Returns the place of a request in the order of requests.
-pub fn place(csr: &CertificateSigningRequest) -> QueuePosition {
+/// Returns the queue position of a request.
+pub fn queue_position(csr: &CertificateSigningRequest) -> QueuePosition {
     (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
 }
 

@@ -16,7 +16,7 @@ pub const DRAIN_LABEL: &str = api::names::key::DRAIN;
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
-/// Inputs of a verdict besides the pod.
+/// Inputs of a decision besides the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// Current time.
@@ -38,7 +38,7 @@ pub struct Treatment {
     pub order: i32,
 }
 
-/// Verdict on one pod.
+/// Decision about one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionDecision {
     /// The pod stays, and the drain does not wait for it.
@@ -77,7 +77,7 @@ pub enum Skip {
     Rule,
 }
 
-/// Returns the DaemonSet (in the pod's namespace) that the verdict on this pod depends on; `None` if there is none.
+/// Returns the DaemonSet (in the pod's namespace) that the decision about this pod depends on; `None` if there is none.
 pub fn daemon_set(pod: &Pod) -> Option<&str> {
     let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     let is_daemon_set = controller.kind == "DaemonSet" && controller.api_version == "apps/v1";
@@ -86,7 +86,7 @@ pub fn daemon_set(pod: &Pod) -> Option<&str> {
 
 /// Classifies a pod. The checks run in the order of `kubectl drain`, and the first one that applies decides.
 ///
-/// One difference: a pod that is already being deleted is only waited for, even if the settings forbid its eviction.
+/// Unlike `kubectl drain`, a pod that is already being deleted is awaited, even if the settings forbid its eviction.
 pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision {
     let deletion = pod.meta().deletion_timestamp.as_ref().map(|time| time.0);
     if let (Some(deletion), Some(limit)) = (deletion, facts.skip_deleted_after)
@@ -104,7 +104,7 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision
     if orphan && must_ask {
         if !options.evict_unmanaged {
             return EvictionDecision::Refuse(
-                "its DaemonSet does not exist and no controller recreates it; delete it, or allow drain.evictUnmanaged",
+                "its DaemonSet does not exist, so nothing recreates the pod; delete the pod, or allow drain.evictUnmanaged",
             );
         }
         warnings.push("its DaemonSet does not exist; no controller recreates it");
@@ -168,7 +168,7 @@ fn has_empty_dir(pod: &Pod) -> bool {
 pub type EvictionKey = (String, BTreeMap<String, String>, String, bool);
 
 /// Returns the [`EvictionKey`] of a pod.
-pub fn likeness(pod: &Pod) -> EvictionKey {
+pub fn eviction_key(pod: &Pod) -> EvictionKey {
     let ready = pod
         .status
         .iter()
@@ -208,8 +208,8 @@ impl Rules {
         rules.iter().enumerate().map(compile).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Reports whether the verdict on the pod depends on the labels of its namespace.
-    pub fn need_namespace(&self, pod: &Pod) -> bool {
+    /// Reports whether the decision about the pod depends on the labels of its namespace.
+    pub fn needs_namespace(&self, pod: &Pod) -> bool {
         self.0.iter().any(|rule| !rule.namespaces.selects_all() && rule.pods.matches(pod.labels()))
     }
 
@@ -352,11 +352,11 @@ mod tests {
             ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
         ];
         for (name, pod, facts, options, expected) in cases {
-            let verdict = match classify(&pod, &facts, options) {
+            let decision = match classify(&pod, &facts, options) {
                 Refuse(_) => Refuse(""),
-                verdict => verdict,
+                decision => decision,
             };
-            assert_eq!(verdict, expected, "{name}");
+            assert_eq!(decision, expected, "{name}");
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
             let pod = pod(json!({ "metadata": { "labels": { "app": app } } }));
             let namespace = BTreeMap::from([("team".to_owned(), team.to_owned())]);
             assert_eq!(rules.find(&pod, &namespace).order, order, "{app} of {team}");
-            assert!(rules.need_namespace(&pod));
+            assert!(rules.needs_namespace(&pod));
         }
     }
 

@@ -37,7 +37,7 @@ impl Fleet {
     pub fn put(&mut self, instance: Arc<WindowsInstance>) {
         let name = instance.name_any();
         self.remove(&name);
-        self.places.entry(place(&instance)).or_default().insert(name.clone());
+        self.places.entry(endpoint(&instance)).or_default().insert(name.clone());
         let pool = self.pools.entry(instance.spec.pool_ref.name.clone()).or_default();
         pool.disrupting += u32::from(disrupts(&instance));
         pool.adopted += u32::from(adopted_version(&instance).is_some());
@@ -48,7 +48,7 @@ impl Fleet {
     /// Removes an instance.
     pub fn remove(&mut self, name: &str) {
         let Some(before) = self.hosts.remove(name) else { return };
-        let place = place(&before);
+        let place = endpoint(&before);
         if let Some(names) = self.places.get_mut(&place) {
             names.remove(name);
             if names.is_empty() {
@@ -106,8 +106,8 @@ impl KnownHosts for Fleet {
     }
 }
 
-/// Returns the place in the entry of an instance.
-fn place(instance: &WindowsInstance) -> Endpoint {
+/// Returns the endpoint in the entry of an instance.
+fn endpoint(instance: &WindowsInstance) -> Endpoint {
     let host = &instance.spec.host;
     (canonical(&host.address), host.port)
 }

@@ -149,7 +149,7 @@ impl List {
         mine: &[Arc<WindowsInstance>],
     ) {
         let names: BTreeMap<Endpoint, &str> =
-            named.iter().map(|e| (naming::place(&e.host, port), e.host.name.as_str())).collect();
+            named.iter().map(|e| (naming::endpoint(&e.host, port), e.host.name.as_str())).collect();
         for contact in contacts {
             let name = names.get(&(contact.address.clone(), contact.port));
             if let Some(name) = name {

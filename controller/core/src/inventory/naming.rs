@@ -96,14 +96,14 @@ pub struct Named {
     pub is_pending: bool,
 }
 
-/// Returns the place of a host. `port` is the default for entries without a port.
-pub fn place(host: &Host, port: i32) -> Endpoint {
+/// Returns the endpoint of a host. `port` is the default for entries without a port.
+pub fn endpoint(host: &Host, port: i32) -> Endpoint {
     (canonical(&host.address), host.port.unwrap_or(port))
 }
 
 /// Names each entry that has no name, as far as its name is known. `port` is the default for entries without a port.
 pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
-    let places: Vec<Endpoint> = entries.iter().map(|e| place(&e.host, port)).collect();
+    let places: Vec<Endpoint> = entries.iter().map(|e| endpoint(&e.host, port)).collect();
     let mut search = Search::new(&entries, &places, names);
     for find in [Search::by_place, Search::by_address, Search::by_resolved_address, Search::by_node] {
         for n in 0..entries.len() {

@@ -51,9 +51,9 @@ pub enum Others {
     /// All other lists have been read since the hosts were missed.
     #[default]
     Read,
-    /// Some other lists are about to be read.
+    /// Lists of other pools are about to be read.
     Pending,
-    /// Some other lists cannot be read.
+    /// Lists of other pools cannot be read.
     Unreadable,
 }
 

@@ -155,7 +155,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}})).unwrap()
     }
 
-    /// Either the MachineHealthCheck or the operator repairs an unhealthy Machine, never both: `true` means the MachineHealthCheck.
+    /// Ownership of a repair: true if the MachineHealthCheck has it.
     #[test]
     fn a_node_that_is_not_ready_is_one_controllers_work() {
         use MachineGroup::{ClusterApi, OpenShift};

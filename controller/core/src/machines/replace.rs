@@ -98,7 +98,7 @@ pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) 
     if let Some(pause) = rollout.pause(now) {
         return Some(format!("its pool is {pause} ({})", pause.field()));
     }
-    match maintenance_window::look(rollout.windows(), now) {
+    match maintenance_window::observe(rollout.windows(), now) {
         Err(error) => Some(error.to_string()),
         Ok(window) if window.open => None,
         Ok(window) => {

@@ -1,6 +1,6 @@
 //! Maintenance of a node, as requested by users, programs and hosts. Pure.
 
-use api::{MaintenanceState, WindowsInstance, maintenance::MOST_REASON, names::key, text::line};
+use api::{MaintenanceState, WindowsInstance, maintenance::MAX_REASON_CHARS, names::key, text::line};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -50,7 +50,7 @@ pub fn requests(instance: &WindowsInstance, node: Option<&Node>) -> Requests {
     let by_host = on_node(key::MAINTENANCE_REQUEST);
     let of_instance = instance.annotations().get(key::MAINTENANCE).filter(|v| !v.is_empty()).map(|v| (By::Person, v));
     let of_node = on_node(key::MAINTENANCE).map(|v| (By::Node, v));
-    let request = |by, reason: &str| Some(Request { by, reason: line(reason, MOST_REASON) });
+    let request = |by, reason: &str| Some(Request { by, reason: line(reason, MAX_REASON_CHARS) });
     match of_instance.or(of_node).map(|(by, value)| (by, value.as_str())) {
         Some((_, "false")) => Requests { request: None, refused: by_host.is_some() },
         Some((by, reason)) => Requests { request: request(by, reason), refused: false },
@@ -121,7 +121,7 @@ mod tests {
         fn a_reason_is_one_short_line(reason in any::<String>()) {
             let node = json!({key::MAINTENANCE_REQUEST: reason});
             if let Some(request) = read(&json!({}), &node).request {
-                prop_assert!(request.reason.chars().count() <= MOST_REASON);
+                prop_assert!(request.reason.chars().count() <= MAX_REASON_CHARS);
                 prop_assert!(!request.reason.chars().any(|c| c.is_control() || api::text::is_deceptive(c)));
             }
         }

@@ -12,14 +12,14 @@ const SILENT_AFTER: Duration = REPORT_INTERVAL.saturating_mul(3);
 /// Interval between checks while wicd is silent.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Maximum length of the reported time in a message.
-const MOST_TEXT: usize = 40;
+const MAX_TEXT_CHARS: usize = 40;
 
 /// Returns the message about a silent wicd, or `None` if it reports. `reported` is the time of the last report, `unchanged` the time for which this
 /// process has seen that report on a Ready Node, and `told` the message in the status, on which a restarted operator relies.
 pub fn silence(reported: &str, unchanged: Duration, told: Option<&str>) -> Option<String> {
     let message = format!(
         "wicd, the daemon of the host, last reported at {}, and kubelet works: until it reports again, drift is not corrected, new versions are not applied and certificates are not renewed. On the host, start the service {WICD_SERVICE}; its log is in C:\\var\\log\\wicd",
-        line(reported, MOST_TEXT)
+        line(reported, MAX_TEXT_CHARS)
     );
     (unchanged >= SILENT_AFTER || told == Some(message.as_str())).then_some(message)
 }

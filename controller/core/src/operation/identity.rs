@@ -168,8 +168,8 @@ pub enum Refusal {
     },
     /// The machine claims to be the host of a Node that may belong to another host.
     #[error(
-        "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
-         the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list; or, if the Node is a \
+        "the machine at {address} claims to be the host of Node {name}, but this is not proven: no machine id is recorded, and the Node has \
+         other addresses; the operator did not change it. Correct address and host key of {name} in its list; or, if the Node is a \
          leftover, delete it: kubectl delete node {name}"
     )]
     UnverifiedClaim {
@@ -193,7 +193,7 @@ pub enum Refusal {
     },
     /// Both the address and the host key of a node are new.
     #[error(
-        "the machine at {address} says that it is {name}, but neither its address nor its host key is on record, so nothing proves it; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other; or compare the key on the console of the host and {}",
+        "the machine at {address} claims to be {name}, but neither its address nor its host key is recorded, so this is not proven; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other; or compare the key on the console of the host and {}",
         Act::TrustHostKey(name, FINGERPRINT)
     )]
     AddressAndKeyChanged {

@@ -63,7 +63,7 @@ pub enum WithoutConnection {
     Reboot,
     /// Wait until the Node is there, Ready, and follows its version.
     Register,
-    /// Nothing: the host is a node.
+    /// End: the host is a node.
     Joined,
 }
 
@@ -82,7 +82,7 @@ pub enum OnHost {
     Start,
     /// End of the connection, and wait for the Node.
     Register,
-    /// Nothing: the host is a node.
+    /// End: the host is a node.
     Joined,
 }
 

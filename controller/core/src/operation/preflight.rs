@@ -30,7 +30,10 @@ pub enum Fault {
         user: String,
     },
     /// The host's version of Windows is not supported for nodes.
-    #[error("the host runs {name:?} with version {build:?}, and nodes run one of: {}", windows_versions::list())]
+    #[error(
+        "the host runs {name} (build {build}), which nodes do not support; use one of: {}",
+        windows_versions::list()
+    )]
     WindowsNotSupported {
         /// Name that Windows reports.
         name: String,

@@ -44,7 +44,7 @@ pub enum Next<N> {
     Deconfigure,
     /// Deletion of the Node.
     DeleteNode(N),
-    /// Nothing: the removal is complete.
+    /// End: the removal is complete.
     Gone,
 }
 

@@ -144,7 +144,7 @@ pub enum Next<N> {
     Verify,
     /// End of the cordon: the node takes pods again.
     Uncordon(N),
-    /// Nothing: the change is done.
+    /// End: the change is done.
     Done,
 }
 

@@ -7,8 +7,8 @@ use api::Reason;
 pub enum RenderError {
     /// The payload lacks programs that every node needs. Holds their destinations.
     #[error(
-        "the payload lacks {}, which every node of this cluster needs: put programs that cannot be built into a folder, and make the image again with \
-         `make image PROGRAMS=FOLDER` (docs/guide/upgrade.md#the-payload)",
+        "the payload lacks {}, which every node needs: build the image again with these programs in a folder: `make image PROGRAMS=FOLDER` \
+         (docs/guide/upgrade.md#the-payload)",
         .0.iter().map(|program| program.rsplit('\\').next().unwrap_or(program)).collect::<Vec<_>>().join(", ")
     )]
     NoPrograms(Vec<&'static str>),

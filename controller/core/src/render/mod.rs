@@ -41,7 +41,7 @@ pub use pool_facts::{ImageSources, has_cloud_controller};
 pub use prerequisites::api_servers_of_kubelet;
 pub use pull_secret::{PullSecret, PullSecretError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
-pub use stored::{Stored, StoredError, collectable, is_ours};
+pub use stored::{Stored, StoredError, StoredVersion, collectable, is_ours};
 pub use tls_profile::TlsProfile;
 
 #[cfg(any(test, feature = "fixtures"))]

@@ -29,7 +29,7 @@ impl fmt::Debug for PullSecret {
 
 /// Error for a text that is not a pull secret. It quotes nothing from the text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("it must be JSON with the logins of registries in `auths`, as `.dockerconfigjson`")]
+#[error("the key .dockerconfigjson is missing or is not JSON with registry logins in `auths`")]
 pub struct PullSecretError;
 
 #[derive(Deserialize)]

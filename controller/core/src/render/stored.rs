@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::{
     names::{COMPONENT, MANAGED_BY, SERVICES_CONFIG_MAP_PREFIX, key},
-    payload::{Manifest, ManifestError, is_host_path, is_sha256},
+    payload::{FileError, check_files, is_host_path, is_sha256},
     services::{ServicesConfig, ServicesError},
     services_version::{self, UnverifiedError},
 };
@@ -34,32 +34,33 @@ pub enum Stored {
     Legacy(ServicesConfig),
 }
 
-/// Error for a stored version that cannot be used.
+/// Error for a stored version that cannot be used. The caller names the object and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
     /// The ConfigMap is larger than the API server accepts.
-    #[error("the services ConfigMap is too large; delete it once no node follows it")]
+    #[error("its content is larger than the API server accepts")]
     TooLarge,
     /// The services cannot be read.
     #[error("{0}")]
     Services(#[from] ServicesError),
     /// The annotation is not JSON of the right form.
-    #[error(
-        "the annotation {key} of the services ConfigMap cannot be read; delete the ConfigMap once no node follows it",
-        key = key::RENDERED
-    )]
+    #[error("the annotation {key} cannot be read", key = key::RENDERED)]
     Syntax(#[source] serde_json::Error),
-    /// A payload file in the ConfigMap is invalid.
+    /// The entry of a payload file is invalid.
     #[error("{0}")]
-    Files(#[from] ManifestError),
-    /// Other content of the ConfigMap is invalid.
-    #[error("the {what} in the services ConfigMap: {problem}; delete the ConfigMap once no node follows it")]
-    Content {
-        /// Invalid part of the content.
-        what: &'static str,
-        /// Fault of the part.
-        problem: &'static str,
-    },
+    File(#[from] FileError),
+    /// Other content of the annotation is invalid.
+    #[error("{0}")]
+    Content(&'static str),
+}
+
+/// Stored version, of this operator or of WMCO.
+#[derive(Clone, Debug)]
+pub struct StoredVersion {
+    /// Version, or name of its ConfigMap.
+    pub name: String,
+    /// True for [`Stored::Ours`].
+    pub is_ours: bool,
 }
 
 impl Rendered {
@@ -98,7 +99,7 @@ impl Rendered {
     ///
     /// # Errors
     /// [`StoredError::TooLarge`] if the data or the annotation is larger than the API server accepts. [`StoredError::Services`] if the data are not
-    /// valid services. [`StoredError::Syntax`] if the annotation is not JSON of the right form. [`StoredError::Files`] or [`StoredError::Content`] if
+    /// valid services. [`StoredError::Syntax`] if the annotation is not JSON of the right form. [`StoredError::File`] or [`StoredError::Content`] if
     /// a value in it is invalid.
     pub fn from_config_map(config_map: &ConfigMap) -> Result<Stored, StoredError> {
         let no_data = BTreeMap::new();
@@ -116,36 +117,32 @@ impl Rendered {
     }
 }
 
-fn checked(mut shared: Shared) -> Result<Shared, StoredError> {
-    let refuse = |what, problem| Err(StoredError::Content { what, problem });
+fn checked(shared: Shared) -> Result<Shared, StoredError> {
+    let refuse = |problem| Err(StoredError::Content(problem));
     if shared.files.len() > MAX_FILES {
-        return refuse("list of payload files", "it has too many");
+        return refuse("the list of payload files has more than 1,000 entries");
     }
-    // The rules for files are those of the manifest.
-    let manifest = Manifest { schema: 1, files: shared.files };
-    let text = serde_json::to_vec(&manifest).map_err(StoredError::Syntax)?;
-    shared.files = Manifest::parse(&text)?.files;
-
+    check_files(&shared.files)?;
     let Some(config) = shared.kubelet.as_object() else {
-        return refuse("configuration of kubelet", "it must be an object");
+        return refuse("kubelet's configuration is not an object");
     };
     if config.contains_key(kubelet::TAINTS) {
-        return refuse("configuration of kubelet", "it must have no taints, because those depend on the host");
+        return refuse("kubelet's configuration has taints, which depend on the host");
     }
     if shared.containerd.as_ref().is_some_and(|text| text.len() > MAX_CONTAINERD) {
-        return refuse("configuration of containerd", "it is too large");
+        return refuse("containerd's configuration has more than 16 KiB");
     }
     if shared.cluster_files.iter().any(|(path, sha256)| !is_host_path(path) || !is_sha256(sha256)) {
-        return refuse("list of the cluster's files", "it must be paths on C: and SHA-256 in hex");
+        return refuse("an entry of the cluster's files is not a path on C: with a SHA-256 in hex");
     }
     Ok(shared)
 }
 
-/// Returns the stored versions that may be deleted: those of this operator without references. `stored` has a flag for each that is true for
-/// [`Stored::Ours`]. The names in both arguments have the same form: versions, or ConfigMaps.
-pub fn collectable(stored: &[(String, bool)], referenced: &BTreeSet<String>) -> Vec<String> {
-    let free = stored.iter().filter(|(name, ours)| *ours && !referenced.contains(name));
-    free.map(|(name, _)| name.clone()).collect()
+/// Returns the stored versions that may be deleted: those of this operator without references. The names in both arguments have the same form:
+/// versions, or ConfigMaps.
+pub fn collectable(stored: &[StoredVersion], referenced: &BTreeSet<String>) -> Vec<String> {
+    let free = stored.iter().filter(|version| version.is_ours && !referenced.contains(&version.name));
+    free.map(|version| version.name.clone()).collect()
 }
 
 /// Reports whether an object with these labels belongs to this operator.

@@ -1,6 +1,9 @@
 //! Tests of versions that are stored as ConfigMaps, and read again.
 
-use api::{TemplateSpec, payload::File};
+use api::{
+    TemplateSpec,
+    payload::{File, Manifest},
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -67,11 +70,11 @@ fn what_is_wrong_is_refused() {
         ("destination", |v| v["files"][0]["destination"] = json!(r"D:\x"), "must begin with C:"),
         ("hash", |v| v["files"][0]["sha256"] = json!("x"), "hex"),
         ("twice", |v| v["files"][1] = v["files"][0].clone(), "same destination"),
-        ("too many files", |v| v["files"] = vec![v["files"][0].clone(); 1001].into(), "too many"),
-        ("kubelet is no object", |v| v["kubelet"] = json!([]), "kubelet"),
+        ("too many files", |v| v["files"] = vec![v["files"][0].clone(); 1001].into(), "more than 1,000 entries"),
+        ("kubelet is no object", |v| v["kubelet"] = json!([]), "kubelet's configuration is not an object"),
         ("taints", |v| v["kubelet"]["registerWithTaints"] = json!([]), "taints"),
-        ("containerd", |v| v["containerd"] = json!("x".repeat(20_000)), "containerd"),
-        ("path of the cluster", |v| v["clusterFiles"][r"C:\..\x"] = json!("a".repeat(64)), "paths on C:"),
+        ("containerd", |v| v["containerd"] = json!("x".repeat(20_000)), "containerd's configuration has more than"),
+        ("path of the cluster", |v| v["clusterFiles"][r"C:\..\x"] = json!("a".repeat(64)), "path on C:"),
         ("hash of the cluster", |v| v["clusterFiles"][r"C:\k\x"] = json!("secret"), "SHA-256"),
     ];
     for (name, spoil, expected) in cases {
@@ -79,6 +82,7 @@ fn what_is_wrong_is_refused() {
         spoil(&mut shared);
         let error = Rendered::from_config_map(&with_annotation(&shared.to_string())).unwrap_err();
         assert!(error.to_string().contains(expected), "{name}: {error}");
+        assert!(!error.to_string().contains(';'), "{name}: the caller names the remedy: {error}");
     }
     assert!(Rendered::from_config_map(&with_annotation(&good.to_string())).is_ok());
 
@@ -94,7 +98,7 @@ fn what_is_wrong_is_refused() {
 #[test]
 fn only_ours_that_nothing_refers_to_is_collected() {
     let stored = [("old", true), ("current", true), ("of WMCO", false), ("of WMCO, in use", false)];
-    let stored = stored.map(|(name, ours)| (name.to_owned(), ours));
+    let stored = stored.map(|(name, is_ours)| StoredVersion { name: name.to_owned(), is_ours });
     let referenced = ["current", "of WMCO, in use", "gone"].map(str::to_owned).into();
     assert_eq!(collectable(&stored, &referenced), ["old"]);
     assert_eq!(collectable(&stored, &BTreeSet::new()), ["old", "current"]);

@@ -27,7 +27,7 @@ pub struct Keys {
 /// Name of a Secret, and a key in its data.
 pub type SecretKey = (String, String);
 
-fn place(reference: &SecretKeyRef) -> SecretKey {
+fn secret_key(reference: &SecretKeyRef) -> SecretKey {
     (reference.name.clone(), reference.key().to_owned())
 }
 
@@ -38,7 +38,7 @@ pub fn max_cache_age(secrets: usize) -> Duration {
 
 /// Returns the first keys of hosts, each once.
 pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<SecretKey, SecretKeyRef> {
-    hosts.values().filter_map(|h| h.private_keys.first()).map(|key| (place(key), key.clone())).collect()
+    hosts.values().filter_map(|h| h.private_keys.first()).map(|key| (secret_key(key), key.clone())).collect()
 }
 
 impl Keys {
@@ -48,7 +48,7 @@ impl Keys {
         first: HashMap<SecretKey, Result<String, String>>,
         weak: Vec<String>,
     ) -> Self {
-        let of_host = hosts.iter().filter_map(|(name, h)| Some((name.clone(), place(h.private_keys.first()?))));
+        let of_host = hosts.iter().filter_map(|(name, h)| Some((name.clone(), secret_key(h.private_keys.first()?))));
         Self { first, weak, of_host: of_host.collect() }
     }
 
@@ -143,11 +143,11 @@ mod tests {
 
     /// Keys of hosts, each in a Secret of its own.
     fn keys(of: &[(&str, Result<&str, &str>)]) -> Keys {
-        let place = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
+        let secret_key = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
         Keys {
-            first: of.iter().map(|(h, key)| (place(h), key.map(str::to_owned).map_err(str::to_owned))).collect(),
+            first: of.iter().map(|(h, key)| (secret_key(h), key.map(str::to_owned).map_err(str::to_owned))).collect(),
             weak: Vec::new(),
-            of_host: of.iter().map(|(h, _)| ((*h).to_owned(), place(h))).collect(),
+            of_host: of.iter().map(|(h, _)| ((*h).to_owned(), secret_key(h))).collect(),
         }
     }
 

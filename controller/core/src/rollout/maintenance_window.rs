@@ -75,7 +75,7 @@ pub enum WindowError {
     },
     /// The schedule matches no day that exists.
     #[error(
-        "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; write days that exist"
+        "the maintenance window {schedule:?} never opens: its schedule matches no day of the next five years; correct the day or the month"
     )]
     Never {
         /// Schedule of the window.
@@ -119,7 +119,7 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
 /// # Errors
 /// [`WindowError`] of the first invalid window: its schedule or time zone cannot be read, it has no duration, or it is closed and does not open
 /// within five years.
-pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
+pub fn observe(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
     let mut closes: Option<Timestamp> = None;
     let mut opens: Option<Timestamp> = None;
     for window in windows {

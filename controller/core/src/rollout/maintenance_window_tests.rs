@@ -58,7 +58,7 @@ fn open_windows() {
         ("0 12 30 12 *", 60, Some("Pacific/Apia"), "2011-12-30T10:00:00Z", "2011-12-30T11:00:00Z"),
     ] {
         let expected = Windows { open: true, closes: Some(at(closes)), opens: None };
-        assert_eq!(look(&[window(schedule, minutes, zone)], at(now)), Ok(expected), "{schedule} at {now}");
+        assert_eq!(observe(&[window(schedule, minutes, zone)], at(now)), Ok(expected), "{schedule} at {now}");
     }
 }
 
@@ -81,28 +81,28 @@ fn closed_windows() {
         ("0 0 * * TUE#2", 60, None, "2026-03-10T01:00:00Z", "2026-04-14T00:00:00Z"),
     ] {
         let expected = Windows { open: false, closes: None, opens: Some(at(opens)) };
-        assert_eq!(look(&[window(schedule, minutes, zone)], at(now)), Ok(expected), "{schedule} at {now}");
+        assert_eq!(observe(&[window(schedule, minutes, zone)], at(now)), Ok(expected), "{schedule} at {now}");
     }
 }
 
 #[test]
 fn several_windows() {
     let now = at("2026-03-06T22:30:00Z");
-    assert_eq!(look(&[], now), Ok(Windows { open: true, closes: None, opens: None }));
+    assert_eq!(observe(&[], now), Ok(Windows { open: true, closes: None, opens: None }));
     let short = window("0 22 * * *", 60, None);
     let long = window("15 22 * * *", 120, None);
     let later = window("0 4 * * *", 60, None);
     let sooner = window("0 3 * * *", 60, None);
     let open = Windows { open: true, closes: Some(at("2026-03-07T00:15:00Z")), opens: None };
     let overlapping = [short.clone(), long.clone(), later.clone()];
-    assert_eq!(look(&overlapping, now), Ok(open.clone()));
-    assert_eq!(look(&[later.clone(), long, short], now), Ok(open));
+    assert_eq!(observe(&overlapping, now), Ok(open.clone()));
+    assert_eq!(observe(&[later.clone(), long, short], now), Ok(open));
     let closed = Windows { open: false, closes: None, opens: Some(at("2026-03-07T03:00:00Z")) };
-    assert_eq!(look(&[later.clone(), sooner.clone()], now), Ok(closed.clone()));
-    assert_eq!(look(&[sooner.clone(), later], now), Ok(closed));
+    assert_eq!(observe(&[later.clone(), sooner.clone()], now), Ok(closed.clone()));
+    assert_eq!(observe(&[sooner.clone(), later], now), Ok(closed));
     // An open window does not hide an invalid one.
     let every = window("* * * * *", 15, None);
-    assert!(look(&[every, window("0 0 30 2 *", 60, None)], now).is_err());
+    assert!(observe(&[every, window("0 0 30 2 *", 60, None)], now).is_err());
 }
 
 #[test]
@@ -143,14 +143,14 @@ fn invalid_windows() {
         ("0 0 * * *", Some("/etc/hosts"), "unknown"),
         ("0 0 * * *", Some("Etc/Unknown"), "unknown"),
     ] {
-        let error = look(&[window(schedule, 60, zone)], now).unwrap_err();
+        let error = observe(&[window(schedule, 60, zone)], now).unwrap_err();
         assert!(error.to_string().contains(part), "{schedule}: {error}");
         assert!(error.to_string().contains(&format!("{schedule:?}")), "{error}");
         assert_eq!(error.reason(), "InvalidWindow");
     }
     // Windows of an earlier version had durationMinutes instead.
     let error =
-        look(&[MaintenanceWindow { duration_seconds: None, ..window("* * * * *", 15, None) }], now).unwrap_err();
+        observe(&[MaintenanceWindow { duration_seconds: None, ..window("* * * * *", 15, None) }], now).unwrap_err();
     assert!(error.to_string().contains("has no durationSeconds"), "{error}");
 }
 
@@ -168,7 +168,7 @@ fn the_slowest_schedules_take_no_time() {
         // The best of several runs: other programs may use the processor in between.
         let time = |_| {
             let begun = Instant::now();
-            let _ = look(&windows, now);
+            let _ = observe(&windows, now);
             begun.elapsed()
         };
         let best = (0..5).map(time).min().unwrap_or_default();
@@ -267,14 +267,14 @@ proptest! {
         second in Timestamp::MIN.as_second()..=Timestamp::MAX.as_second(),
     ) {
         let window = window(&schedule, minutes, zone.as_deref());
-        let _ = look(&[window], Timestamp::from_second(second).unwrap());
+        let _ = observe(&[window], Timestamp::from_second(second).unwrap());
     }
 
     /// Checks that a window is open at its next opening, and closed just before.
     #[test]
     fn it_opens_when_it_says(schedule in simple(), (zone, now) in zones_and_moments()) {
-        if let Ok(Windows { opens: Some(opens), .. }) = look(&[window(&schedule.text, 15, Some(zone))], now) {
-            let open = |at| look(&[window(&schedule.text, 15, Some(zone))], at).unwrap().open;
+        if let Ok(Windows { opens: Some(opens), .. }) = observe(&[window(&schedule.text, 15, Some(zone))], now) {
+            let open = |at| observe(&[window(&schedule.text, 15, Some(zone))], at).unwrap().open;
             prop_assert!(opens > now);
             prop_assert!(open(opens));
             prop_assert!(!open(opens - SignedDuration::from_nanos(1)));
@@ -293,7 +293,7 @@ proptest! {
         let within = |start: Timestamp| now < start + SignedDuration::from_mins(minutes.into());
         let starts = (0..=i64::from(minutes)).map(|ago| Timestamp::from_second((minute - ago) * 60).unwrap());
         let counted = starts.filter(|start| within(*start)).any(|start| schedule.starts(start, &tz));
-        match look(&[window(&schedule.text, minutes, Some(zone))], now) {
+        match observe(&[window(&schedule.text, minutes, Some(zone))], now) {
             Ok(windows) => prop_assert_eq!(windows.open, counted),
             Err(error) => {
                 prop_assert!(matches!(error, WindowError::Never { .. }), "{}", error);

@@ -14,7 +14,7 @@ use std::{
 
 use api::{
     TemplateSpec,
-    payload::{Manifest, ManifestError, is_sha256},
+    payload::{Manifest, check_files, is_sha256},
     text::line,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -85,12 +85,13 @@ pub enum ReleaseFileError {
     #[error("it is not the file release.json of a release: {0}")]
     Syntax(String),
     /// The file has another version of the format.
-    #[error(
-        "it has schema {0}, and this program reads schema {SCHEMA}: run the program of the release, which reads its own file"
-    )]
+    #[error("it has schema {0}; this program reads {SCHEMA}. Run `plan` with the program of that release")]
     Schema(u32),
     /// A payload in the file is invalid.
-    #[error("the payload for Kubernetes {minor}: {problem}", minor = minor.map_or("of any version".to_owned(), |minor| format!("1.{minor}")))]
+    #[error(
+        "it is damaged (payload for Kubernetes {minor}): {problem}; use the release.json published with the release",
+        minor = minor.map_or("of any version".to_owned(), |minor| format!("1.{minor}"))
+    )]
     Payload {
         /// Minor version of Kubernetes; `None`: any.
         minor: Option<u32>,
@@ -98,7 +99,7 @@ pub enum ReleaseFileError {
         problem: String,
     },
     /// A rendering of the release is invalid.
-    #[error("what the release renders for platform {platform:?}: {problem}")]
+    #[error("it is damaged (platform {platform}): {problem}; use the release.json published with the release")]
     Reference {
         /// Platform of the rendering.
         platform: String,
@@ -106,7 +107,7 @@ pub enum ReleaseFileError {
         problem: String,
     },
     /// Other content of the file is invalid.
-    #[error("the {what} {problem}: use the file release.json of a release, as it was published")]
+    #[error("the {what} {problem}: use the release.json published with the release")]
     Content {
         /// Name of the content.
         what: &'static str,
@@ -186,9 +187,11 @@ impl ReleaseFile {
             return refuse("list of payloads", "has two for one version of Kubernetes");
         }
         for MinorPayload { kubernetes_minor: minor, manifest } in &self.payloads {
-            let text = serde_json::to_vec(manifest).map_err(|e| syntax(&e))?;
-            let invalid = |e: ManifestError| ReleaseFileError::Payload { minor: *minor, problem: safe_message(&e) };
-            Manifest::parse(&text).map_err(invalid)?;
+            let invalid = |problem| ReleaseFileError::Payload { minor: *minor, problem };
+            if manifest.schema != 1 {
+                return Err(invalid("its schema is not 1".into()));
+            }
+            check_files(&manifest.files).map_err(|e| invalid(safe_message(&e)))?;
         }
         if self.references.len() > MAX_REFERENCES {
             return refuse("list of references", "is too long");

@@ -123,7 +123,7 @@ fn hostile_files_are_refused() {
         ("nothing", Vec::new(), "not the file release.json"),
         ("no JSON", b"version: 1".to_vec(), "not the file release.json"),
         ("another object", br#"{"kind": "Secret"}"#.to_vec(), "not the file release.json"),
-        ("a newer format", br#"{"schema": 2, "all": "new"}"#.to_vec(), "run the program of the release"),
+        ("a newer format", br#"{"schema": 2, "all": "new"}"#.to_vec(), "with the program of that release"),
         ("too large", vec![b' '; MAX_BYTES + 1], "bytes"),
         ("a version for a terminal", with("/version", json!("0.2.0\u{1b}[2J")), "the version is not"),
         ("a long version", with("/version", json!("1".repeat(100))), "the version is not"),
@@ -133,7 +133,7 @@ fn hostile_files_are_refused() {
         ("a path out", with(&format!("{first}/path"), json!("../../etc/passwd")), "must be relative"),
         ("another drive", with(&format!("{first}/destination"), json!(r"D:\x")), "must begin with C:"),
         ("no settings", with("/references/0/configMap/metadata/annotations", json!({})), "lacks the settings"),
-        ("no services", with("/references/0/configMap/data", json!({})), "what the release renders"),
+        ("no services", with("/references/0/configMap/data", json!({})), "it is damaged (platform"),
         ("a reference", with("/references/0/configMap", json!("x")), "not the file release.json"),
     ] {
         let error = ReleaseFile::parse(&bytes).unwrap_err().to_string();

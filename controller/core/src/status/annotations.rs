@@ -10,14 +10,14 @@ pub const OF_INSTANCE: &[&str] = &[key::HOLD, key::ABANDON];
 pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 
 /// Maximum length of an annotation's value in a note.
-const MOST_VALUE: usize = 40;
+const MAX_VALUE_CHARS: usize = 40;
 
 /// Returns notes on annotations with another value than `true` or `false`, which have no effect.
 pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str]) -> Vec<String> {
     let value = |switch: &&&str| annotations.get(**switch).filter(|v| !matches!(v.as_str(), "true" | "false"));
     let note = |switch: &&str| {
         let value = value(&switch)?;
-        let value = line(value, MOST_VALUE);
+        let value = line(value, MAX_VALUE_CHARS);
         Some(format!("the annotation {switch}={value} has no effect: set it to true, or remove it"))
     };
     switches.iter().filter_map(note).collect()

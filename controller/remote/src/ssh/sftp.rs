@@ -16,7 +16,7 @@ pub(super) const CHUNK: usize = 32 * 1024 - 256;
 pub(super) const POSIX_RENAME: &str = "posix-rename@openssh.com";
 
 /// Maximum wait for a file that another program on the host has open.
-const HELD_AT_MOST: Duration = Duration::from_secs(5);
+const MAX_HELD: Duration = Duration::from_secs(5);
 /// Interval between attempts to replace a file.
 const AGAIN: Duration = Duration::from_millis(250);
 
@@ -38,7 +38,7 @@ impl Sftp {
     /// Renames `from` to `to`, and replaces an existing file. Waits while another program on the host has the file open, such as an antivirus that
     /// scans new files.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
-        let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
+        let mut left = MAX_HELD.as_millis() / AGAIN.as_millis();
         loop {
             match self.replace_now(from, to).await {
                 // The protocol has no status code for a file that is in use.

@@ -10,7 +10,7 @@ use super::judge::Output;
 /// Timeout of a command on the host.
 const LIMIT: Duration = Duration::from_mins(3);
 /// Maximum size of an output in bytes.
-const MOST: usize = 1 << 20;
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// Directories that the operator creates and removes on a host.
 const DIRECTORIES: [&str; 3] = [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet"];
 /// Program that Wine has and Windows does not.
@@ -111,7 +111,7 @@ impl Host {
         let lines = format!("@echo off\r\n{command} >{text} 2>&1 <nul\r\nexit /b %errorlevel%\r\n");
         connection.write(&script, lines.as_bytes()).await?;
         let ran = connection.exec(&format!("cmd.exe /c {script}"), LIMIT).await;
-        let read = connection.read(&text, MOST).await;
+        let read = connection.read(&text, MAX_OUTPUT_BYTES).await;
         connection.remove(&script).await?;
         connection.remove(&text).await?;
         let bytes = read?.with_context(|| format!("the host did not run {command}"))?;

@@ -22,7 +22,7 @@ pub(crate) fn passed(evidence: impl AsRef<str>) -> Outcome {
 
 /// Returns a text as one line that is not too long.
 pub(crate) fn short(text: &str) -> String {
-    api::text::line(text, MOST)
+    api::text::line(text, MAX_EVIDENCE_CHARS)
 }
 
 pub(crate) fn failed(why: impl AsRef<str>) -> Outcome {
@@ -34,7 +34,7 @@ pub(crate) fn skipped(why: impl AsRef<str>) -> Outcome {
 }
 
 /// Maximum number of characters of the evidence, enough for the operator's message about a failed host.
-const MOST: usize = 400;
+const MAX_EVIDENCE_CHARS: usize = 400;
 
 /// Output of one command, and its exit status: `None` if it was killed, or the host went away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[O
         printed.sort_by_key(|output| output.ok().is_some());
         let said = printed.into_iter().map(|Output { status, text }| {
             let status = status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
-            format!("({status}): {}", api::text::line(text, MOST / outputs.len()))
+            format!("({status}): {}", api::text::line(text, MAX_EVIDENCE_CHARS / outputs.len()))
         });
         failed(format!("unexpected {}", said.collect::<Vec<_>>().join("; ")))
     })

@@ -617,5 +617,8 @@ fn a_feature_that_the_host_lacks_is_skipped() {
 fn evidence_is_one_short_line() {
     let printed = ok(format!("\u{1b}[31m\u{202e}a\nb{}", "x".repeat(5_000)));
     let Outcome { result: FAILED, text: why } = outcome(owner, &[printed]) else { panic!() };
-    assert!(why.chars().count() <= MOST && !why.chars().any(char::is_control) && !why.contains('\u{202e}'), "{why:?}");
+    assert!(
+        why.chars().count() <= MAX_EVIDENCE_CHARS && !why.chars().any(char::is_control) && !why.contains('\u{202e}'),
+        "{why:?}"
+    );
 }

@@ -2,7 +2,8 @@
 
 use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
-    names::{MANAGER_COMMAND, key},
+    act::Act,
+    names::{MANAGER_COMMAND, PLUGIN, key},
     services_version::short,
     text,
 };
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// Maximum number of characters that a message quotes from an object.
-const MOST: usize = 400;
+const MAX_QUOTED_CHARS: usize = 400;
 /// Maximum number of host names in a message.
 const FEW: usize = 10;
 
@@ -68,7 +69,7 @@ fn refuse(message: impl Into<String>) -> Decided {
 fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &WindowsNodePoolStatus) -> String {
     let is_listed = |name: &&String| pool.spec.hosts().iter().any(|host| host.name == **name);
     let mut names: Vec<String> = match &status.inventory {
-        Some(inventory) => inventory.held_removals.iter().map(|name| text::line(name, MOST)).collect(),
+        Some(inventory) => inventory.held_removals.iter().map(|name| text::line(name, MAX_QUOTED_CHARS)).collect(),
         None => members.iter().filter(|name| !is_listed(name)).cloned().collect(),
     };
     names.sort();
@@ -113,7 +114,7 @@ pub(super) fn approve(
 }
 
 fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>, version: &str) -> Decided {
-    let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MOST));
+    let before = acts::in_force(pool, key::APPROVE).map(|before| text::line(before, MAX_QUOTED_CHARS));
     // No other version can be approved, so a short version is unambiguous.
     let whole = waiting.map(|w| w.version).into_iter().chain(before.as_deref()).find(|known| means(version, known));
     let version = whole.unwrap_or(version);
@@ -123,7 +124,7 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>,
         }
         None => refuse("no version waits for an approval; see: kubectl windows-node-pools status"),
         Some(waiting) if waiting.version != version => {
-            let named = text::line(version, MOST);
+            let named = text::line(version, MAX_QUOTED_CHARS);
             refuse(format!("version {} waits for an approval, not {named}", short(waiting.version)))
         }
         Some(WaitingVersion { message: sentence, .. }) => {
@@ -166,12 +167,11 @@ fn approve_removals(
 /// Pauses the pool, until a time or without an end.
 pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp) -> Decided {
     let before = pool.spec.rollout().pause(now);
-    let was = before.map_or_else(|| "it was not paused".to_owned(), |pause| format!("it was {pause}"));
     let (field, value, after) = match (until, before) {
         (None, Some(pause)) if pause.end().is_none() => {
             return Ok(Change::none("it is paused without an end already"));
         }
-        (None, _) => ("paused", json!(true), "paused, until: kubectl windows-node-pools resume".to_owned()),
+        (None, _) => ("paused", json!(true), "paused".to_owned()),
         (Some(until), _) if until.known().is_none_or(|end| end <= now) => {
             return refuse(format!("{until} has passed: name a time to come"));
         }
@@ -185,7 +185,9 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
         }
         (Some(until), _) => ("pausedUntil", json!(until), format!("paused until {until}")),
     };
-    let message = format!("{was}; now it is {after}. No operation begins, and those in progress are completed");
+    let was = before.map_or_else(String::new, |pause| format!("it was {pause}; now it is "));
+    let resume = format!("{PLUGIN} resume {}", pool.name_any());
+    let message = format!("{was}{after}. Running operations finish, no new ones start. To resume: {resume}");
     let change = Change::new(json!({"spec": {"rollout": {field: value}}}), message);
     Ok(Change { warning: of_others(pool, &[field]), ..change })
 }
@@ -209,7 +211,7 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
             entry.fields_v1.as_ref().is_some_and(|fields| fields.0.pointer(&path).is_some())
         });
         let manager = of_field.filter_map(|entry| entry.manager.as_deref()).find(sets)?;
-        let manager = text::line(manager, MOST);
+        let manager = text::line(manager, MAX_QUOTED_CHARS);
         Some(format!(
             "{manager} has set spec.rollout.{field} of this pool: if it syncs the pool from Git, it will revert this change. Change it there"
         ))
@@ -229,7 +231,7 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     let message = if let Some(failures) = failures(&status).next() {
         let times = if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) };
         let next = if failures.next_retry_time.is_some() { "waited for its next try" } else { "a try is under way" };
-        let last = text::line(&failures.summary(), MOST);
+        let last = text::line(&failures.summary(), MAX_QUOTED_CHARS);
         format!("failed {times}, and {next}; now it is tried at once. It failed with: {last}")
     } else if let Some(version) = status.failed_version {
         format!("it did not follow version {version}, and waited; now it is tried again")
@@ -253,9 +255,8 @@ pub(super) fn hold(instance: &WindowsInstance) -> Change {
     if is_held(instance) {
         return Change::none("it is paused already");
     }
-    let end = "kubectl windows-node-pools resume --host";
-    let message = format!("it was not paused; now no operation begins on it, until: {end} {}", instance.name_any());
-    Change::annotate(key::HOLD, "true", message)
+    let resume = Act::Release(&instance.name_any()).command();
+    Change::annotate(key::HOLD, "true", format!("paused. No new operation starts on it. To resume: {resume}"))
 }
 
 /// Ends the hold of a host.
@@ -279,20 +280,20 @@ pub(super) fn release_node(node: &Node) -> Change {
 pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>) -> Decided {
     let name = instance.name_any();
     if instance.annotations().get(key::ABANDON).is_some_and(|value| value == "true") {
-        return Ok(Change::none("it is given up already"));
+        return Ok(Change::none("it is abandoned already"));
     }
     if let Some(pool) = pool.map(ResourceExt::name_any).filter(|_| !instance.is_leaving()) {
         return refuse(format!(
-            "it is a host of the pool {pool}, and only a host that is leaving can be given up: take it out of the list of {pool} first"
+            "it is a host of the pool {pool}, and only a host that is leaving can be abandoned: take it out of the list of {pool} first"
         ));
     }
     let last = instance.status.as_ref().and_then(|status| status.failures.as_ref());
     let last = last.map_or_else(
         || "The operator has not failed to clean it: wait, unless the host is gone.".to_owned(),
-        |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MOST)),
+        |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MAX_QUOTED_CHARS)),
     );
     let question = format!(
-        "the host is given up without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
+        "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
          Services and files of the operator stay on the host: make sure that it is off, or its kubelet registers again. This cannot be undone"
     );
     let message = "it waited for its host; now its Node is deleted and the host is forgotten without being cleaned";
@@ -310,7 +311,7 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
     }
     if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
         if shown_key(&mismatch.last_message) != Some(fingerprint) {
-            let message = text::line(&mismatch.last_message, MOST);
+            let message = text::line(&mismatch.last_message, MAX_QUOTED_CHARS);
             return refuse(format!(
                 "the host showed another key than {fingerprint}; compare it on the console of the host: {message}"
             ));

@@ -134,11 +134,11 @@ fn a_pause_does_not_shorten_another() {
     let (forever, until) = (rollout("paused", true.into()), |time: &str| rollout("pausedUntil", time.into()));
     let (refused, nothing) = (json!("refused"), Value::Null);
     for (before, asked, patch, message) in [
-        (json!({}), None, forever.clone(), "it was not paused; now it is paused, until: "),
-        (json!({"pausedUntil": past}), None, forever.clone(), "it was not paused; now"),
-        (json!({"pausedUntil": soon}), None, forever, "it was paused until 2027-01-15T03:00:00Z; now it is paused, "),
+        (json!({}), None, forever.clone(), "start. To resume: kubectl windows-node-pools resume factory"),
+        (json!({"pausedUntil": past}), None, forever.clone(), "paused. Running operations finish"),
+        (json!({"pausedUntil": soon}), None, forever, "it was paused until 2027-01-15T03:00:00Z; now it is paused. "),
         (json!({"paused": true}), None, nothing.clone(), "paused without an end already"),
-        (json!({}), Some(soon), until(soon), "now it is paused until 2027-01-15T03:00:00Z."),
+        (json!({}), Some(soon), until(soon), "paused until 2027-01-15T03:00:00Z. Running"),
         (json!({"pausedUntil": soon}), Some(late), until(late), "it was paused until 2027-01-15T03:00:00Z; now"),
         (json!({"pausedUntil": soon}), Some(soon), nothing, "already"),
         (json!({"paused": true}), Some(soon), refused.clone(), "resume it first"),
@@ -215,7 +215,7 @@ fn a_hold_is_set_and_lifted_where_it_has_an_effect() {
 }
 
 #[test]
-fn only_a_host_that_is_leaving_is_given_up() {
+fn only_a_host_that_is_leaving_is_abandoned() {
     let pool = WindowsNodePool::new("factory", api::WindowsNodePoolSpec::default());
     let leaving = json!({"leaving": {"since": NOW, "why": "no longer listed"}});
     let (none, set) = (json!({}), annotation(key::ABANDON, "true"));
@@ -223,7 +223,7 @@ fn only_a_host_that_is_leaving_is_given_up() {
         (&none, &none, Some(&pool), json!("refused"), "take it out of the list of factory first"),
         (&none, &leaving, Some(&pool), set.clone(), "the host is forgotten"),
         (&none, &none, None, set, "the host is forgotten"),
-        (&json!({key::ABANDON: "true"}), &none, Some(&pool), Value::Null, "it is given up already"),
+        (&json!({key::ABANDON: "true"}), &none, Some(&pool), Value::Null, "it is abandoned already"),
     ] {
         let (found, said) = outcome_of(abandon(&instance(annotations, spec, &none), pool));
         assert_eq!(found, patch, "{said}");

@@ -188,23 +188,37 @@ mod tests {
         assert_eq!(all, described.into_iter().collect(), "a check is not described");
     }
 
-    /// Commands with which the guide prepares a host, each with the check that fails without it. `None`: no program on the host can see that the API
-    /// server cannot reach it.
-    const PREPARED: [(&str, Option<&str>); 8] = [
+    /// Commands with which the guide prepares a host, each with the check that fails without it. `None`: no program on the host can see from where a
+    /// port can be reached.
+    const PREPARED: [(&str, Option<&str>); 13] = [
         ("Add-WindowsCapability -Online -Name OpenSSH.Server~~~~0.0.1.0", Some("login")),
         ("Set-Service -Name sshd -StartupType Automatic", Some("login")),
         ("Start-Service sshd", Some("login")),
-        (
-            r"Add-Content C:\ProgramData\ssh\administrators_authorized_keys -Encoding ascii -Value 'ssh-ed25519 AAAA… windows-nodes'",
-            Some("login"),
-        ),
+        (r"Add-Content C:\ProgramData\ssh\administrators_authorized_keys -Encoding ascii -Value $key", Some("login")),
         (
             r"icacls.exe C:\ProgramData\ssh\administrators_authorized_keys /inheritance:r /grant '*S-1-5-32-544:F' '*S-1-5-18:F'",
             Some("login"),
         ),
-        ("Set-NetFirewallRule -Name OpenSSH-Server-In-TCP -Enabled True -Profile Any", Some("login")),
+        ("if (!(Get-NetFirewallRule -Name OpenSSH-Server-In-TCP -ErrorAction SilentlyContinue)) {", Some("login")),
         (
-            "New-NetFirewallRule -DisplayName kubelet -Direction Inbound -Protocol TCP -LocalPort 10250 -Action Allow",
+            "  New-NetFirewallRule -Name OpenSSH-Server-In-TCP -DisplayName sshd -Direction Inbound -Protocol TCP -LocalPort 22 -Action Allow",
+            Some("login"),
+        ),
+        ("}", Some("login")),
+        (
+            "Set-NetFirewallRule -Name OpenSSH-Server-In-TCP -Enabled True -Profile Any -RemoteAddress $operator",
+            Some("login"),
+        ),
+        (
+            "New-NetFirewallRule -DisplayName kubelet -Direction Inbound -Protocol TCP -LocalPort 10250 -RemoteAddress $apiServers -Action Allow",
+            None,
+        ),
+        (
+            "New-NetFirewallRule -DisplayName windows_exporter -Direction Inbound -Protocol TCP -LocalPort 9182 -RemoteAddress $apiServers -Action Allow",
+            None,
+        ),
+        (
+            "New-NetFirewallRule -DisplayName VXLAN -Direction Inbound -Protocol UDP -LocalPort 4789 -RemoteAddress $nodes -Action Allow",
             None,
         ),
         ("Install-WindowsFeature -Name Containers -Restart", Some("feature")),
@@ -217,8 +231,12 @@ mod tests {
     fn the_guide_prepares_what_a_host_is_checked_for() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let page = std::fs::read_to_string(root.join("docs/guide/hosts.md")).unwrap();
-        let block = page.split("## Do this\n\n```powershell\n").nth(1).unwrap().split("```").next().unwrap();
-        assert_eq!(block.lines().collect::<Vec<_>>(), PREPARED.map(|(line, _)| line));
+        let section = page.split("## Do this\n").nth(1).unwrap();
+        let block = section.split("```powershell\n").nth(1).unwrap().split("```").next().unwrap();
+        assert_eq!(
+            block.lines().filter(|line| !line.starts_with('$')).collect::<Vec<_>>(),
+            PREPARED.map(|(line, _)| line)
+        );
         let of_hosts = CHECKS.iter().filter(|check| check.command() == COMMANDS[1]).map(|check| check.id);
         let prepared = PREPARED.iter().filter_map(|(_, check)| *check);
         assert_eq!(of_hosts.collect::<BTreeSet<_>>(), prepared.chain(NOT_PREPARED.split(' ')).collect());

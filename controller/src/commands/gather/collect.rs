@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     plan::{self, Form, Item, Scope},
-    write::{Folder, MOST_OF_A_FILE},
+    write::{Folder, MAX_FILE_BYTES},
 };
 
 /// Timeout of each request to the API server: long enough for a busy one, and short enough that forty timeouts take less than an hour.
@@ -20,9 +20,9 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Number of objects per page.
 const PAGE: usize = 500;
 /// Maximum number of objects of one kind. More are the result of a fault, which the first ones show.
-const MOST_OBJECTS: usize = 5000;
+const MAX_OBJECTS: usize = 5000;
 /// Maximum number of events in a list. They are sorted by name, so the newest may come last.
-const MOST_EVENTS: usize = 50_000;
+const MAX_EVENTS: usize = 50_000;
 /// Media type for Secrets without their data. The request accepts nothing else, so an API server without support for it refuses.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
@@ -73,7 +73,7 @@ impl Reader {
     }
 
     async fn text(&self, path: &str) -> anyhow::Result<String> {
-        Ok(String::from_utf8_lossy(&self.bytes(path, "*/*", MOST_OF_A_FILE).await?).into_owned())
+        Ok(String::from_utf8_lossy(&self.bytes(path, "*/*", MAX_FILE_BYTES).await?).into_owned())
     }
 
     /// Lists about `most` objects at most, and reports whether there are more. `query` has selectors, such as `&labelSelector=…`.
@@ -104,7 +104,7 @@ impl Reader {
     /// Reads the names of the Windows Nodes.
     pub(super) async fn nodes(&self) -> BTreeSet<String> {
         let of_windows = "&labelSelector=kubernetes.io%2Fos%3Dwindows";
-        let listed = self.list("/api/v1/nodes", of_windows, "application/json", MOST_OBJECTS).await;
+        let listed = self.list("/api/v1/nodes", of_windows, "application/json", MAX_OBJECTS).await;
         // A failure is reported when the nodes themselves are gathered.
         let nodes = listed.map(|(nodes, _)| nodes).unwrap_or_default();
         nodes.iter().filter_map(|node| node["metadata"]["name"].as_str().map(str::to_owned)).collect()
@@ -113,9 +113,9 @@ impl Reader {
     /// Gathers the objects of an item of the plan.
     pub(super) async fn gather(&self, item: &Item, scope: &Scope, folder: &mut Folder) {
         let (accept, most) = match item.form {
-            Form::Secret => (METADATA_ONLY, MOST_OBJECTS),
-            Form::List => ("application/json", MOST_EVENTS),
-            _ => ("application/json", MOST_OBJECTS),
+            Form::Secret => (METADATA_ONLY, MAX_OBJECTS),
+            Form::List => ("application/json", MAX_EVENTS),
+            _ => ("application/json", MAX_OBJECTS),
         };
         let (mut objects, has_more) = match self.list(&item.path(), "", accept, most).await {
             Ok(list) => list,
@@ -131,7 +131,7 @@ impl Reader {
             let path = format!("{}.yaml", item.folder(None));
             let listed = objects.len();
             // YAML is longer than JSON.
-            let objects = plan::newest_events(objects, MOST_OF_A_FILE / 2);
+            let objects = plan::newest_events(objects, MAX_FILE_BYTES / 2);
             if objects.len() < listed {
                 folder.failed(&path, &format!("the oldest {} are left out", listed - objects.len()));
             }
@@ -173,7 +173,7 @@ impl Reader {
     /// Gathers a summary of the pods on a Windows node, without their containers.
     pub(super) async fn pods_on(&self, node: &str, folder: &mut Folder) {
         let query = format!("&fieldSelector=spec.nodeName%3D{}", encode(node));
-        match self.list("/api/v1/pods", &query, "application/json", MOST_OBJECTS).await {
+        match self.list("/api/v1/pods", &query, "application/json", MAX_OBJECTS).await {
             Ok((pods, _)) => {
                 let path = format!("cluster-scoped-resources/core/nodes/{node}.pods.yaml");
                 folder.object(&path, pods.iter().map(plan::summary).collect());

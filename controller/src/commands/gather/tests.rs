@@ -132,7 +132,7 @@ async fn no_kind_of_the_plan_is_written_with_a_secret() {
 }
 
 #[test]
-fn the_age_of_logs_is_that_of_must_gather() {
+fn log_age_options_follow_must_gather() {
     let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
     let of = |time: &str, duration: &str| {
         let (since_time, since) = (Some(time.to_owned()), Some(duration.to_owned()));

@@ -14,11 +14,11 @@ use serde_json::Value;
 use super::redact;
 
 /// Maximum size of a file in bytes: an hour of a log at level `debug`. Longer text is cut at the beginning, because faults are at the end.
-pub(super) const MOST_OF_A_FILE: usize = 10 << 20;
+pub(super) const MAX_FILE_BYTES: usize = 10 << 20;
 /// Maximum size of all files in bytes. The archive has about a tenth of it, which can still be attached to a support case.
-const MOST_OF_ALL: u64 = 1 << 30;
+const MAX_TOTAL_BYTES: u64 = 1 << 30;
 /// Maximum number of files, because each of many hosts may send as many as its archive may have.
-const MOST_FILES: usize = 50_000;
+const MAX_FILES: usize = 50_000;
 
 /// Folder of gathered files, with the result of each part.
 pub(crate) struct Folder {
@@ -44,10 +44,10 @@ impl Folder {
 
     /// Writes a text whose secrets were removed. `path` has `/` between its parts; characters that a file name must not have are replaced.
     fn write(&mut self, path: &str, text: &str) -> anyhow::Result<()> {
-        if self.files >= MOST_FILES || self.bytes + text.len() as u64 > MOST_OF_ALL {
+        if self.files >= MAX_FILES || self.bytes + text.len() as u64 > MAX_TOTAL_BYTES {
             bail!(
-                "it is left out, because the folder has reached its limit of {} MiB or {MOST_FILES} files",
-                MOST_OF_ALL >> 20
+                "it is left out, because the folder has reached its limit of {} MiB or {MAX_FILES} files",
+                MAX_TOTAL_BYTES >> 20
             );
         }
         let path = self.path_in_folder(path);
@@ -140,9 +140,9 @@ fn file_name(part: &str) -> String {
     if name.chars().all(|c| c == '.') { "_".into() } else { name }
 }
 
-/// Returns the last whole lines that fit into [`MOST_OF_A_FILE`].
+/// Returns the last whole lines that fit into [`MAX_FILE_BYTES`].
 fn newest(text: &str) -> &str {
-    let Some(from) = text.len().checked_sub(MOST_OF_A_FILE) else { return text };
+    let Some(from) = text.len().checked_sub(MAX_FILE_BYTES) else { return text };
     let text = &text[text.ceil_char_boundary(from)..];
     text.find('\n').map_or(text, |line| &text[line + 1..])
 }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_newest_lines_of_a_log_stay() {
         assert_eq!(newest("a\nb"), "a\nb");
-        let long = format!("{}\nlast ä\n", "ä".repeat(MOST_OF_A_FILE / 2));
+        let long = format!("{}\nlast ä\n", "ä".repeat(MAX_FILE_BYTES / 2));
         assert_eq!(newest(&long), "last ä\n");
     }
 

@@ -48,7 +48,7 @@ const REASON_OF_HOST: Label =
     ("reason", "[Reason](conditions.md#reasons) of the host's last failure; without one, of its condition `Ready`.");
 
 /// Maximum number of series of one pool that name hosts.
-const MOST_HOSTS: usize = 100;
+const MAX_HOSTS: usize = 100;
 
 /// Family of gauges.
 pub(super) struct PoolGauge {
@@ -185,7 +185,7 @@ impl Pool {
         if rollout.windows().is_empty() {
             return Vec::new();
         }
-        one(maintenance_window::look(rollout.windows(), self.now).is_ok_and(|w| w.open))
+        one(maintenance_window::observe(rollout.windows(), self.now).is_ok_and(|w| w.open))
     }
 
     fn source_success(&self) -> Vec<Sample> {
@@ -240,7 +240,7 @@ impl Pool {
             })
             .collect();
         samples.sort();
-        samples.into_iter().take(MOST_HOSTS).map(|(_, labels)| (labels, 1)).collect()
+        samples.into_iter().take(MAX_HOSTS).map(|(_, labels)| (labels, 1)).collect()
     }
 
     fn conditions(&self) -> Vec<Sample> {
@@ -390,12 +390,11 @@ mod tests {
         ] {
             assert_eq!(of(&[("w".into(), status)]).next().as_deref(), expected, "{about}");
         }
-        let mut many: Vec<_> = (0..MOST_HOSTS)
-            .map(|n| (format!("a-{n}"), json!({"phase": "NotReady", "conditions": not_ready})))
-            .collect();
+        let mut many: Vec<_> =
+            (0..MAX_HOSTS).map(|n| (format!("a-{n}"), json!({"phase": "NotReady", "conditions": not_ready}))).collect();
         many.push(("z".into(), json!({"phase": "Failed", "failures": failures})));
         let shown: Vec<String> = of(&many).collect();
-        assert_eq!((shown.len(), shown[0].as_str()), (MOST_HOSTS, "z Failed Unreachable 1"));
+        assert_eq!((shown.len(), shown[0].as_str()), (MAX_HOSTS, "z Failed Unreachable 1"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::{sync::Semaphore, time::timeout};
 /// Time for which a verdict is cached: longer than a scrape interval, and short enough that a revoked right takes effect soon.
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// Maximum number of cached verdicts.
-const MOST: usize = 64;
+const MAX_CACHED: usize = 64;
 /// Maximum number of concurrent reviews, so that a client that sends many tokens does not overload the API server.
 const AT_ONCE: usize = 4;
 /// Time limit for a review, including the wait for a permit.
@@ -130,7 +130,7 @@ impl Memory {
 
     fn put(&mut self, digest: [u8; 32], verdict: Access, now: Instant) {
         self.0.retain(|_, (_, since)| now.saturating_duration_since(*since) < REMEMBERED);
-        if self.0.len() >= MOST
+        if self.0.len() >= MAX_CACHED
             && let Some(oldest) = self.0.iter().min_by_key(|(_, (_, since))| *since).map(|(digest, _)| *digest)
         {
             self.0.remove(&oldest);
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(memory.get(&[0; 32], start + REMEMBERED), None);
         for n in 0..200 {
             memory.put([n; 32], Access::Unknown, start + Duration::from_millis(n.into()));
-            assert!(memory.0.len() <= MOST);
+            assert!(memory.0.len() <= MAX_CACHED);
         }
         assert_eq!(memory.get(&[199; 32], start + Duration::from_secs(1)), Some(Access::Unknown));
         assert_eq!(memory.get(&[1; 32], start + Duration::from_secs(1)), None, "the oldest has made room");

@@ -15,7 +15,7 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use testbed::sim::{Fault, SimOptions};
 use tokio::time::sleep;
 
-use self::rest::{Causes, Rest};
+use self::rest::{Causes, IdleState};
 use super::{
     load,
     report::{self, Field, round},
@@ -223,7 +223,7 @@ impl Soak {
     }
 
     /// Ends all faults, lists all hosts, waits until all nodes have one version, and reads the state.
-    async fn rest(&mut self) -> Result<Rest> {
+    async fn rest(&mut self) -> Result<IdleState> {
         self.mend(Instant::now() + Duration::from_hours(1));
         self.causes.joins += u32::try_from(self.listed.iter().filter(|listed| !**listed).count())?;
         self.listed.fill(true);
@@ -247,12 +247,12 @@ impl Soak {
     }
 
     /// Reads the state once nothing is pending, such as unused versions. After a time limit, the state includes what is still pending.
-    async fn settled(&mut self) -> Result<Rest> {
+    async fn settled(&mut self) -> Result<IdleState> {
         sleep(SETTLES).await;
         let begun = Instant::now();
         loop {
             self.world.operator.check()?;
-            let rest = Rest::of(&self.world).await?;
+            let rest = IdleState::of(&self.world).await?;
             if rest.pending().is_empty() || begun.elapsed() > ENDS {
                 return Ok(rest);
             }

@@ -8,6 +8,7 @@ use super::world::{POOL, World};
 /// Returns the text of the guide.
 pub(super) fn text(world: &World) -> Result<String> {
     let kubectl = binaries::control_plane()?.kubectl;
+    let program = std::env::current_exe().context("the path of this program is unknown")?;
     let hosts: Vec<&str> = world.names().collect();
     let (first, last) = (hosts.first().unwrap_or(&""), hosts.last().unwrap_or(&""));
     Ok(format!(
@@ -15,7 +16,7 @@ pub(super) fn text(world: &World) -> Result<String> {
 In another terminal:
   DEMO={dir}
   export KUBECONFIG=$DEMO/admin.kubeconfig
-  export PATH={bin}:$PATH
+  export PATH={bin}:{plugin}:$PATH
 
 Look around:
   kubectl get wnp
@@ -24,19 +25,21 @@ Look around:
   kubectl describe wi {first}
   kubectl get events --sort-by=.metadata.creationTimestamp
   kubectl get csr
+  kubectl windows-node-pools status --watch
+  kubectl windows-node-pools ui
 
 Cut a host off; its node is not Ready after some 30 s. Then let it come back:
   touch $DEMO/off/{last}
   rm $DEMO/off/{last}
 
-Take it out of the list: it is drained, deconfigured and gone.
+Remove it from the list: the operator drains, cleans and deletes it:
   kubectl patch wnp {pool} --type=json \\
     -p '[{{\"op\": \"remove\", \"path\": \"/spec/inventory/hosts/{index}\"}}]'
 
-Cut off and taken out, it waits and says so. To give it up as it is:
-  kubectl annotate wi {last} {abandon}=true
+If the host is off, its removal waits. To abandon it:
+  kubectl windows-node-pools abandon {last}
 
-Change what all nodes look like, without a rollout:
+Change a label of all nodes (no rollout):
   kubectl patch wnp {pool} --type=merge \\
     -p '{{\"spec\": {{\"template\": {{\"metadata\": {{\"labels\": {{\"example.com/hall\": \"b\"}}}}}}}}}}'
 
@@ -48,9 +51,10 @@ The operator:
 Ctrl-C ends everything and leaves nothing behind.",
         dir = world.control_plane.dir().display(),
         bin = kubectl.parent().context("kubectl is in no folder")?.display(),
+        // The build of the operator puts the plugin beside this program.
+        plugin = program.parent().context("this program is in no folder")?.display(),
         index = hosts.len().saturating_sub(1),
         pool = POOL,
-        abandon = api::names::key::ABANDON,
         log = world.operator.log_path().file_name().unwrap_or_default().display(),
         http = world.operator.address(),
         admin = world.operator.admin_address(),

@@ -387,7 +387,8 @@ fn strays_in_words(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
         n => format!(
-            "; {n} nodes have the label {} and are in no list: {}. The operator ignores them: list them, or remove the label",
+            "; {} with the label {} and in no list: {}. The operator ignores them: list them, or remove the label",
+            counted(n, "node"),
             key::BYOH,
             first_names(strays)
         ),

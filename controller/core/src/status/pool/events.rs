@@ -7,6 +7,7 @@ use api::{
     services_version::short,
 };
 
+use super::conditions::in_brackets;
 use crate::enumeration::counted;
 
 /// Reasons for which changes of a pool wait for a user or for a time.
@@ -19,13 +20,18 @@ const WAITS: [Reason; 6] = [
     Reason::BlockedByCordon,
 ];
 
-/// Returns the events of a pool between one status and the next, each with its note.
-pub fn events(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Vec<(EventReason, String)> {
+/// Returns the events of a pool between one status and the next, each with its note. `changes` are the differences between the versions, in words, as
+/// in the condition Updating.
+pub fn events(
+    before: &WindowsNodePoolStatus,
+    next: &WindowsNodePoolStatus,
+    changes: &str,
+) -> Vec<(EventReason, String)> {
     let began_to_wait = WAITS.into_iter().filter_map(|why| {
         let message = wait(next, why).filter(|_| wait(before, why).is_none())?;
         Some((EventReason::Waits(why), message))
     });
-    rollout(before, next).into_iter().chain(began_to_wait).collect()
+    rollout(before, next, changes).into_iter().chain(began_to_wait).collect()
 }
 
 /// Returns the longest message of the conditions that have this reason.
@@ -36,7 +42,11 @@ fn wait(status: &WindowsNodePoolStatus, why: Reason) -> Option<String> {
 }
 
 /// Returns the event for the start, the rollback or the end of a rollout.
-fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Option<(EventReason, String)> {
+fn rollout(
+    before: &WindowsNodePoolStatus,
+    next: &WindowsNodePoolStatus,
+    changes: &str,
+) -> Option<(EventReason, String)> {
     let (was, now) = (before.rollout.as_ref(), next.rollout.as_ref()?);
     let (version, to) = (&now.to_version, short(&now.to_version));
     let Some(was) = was.filter(|was| was.to_version == *version) else {
@@ -56,7 +66,8 @@ fn rollout(before: &WindowsNodePoolStatus, next: &WindowsNodePoolStatus) -> Opti
             }
         };
         let is_back = now.from_version.as_ref() == Some(version);
-        let note = if is_back { format!("{change}; the previous change is reverted") } else { change };
+        let back = if is_back { "; the previous change is reverted" } else { "" };
+        let note = format!("{change}{}{back}", in_brackets(changes));
         return (!now.completed).then_some((EventReason::RolloutStarted, note));
     };
     if now.rolled_back && !was.rolled_back {
@@ -88,21 +99,27 @@ mod tests {
         let a = || of(None, "a", true, false);
         let on = |to: &str| of(Some("a"), to, false, false);
         for (about, before, next, versions, expected) in [
-            ("it begins", a(), on("b"), &[("a", 3)][..], "3 nodes change from version a to version b"),
             (
-                "it is taken back",
+                "it begins",
+                a(),
+                on("b"),
+                &[("a", 3)][..],
+                "3 nodes change from version a to version b (kubelet's settings)",
+            ),
+            (
+                "it is reverted",
                 on("b"),
                 on("a"),
                 &[("a", 2), ("b", 1)],
-                "1 node changes from version b to version a; the previous change is reverted",
+                "1 node changes from version b to version a (kubelet's settings); the previous change is reverted",
             ),
-            ("it is taken back before the first node", on("b"), on("a"), &[("a", 3)], ""),
+            ("it is reverted before the first node", on("b"), on("a"), &[("a", 3)], ""),
             (
                 "another one while some are on their way",
                 on("b"),
                 on("c"),
                 &[("a", 1), ("b", 49)],
-                "nodes change to version c: 1 node from a, 49 nodes from b",
+                "nodes change to version c: 1 node from a, 49 nodes from b (kubelet's settings)",
             ),
             ("no node is there yet", Value::Null, of(None, "b", true, false), &[], ""),
             ("it goes on", on("b"), on("b"), &[("a", 1)], ""),
@@ -116,7 +133,8 @@ mod tests {
             ),
         ] {
             let (before, next) = (status(&before, &[], &json!([])), status(&next, versions, &json!([])));
-            let notes: Vec<String> = events(&before, &next).into_iter().map(|(_, note)| note).collect();
+            let notes: Vec<String> =
+                events(&before, &next, "kubelet's settings").into_iter().map(|(_, note)| note).collect();
             assert_eq!(notes.join("; "), expected, "{about}");
         }
     }
@@ -141,11 +159,11 @@ mod tests {
             ("FailureLimitReached", "Warning"),
         ] {
             let waits = with("Updating", why, "waits for x");
-            let found = events(&none, &waits);
+            let found = events(&none, &waits, "");
             let words: Vec<_> = found.iter().map(|(e, note)| (e.as_str(), e.level().as_str(), note.as_str())).collect();
             assert_eq!(words, [(why, level, "waits for x")]);
-            assert_eq!(events(&waits, &with("Updating", why, "waits for y")), [], "{why}: it goes on");
+            assert_eq!(events(&waits, &with("Updating", why, "waits for y"), ""), [], "{why}: it goes on");
         }
-        assert_eq!(events(&none, &with("Updating", "Progressing", "x")), [], "that is no wait");
+        assert_eq!(events(&none, &with("Updating", "Progressing", "x"), ""), [], "that is no wait");
     }
 }

@@ -39,9 +39,9 @@ pub use groups::next_deadline;
 use groups::{Groups, current};
 
 /// Maximum number of refused entries in the status.
-const MOST_REFUSED: usize = 50;
+const MAX_REFUSED: usize = 50;
 /// Maximum length of a text about a refused entry.
-const MOST_TEXT: usize = 500;
+const MAX_TEXT_CHARS: usize = 500;
 
 /// Observed state of a pool.
 pub struct ObservedPool<'a> {
@@ -173,11 +173,11 @@ fn refused(problems: &[EntryError]) -> impl Iterator<Item = &EntryError> {
 /// First refused entries of the list, for the status.
 fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     let entry = |p: &EntryError| RefusedEntry {
-        host: line(&p.host, MOST_TEXT),
+        host: line(&p.host, MAX_TEXT_CHARS),
         reason: p.reason.into(),
-        message: line(&p.message, MOST_TEXT),
+        message: line(&p.message, MAX_TEXT_CHARS),
     };
-    refused(problems).take(MOST_REFUSED).map(entry).collect()
+    refused(problems).take(MAX_REFUSED).map(entry).collect()
 }
 
 /// Number of nodes for each version.

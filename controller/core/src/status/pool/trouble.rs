@@ -86,7 +86,10 @@ fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
 
 fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let lost = &seen.decision.lost;
-    let message = || format!("not Ready, and their hosts do not answer: {}", first_names(lost));
+    let message = || {
+        let names = first_names(lost);
+        format!("not Ready, and their hosts do not answer: {names}; start these hosts, or remove them from the list")
+    };
     (!lost.is_empty()).then(|| Trouble::new(Reason::NodesLost, message()))
 }
 

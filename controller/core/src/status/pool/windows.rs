@@ -7,7 +7,7 @@ use api::{HostFacts, WindowsBuild};
 use crate::operation::windows_versions;
 
 /// Maximum number of builds in a status.
-const MOST: usize = 32;
+const MAX_BUILDS: usize = 32;
 
 /// Returns the number of hosts with each build, the newest last. Malformed builds are left out.
 pub(super) fn builds<'a>(hosts: impl Iterator<Item = &'a HostFacts>) -> Vec<WindowsBuild> {
@@ -23,9 +23,9 @@ pub(super) fn builds<'a>(hosts: impl Iterator<Item = &'a HostFacts>) -> Vec<Wind
 
 /// Returns the builds that fit into a status: those with the most hosts.
 pub(super) fn shown(mut builds: Vec<WindowsBuild>) -> Vec<WindowsBuild> {
-    if builds.len() > MOST {
+    if builds.len() > MAX_BUILDS {
         builds.sort_by_key(|b| std::cmp::Reverse(b.hosts));
-        builds.truncate(MOST);
+        builds.truncate(MAX_BUILDS);
         builds.sort_by_key(|b| numbers(&b.build));
     }
     builds
@@ -90,7 +90,7 @@ mod tests {
         let builds = builds(hosts.iter().chain([&hosts[5]]));
         assert_eq!((builds.len(), behind(&builds)), (100, 100));
         let shown = shown(builds);
-        assert_eq!(shown.len(), MOST);
+        assert_eq!(shown.len(), MAX_BUILDS);
         assert!(shown.iter().any(|b| b.build == "10.0.20348.5"), "that of the most hosts");
     }
 }

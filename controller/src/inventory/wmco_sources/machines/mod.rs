@@ -81,7 +81,7 @@ fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Mach
         if let Err(problem) = ids.usable(machine) {
             let id = api::text::line(machine.provider_id.as_deref().unwrap_or_default(), 100);
             let note = format!(
-                "spec.providerID {id:?} of Machine {} {problem}, so that its Node does not get it: correct it in the Machine or its MachineSet",
+                "spec.providerID {id:?} of Machine {} {problem}, so that its Node does not get it: correct it in the Machine",
                 machine.key()
             );
             cx.events.say(pool, EventReason::ProviderIdRefused, "List", &note);

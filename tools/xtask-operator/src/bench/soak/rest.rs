@@ -1,4 +1,4 @@
-//! State of an idle cluster, and checks that nothing was left behind. Only [`Rest::of`] does I/O.
+//! State of an idle cluster, and checks that nothing was left behind. Only [`IdleState::of`] does I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,15 +27,18 @@ const FILES: usize = 4;
 /// Number of versions in use after two changes of all hosts: the hosts' version, and the previous one.
 pub(super) const VERSIONS: usize = 2;
 /// Maximum number of objects' names in an error.
-const NAMED: usize = 10;
+const MAX_NAMES: usize = 10;
 
 /// Number of certificate requests of a host that joins: one of wicd, and two of kubelet, as a client and as a server. A change needs none, and a
 /// renewal is due after days.
 const REQUESTS_OF_JOIN: u32 = 3;
-/// Number of Kubernetes events about a host that joins. The next constants are for a removal, a change and an interrupted operation.
+/// Number of Kubernetes events about a host that joins.
 const EVENTS_OF_JOIN: u32 = 4;
+/// Number of Kubernetes events about a removed host.
 const EVENTS_OF_REMOVAL: u32 = 6;
+/// Number of Kubernetes events about a changed host.
 const EVENTS_OF_CHANGE: u32 = 4;
+/// Number of Kubernetes events about an interrupted operation.
 const EVENTS_OF_INTERRUPTION: u32 = 8;
 
 const OPEN_CONNECTIONS: &str = "windows_node_pool_ssh_connections_open";
@@ -67,7 +70,7 @@ impl Causes {
 
 /// State of an idle cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Rest {
+pub(super) struct IdleState {
     pub(super) rss_mib: f64,
     /// Open files and connections of the operator.
     pub(super) files: usize,
@@ -80,7 +83,7 @@ pub(super) struct Rest {
     pub(super) events: u32,
 }
 
-impl Rest {
+impl IdleState {
     /// Reads the current state.
     pub(super) async fn of(world: &World) -> Result<Self> {
         let client = &world.client;
@@ -151,7 +154,7 @@ impl Rest {
         left
     }
 
-    /// Lists the resources of which the same process uses more than in `then`.
+    /// Lists the resources whose usage has grown since `then`.
     pub(super) fn grown(&self, then: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         if self.rss_mib > then.rss_mib + MEMORY_MIB {
@@ -165,8 +168,8 @@ impl Rest {
 }
 
 fn list(names: &BTreeSet<String>) -> String {
-    let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-    let more = if names.len() > NAMED { ", …" } else { "" };
+    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
+    let more = if names.len() > MAX_NAMES { ", …" } else { "" };
     format!("{}{more}", shown.join(", "))
 }
 
@@ -191,8 +194,8 @@ mod tests {
         names.iter().map(ToString::to_string).collect()
     }
 
-    fn objects(config_maps: &[&str]) -> Rest {
-        Rest { objects: BTreeMap::from([("ConfigMap".to_owned(), set(config_maps))]), ..Rest::default() }
+    fn objects(config_maps: &[&str]) -> IdleState {
+        IdleState { objects: BTreeMap::from([("ConfigMap".to_owned(), set(config_maps))]), ..IdleState::default() }
     }
 
     #[test]
@@ -208,33 +211,33 @@ mod tests {
             // The number of objects is the same, but one is new.
             (objects(&["a/two", "b/one"]), vec!["1 of kind ConfigMap: b/one"]),
             (objects(&eleven), vec!["11 of kind ConfigMap: 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, …"]),
-            (Rest { requests: 3, events: 4, ..joined.clone() }, vec![]),
+            (IdleState { requests: 3, events: 4, ..joined.clone() }, vec![]),
             (
-                Rest { requests: 4, events: 5, ..joined.clone() },
+                IdleState { requests: 4, events: 5, ..joined.clone() },
                 vec!["4 certificate requests, more than 3", "5 events, more than 4"],
             ),
-            (Rest { versions: set(&["services-1", "services-2"]), ..joined.clone() }, vec![]),
+            (IdleState { versions: set(&["services-1", "services-2"]), ..joined.clone() }, vec![]),
             (
-                Rest { versions: set(&["v1", "v2", "v3"]), ..joined.clone() },
+                IdleState { versions: set(&["v1", "v2", "v3"]), ..joined.clone() },
                 vec!["3 versions, of which 2 are in use: v1, v2, v3"],
             ),
             (
-                Rest { undecided_requests: set(&["csr-1"]), ..joined.clone() },
+                IdleState { undecided_requests: set(&["csr-1"]), ..joined.clone() },
                 vec!["undecided certificate requests: csr-1"],
             ),
-            (Rest { open_connections: 1.0, ..joined.clone() }, vec!["1 open SSH connections"]),
+            (IdleState { open_connections: 1.0, ..joined.clone() }, vec!["1 open SSH connections"]),
             // Memory and files of different processes cannot be compared.
-            (Rest { rss_mib: 1000.0, files: 1000, ..joined.clone() }, vec![]),
+            (IdleState { rss_mib: 1000.0, files: 1000, ..joined.clone() }, vec![]),
         ] {
             assert_eq!(now.left_behind(&joined, causes), expected, "{now:?}");
         }
-        let without = Rest::default();
+        let without = IdleState::default();
         assert_eq!(joined.left_behind(&without, causes), ["2 of kind ConfigMap: a/one, a/two"]);
     }
 
     #[test]
     fn a_process_may_grow_a_little() {
-        let process = |rss_mib, files| Rest { rss_mib, files, ..Rest::default() };
+        let process = |rss_mib, files| IdleState { rss_mib, files, ..IdleState::default() };
         let half = process(100.0, 20);
         for (end, expected) in [
             (process(131.0, 24), vec![]),

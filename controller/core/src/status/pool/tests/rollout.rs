@@ -41,7 +41,7 @@ fn the_cause_for_which_a_rollout_waits_is_the_reason() {
     let closed = || Ok(Windows { open: false, closes: None, opens: Some(now()) });
     let wrong = || {
         let window = api::MaintenanceWindow { schedule: "x".into(), duration_seconds: Some(3600), time_zone: None };
-        crate::rollout::maintenance_window::look(&[window], now())
+        crate::rollout::maintenance_window::observe(&[window], now())
     };
     let limit = |rolled_back| BlockedBy::FailureLimit { failed: 1, rolled_back };
     let soaking = BlockedBy::Soaking { until: now() };
