@@ -270,7 +270,6 @@ impl Session {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
         let mut archive = Archive::new(&self.operator.payload, &missing)?;
         let path = format!(r"{}\{}", host::path::OPERATIONS, archive.name());
-        self.connection.mkdir_all(host::path::OPERATIONS).await?;
         let sent = self.connection.upload(&path, archive.size(), &mut archive).await?;
         self.operator.traffic.sent.inc_by(sent);
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
