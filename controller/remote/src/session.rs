@@ -221,7 +221,7 @@ impl Session {
             Ok::<_, RemoteError>(())
         };
         let command = host::command(&self.operator.wicd.sha256, verb, &self.operation);
-        let exit = self.connection.exec_after(hand_over, &command, self.limit).await?;
+        let exit = self.connection.exec_after(Box::pin(hand_over), &command, self.limit).await?;
         if exit.status.is_none()
             && let Some(error) = self.connection.broken()
         {
