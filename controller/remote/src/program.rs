@@ -15,16 +15,21 @@ use crate::{
 /// Maximum number of uploads. A resumed upload may be damaged, so that the next one starts from the beginning.
 const ATTEMPTS: usize = 2;
 
-/// Ensures that the host has exactly this program at [`host::launcher_path`]. Returns the number of bytes sent.
+/// Reports whether the host has exactly this program at [`host::launcher_path`].
+///
+/// # Errors
+/// [`RemoteError::Ssh`] when the file cannot be read.
+pub(crate) async fn is_there(connection: &Connection, wicd: &Wicd) -> Result<bool, RemoteError> {
+    Ok(connection.holds(&host::launcher_path(&wicd.sha256), wicd.size, &wicd.sha256).await?)
+}
+
+/// Uploads exactly this program to [`host::launcher_path`]. Returns the number of bytes sent.
 ///
 /// # Errors
 /// [`RemoteError::ProgramDamaged`] if the host returns other bytes than were sent, [`RemoteError::NotAdministrator`] if
 /// `user` cannot write where only administrators can.
-pub(crate) async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
+pub(crate) async fn send(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
     let path = host::launcher_path(&wicd.sha256);
-    if connection.holds(&path, wicd.size, &wicd.sha256).await? {
-        return Ok(0);
-    }
     // A complete program has its final name. An interrupted upload lies beside it and is resumed.
     let partial = format!("{path}.partial");
     let mut sent = 0;

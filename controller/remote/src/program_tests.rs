@@ -38,7 +38,10 @@ impl Bed {
 
     async fn ensure(&self) -> Result<u64, RemoteError> {
         let connection = Connection::connect(&self.host.target()).await.unwrap();
-        ensure(&connection, &self.wicd, "Administrator").await
+        if is_there(&connection, &self.wicd).await? {
+            return Ok(0);
+        }
+        send(&connection, &self.wicd, "Administrator").await
     }
 
     fn assert_right(&self) {

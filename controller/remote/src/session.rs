@@ -7,6 +7,7 @@ use api::{
     host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Owner, PROTOCOL, Recipient, Request, Verb},
     payload::File,
 };
+use futures::future::try_join_all;
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use tokio::sync::OnceCell;
 
@@ -65,7 +66,9 @@ pub struct Session {
     user: String,
     speaks: Option<ProvenHost>,
     limit: std::time::Duration,
-    /// Cell that is set once the program on the host is verified.
+    /// True if the host had the program when the session began. Set once that is verified.
+    has_program: OnceCell<bool>,
+    /// Cell that is set once the host has the program.
     program: OnceCell<()>,
     _slot: Option<Slot>,
     _open: Open,
@@ -117,6 +120,7 @@ impl Session {
                 machine_id: None,
             },
             user: target.username.clone(),
+            has_program: OnceCell::new(),
             program: OnceCell::new(),
             speaks: None,
             limit: target.command_timeout,
@@ -130,29 +134,36 @@ impl Session {
         &self.connection
     }
 
-    /// Checks that the host runs Windows, and ensures that it has the operator's `wicd.exe`.
+    /// Checks that the host runs Windows, and whether it has the operator's `wicd.exe`, which the first request sends otherwise. Changes nothing on
+    /// the host.
     ///
     /// # Errors
-    /// [`RemoteError::NotWindows`] when the host has no `C:\windows\system32` or offers no SFTP.
-    /// [`RemoteError::NotAdministrator`] when the user may not write the program. [`RemoteError::ProgramDamaged`] when the
-    /// host returns other bytes of it than it was sent. [`RemoteError::OwnFile`] or [`RemoteError::Payload`] when the
-    /// operator's own `wicd.exe` cannot be read or has changed. [`RemoteError::Ssh`] when the connection breaks, or the
-    /// program cannot be read or written on the host for another reason.
+    /// [`RemoteError::NotWindows`] when the host has no `C:\windows\system32` or offers no SFTP. [`RemoteError::Ssh`] when the
+    /// connection breaks, or the program cannot be read for another reason.
     pub async fn prepare(&self) -> Result<(), RemoteError> {
         let address = || RemoteError::NotWindows { address: self.connection.peer_address().to_string() };
-        match self.connection.size(WINDOWS).await {
+        let (windows, has_program) = tokio::join!(self.connection.size(WINDOWS), self.has_program());
+        match windows {
             Ok(Some(_)) => {}
             Ok(None) | Err(SshError::NotASftpServer { .. }) => return Err(address()),
             Err(error) => return Err(error.into()),
         }
-        self.program().await
+        has_program.map(drop)
     }
 
-    /// Verifies the program on the host, or uploads it: once for each connection.
+    /// Verifies the program on the host: once for each connection.
+    async fn has_program(&self) -> Result<bool, RemoteError> {
+        let verify = || program::is_there(&self.connection, &self.operator.wicd);
+        self.has_program.get_or_try_init(verify).await.copied()
+    }
+
+    /// Uploads the program if the host lacks it: once for each connection.
     async fn program(&self) -> Result<(), RemoteError> {
         let ensure = || async {
-            let sent = program::ensure(&self.connection, &self.operator.wicd, &self.user).await?;
-            self.operator.traffic.sent.inc_by(sent);
+            if !self.has_program().await? {
+                let sent = program::send(&self.connection, &self.operator.wicd, &self.user).await?;
+                self.operator.traffic.sent.inc_by(sent);
+            }
             Ok(())
         };
         self.program.get_or_try_init(ensure).await.copied()
@@ -171,9 +182,10 @@ impl Session {
     /// [`RemoteError::NoAnswer`] when wicd ends without an answer. [`RemoteError::BadAnswer`] when its answer is not one to
     /// this request. [`RemoteError::Host`] when it answers that it failed. [`RemoteError::Ssh`] when the connection breaks,
     /// the command does not end in time, or a file cannot be read or written on the host. When the program is not on the host
-    /// yet, also the errors of its upload ([`Session::prepare`]).
+    /// yet, also [`RemoteError::NotAdministrator`] when the user may not write it, [`RemoteError::ProgramDamaged`] when the
+    /// host returns other bytes of it than it was sent, and [`RemoteError::OwnFile`] or [`RemoteError::Payload`] when the
+    /// operator's own `wicd.exe` cannot be read or has changed.
     pub async fn ask(&self, body: Body) -> Result<Answer, RemoteError> {
-        self.program().await?;
         let verb = body.verb();
         let whom = match &self.speaks {
             Some(whom) => whom.clone(),
@@ -193,13 +205,23 @@ impl Session {
         };
         let json = serde_json::to_vec(&request).map_err(|_| RemoteError::BadAnswer { verb: verb.as_str() })?;
         let answer_path = host::answer_path(&self.operation, verb);
-        // The answer of an earlier attempt must not be mistaken for the new one.
-        self.connection.remove(&answer_path).await?;
-        self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
-        self.operator.traffic.sent.inc_by(json.len() as u64);
-        self.operator.traffic.processes.inc();
+        let request_path = host::request_path(&self.operation, verb);
+        let hand_over = async {
+            // The answer of an earlier attempt must not be mistaken for the new one.
+            let (program, removed, written) = tokio::join!(
+                self.program(),
+                self.connection.remove(&answer_path),
+                self.connection.write(&request_path, &json)
+            );
+            // A user who may not write at all is the fault of the program's upload.
+            program?;
+            removed.and(written)?;
+            self.operator.traffic.sent.inc_by(json.len() as u64);
+            self.operator.traffic.processes.inc();
+            Ok::<_, RemoteError>(())
+        };
         let command = host::command(&self.operator.wicd.sha256, verb, &self.operation);
-        let exit = self.connection.exec(&command, self.limit).await?;
+        let exit = self.connection.exec_after(Box::pin(hand_over), &command, self.limit).await?;
         if exit.status.is_none()
             && let Some(error) = self.connection.broken()
         {
@@ -270,7 +292,6 @@ impl Session {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
         let mut archive = Archive::new(&self.operator.payload, &missing)?;
         let path = format!(r"{}\{}", host::path::OPERATIONS, archive.name());
-        self.connection.mkdir_all(host::path::OPERATIONS).await?;
         let sent = self.connection.upload(&path, archive.size(), &mut archive).await?;
         self.operator.traffic.sent.inc_by(sent);
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
@@ -292,12 +313,12 @@ impl Session {
     /// Removes the request and answer files of the operation, which may hold secrets.
     ///
     /// # Errors
-    /// [`RemoteError::Ssh`] when a file cannot be removed. Later files are kept as well.
+    /// [`RemoteError::Ssh`] when a file cannot be removed.
     pub async fn tidy(&self, verbs: &[Verb]) -> Result<(), RemoteError> {
-        for verb in verbs {
-            self.connection.remove(&host::request_path(&self.operation, *verb)).await?;
-            self.connection.remove(&host::answer_path(&self.operation, *verb)).await?;
-        }
+        let paths =
+            |verb: &Verb| [host::request_path(&self.operation, *verb), host::answer_path(&self.operation, *verb)];
+        let removals = verbs.iter().flat_map(paths).map(async |path| self.connection.remove(&path).await);
+        try_join_all(removals).await?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use api::{
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     payload,
 };
-use futures::future::try_join_all;
+use futures::future::{self, Either, try_join_all};
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::controller::Action};
 
@@ -24,7 +24,7 @@ use crate::{
     csr,
     runtime::{clock, events::EventReason},
 };
-use remote::{RemoteError, Session, facts, payload::Payload};
+use remote::{RemoteError, Session, facts, payload::Payload, ssh::Connection};
 use wnp_core::{
     node::metadata::template_taints,
     operation::{
@@ -71,15 +71,19 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     let operation = scope.operation_id();
     let mut session = login::open(scope, &operation, &login, &what).await?;
     scope.mark_reachable();
-    // The host gets nothing while its name may belong to another host.
-    scope.claim_name(Some(session.connection().peer_address())).await?;
-    // The first key is stored before the host is changed: a key that was trusted once stays trusted. Another key is stored only when the host is
-    // proven, because it may belong to another host.
-    if scope.status.host_key.is_none() {
-        scope.record_identity(session.connection());
-        scope.save().await?;
-    }
-    scope.run_showing_step(session.prepare()).await??;
+    // The host is only read, and therefore need not wait for the claim.
+    let prepare = Box::pin(session.prepare());
+    let prepare = match future::select(Box::pin(claim(scope, session.connection())), prepare).await {
+        Either::Left((claimed, prepare)) => {
+            claimed?;
+            Either::Left(prepare)
+        }
+        Either::Right((prepared, claim)) => {
+            claim.await?;
+            Either::Right(future::ready(prepared))
+        }
+    };
+    scope.run_showing_step(prepare).await??;
     let release = scope.cx.hosts.release.get();
     let asked = host::Facts {
         files: target.rendered.files().to_vec(),
@@ -109,6 +113,18 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         }
     }
     Ok((session, state))
+}
+
+/// Claims the name of the host that answered, and pins its first key, before the host is changed.
+async fn claim(scope: &mut Scope, connection: &Connection) -> Result<(), StepError> {
+    // The host gets nothing while its name may belong to another host.
+    scope.claim_name(Some(connection.peer_address())).await?;
+    // A key that was trusted once stays trusted. Another key is stored only when the host is proven, because it may belong to another host.
+    if scope.status.host_key.is_none() {
+        scope.record_identity(connection);
+        scope.save().await?;
+    }
+    Ok(())
 }
 
 /// Records the expiry of wicd's certificate, as the host reports it.

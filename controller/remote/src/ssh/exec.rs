@@ -1,6 +1,6 @@
 //! Execution of a command, and the wait for its exit status.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{future::ready, ops::ControlFlow, time::Duration};
 
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client};
 use tokio::time::{Instant, timeout_at};
@@ -65,19 +65,38 @@ impl Connection {
     /// [`SshError::Disconnected`] when the host opens no channel, or the channel or the connection closes before the command
     /// starts.
     pub async fn exec(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
-        let exit = self.exec_once(command, timeout).await?;
+        self.exec_after(ready(Ok(())), command, timeout).await
+    }
+
+    /// Runs `command` as [`Connection::exec`] does, once `first` has succeeded. The channel is opened meanwhile.
+    ///
+    /// # Errors
+    /// Fails when `first` fails, and as [`Connection::exec`] does.
+    pub async fn exec_after<E: From<SshError>>(
+        &self,
+        first: impl Future<Output = Result<(), E>>,
+        command: &str,
+        timeout: Duration,
+    ) -> Result<Exit, E> {
+        let exit = self.exec_once(first, command, timeout).await?;
         if exit.status != Some(NOT_FOUND) {
             return Ok(exit);
         }
-        self.exec_once(&path::for_posix_shell(command), timeout).await
+        self.exec_once(ready(Ok(())), &path::for_posix_shell(command), timeout).await
     }
 
-    async fn exec_once(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
+    async fn exec_once<E: From<SshError>>(
+        &self,
+        first: impl Future<Output = Result<(), E>>,
+        command: &str,
+        timeout: Duration,
+    ) -> Result<Exit, E> {
         path::check_command(command)
             .map_err(|problem| SshError::BadCommand { command: tail::excerpt(command), problem })?;
+        let (first, channel) = tokio::join!(first, tokio::time::timeout(timeout, self.open_channel()));
+        first?;
         let deadline = Instant::now() + timeout;
         let mut progress = Progress::default();
-        let channel = timeout_at(deadline, self.open_channel()).await;
         let mut in_time = false;
         if let Ok(channel) = channel {
             let (mut output, input) = channel?.split();
@@ -95,13 +114,14 @@ impl Connection {
                 command: command.to_owned(),
                 after: timeout,
                 log: progress.output.text(),
-            });
+            }
+            .into());
         }
         if progress.refused {
-            return Err(SshError::CommandRefused { address: self.address().to_owned() });
+            return Err(SshError::CommandRefused { address: self.address().to_owned() }.into());
         }
         if !progress.started && progress.status.is_none() {
-            return Err(self.disconnected("the channel closed before the command started"));
+            return Err(self.disconnected("the channel closed before the command started").into());
         }
         Ok(Exit { status: progress.status, log: progress.output.text() })
     }

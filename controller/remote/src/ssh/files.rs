@@ -1,7 +1,8 @@
 //! Files and directories of a host, over SFTP. Paths are Windows paths ([`sftp_path`](super::sftp_path)).
 
-use std::io::Cursor;
+use std::{io::Cursor, iter};
 
+use futures::future::join_all;
 use russh_sftp::{
     client::error::Error,
     protocol::{FileAttributes, Handle, OpenFlags, Status, StatusCode},
@@ -48,8 +49,8 @@ impl Connection {
         self.with_open(doing, open, async |sftp, handle| self.read_open(sftp, handle, limit, doing).await).await
     }
 
-    /// Opens a file or directory, runs `work` on its handle, and closes it. Returns `None` if it is missing. An error of the work takes precedence
-    /// over an error of closing.
+    /// Opens a file or directory to read it, runs `work` on its handle, and closes it. Returns `None` if it is missing. The answer to the
+    /// close is not awaited, because it says nothing about what was read.
     pub(super) async fn with_open<T>(
         &self,
         doing: Doing<'_>,
@@ -61,10 +62,8 @@ impl Connection {
             let opened = sftp::found(open(sftp).await).map_err(|error| self.failed(&error, doing))?;
             let Some(Handle { handle, .. }) = opened else { return Ok(None) };
             let result = work(sftp, &handle).await;
-            let closed = sftp.raw.close(handle).await;
-            let value = result?;
-            closed.map_err(|error| self.failed(&error, doing))?;
-            Ok(Some(value))
+            sftp.leave(handle);
+            result.map(Some)
         };
         self.while_open(run).await
     }
@@ -108,8 +107,8 @@ impl Connection {
         let write = async {
             let sftp = self.sftp().await?;
             let handle = self.create(sftp, &partial, true, doing).await?;
-            let sent = upload::send(sftp, &handle, 0, bytes.len() as u64, &mut Cursor::new(bytes)).await;
-            self.finish(sftp, handle, sent, &partial, doing).await?;
+            let sent = upload::send(sftp, handle, 0, bytes.len() as u64, &mut Cursor::new(bytes)).await;
+            self.written(sftp, sent, &partial, doing).await?;
             match sftp.replace(&partial, &remote).await {
                 Ok(()) => Ok(()),
                 Err(error) => Err(self.write_failed(sftp, &error, &remote, doing).await),
@@ -142,15 +141,17 @@ impl Connection {
         let opened = sftp.raw.open(&remote, OpenFlags::WRITE, FileAttributes::empty()).await;
         let handle = opened.map_err(|error| self.failed(&error, doing))?.handle;
         let written = async {
-            sftp.raw.write(&handle, offset as u64, data).await.map_err(upload::Failure::Remote)?;
+            sftp.raw.write(&handle, offset as u64, data).await?;
             if new.len() < old.len() {
                 let size = FileAttributes { size: Some(new.len() as u64), ..FileAttributes::empty() };
-                sftp.raw.fsetstat(&handle, size).await.map_err(upload::Failure::Remote)?;
+                sftp.raw.fsetstat(&handle, size).await?;
             }
             Ok(())
         };
         let written = written.await;
-        self.finish(sftp, handle, written, &remote, doing).await?;
+        let closed = sftp.raw.close(handle).await;
+        let written = written.and(closed.map(drop)).map_err(upload::Failure::Remote);
+        self.written(sftp, written, &remote, doing).await?;
         if self.read(path, new.len()).await?.as_deref() == Some(new) {
             return Ok(());
         }
@@ -180,19 +181,6 @@ impl Connection {
         let remote = path::checked(path)?;
         let found = self.request(doing, async |sftp| sftp::found(sftp.raw.stat(remote).await)).await?;
         Ok(found.map(|a| a.attrs.size.unwrap_or_default()))
-    }
-
-    /// Creates a directory and its parents. An existing directory is not an error.
-    ///
-    /// # Errors
-    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::DiskFull`] when the host has no
-    /// space for a directory. [`SshError::TransferFailed`] when a part of the path is a file, or the host refuses the request
-    /// or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when
-    /// the connection breaks.
-    pub async fn mkdir_all(&self, path: &str) -> Result<(), SshError> {
-        let remote = path::checked(path)?;
-        let doing = Doing { action: "make the directory", path };
-        self.while_open(async { self.make_directories(self.sftp().await?, &remote, doing).await }).await
     }
 
     /// Removes a file. A missing file is not an error.
@@ -292,10 +280,15 @@ impl Connection {
             flags |= OpenFlags::TRUNCATE;
         }
         let open = || sftp.raw.open(remote, flags, FileAttributes::empty());
-        let mut opened = open().await;
+        // Together, which saves round trips: the host handles requests in order, and refuses to make a directory that exists.
+        let directories: Vec<&str> =
+            iter::successors(path::parent(remote), |directory| path::parent(directory)).collect();
+        let made = directories.into_iter().rev().map(|directory| sftp.raw.mkdir(directory, FileAttributes::empty()));
+        let (_, mut opened) = tokio::join!(biased; join_all(made), open());
         if let (Err(Error::Status(Status { status_code: StatusCode::NoSuchFile, .. })), Some(directory)) =
             (&opened, path::parent(remote))
         {
+            // Names the directory that the host does not make.
             self.make_directories(sftp, directory, doing).await?;
             opened = open().await;
         }
@@ -305,18 +298,16 @@ impl Connection {
         }
     }
 
-    /// Closes a file after a write. Errors matter, because a server may report only then that its disk is full.
-    pub(super) async fn finish(
+    /// Converts the error of a write, and queries whether the disk of the host is full.
+    pub(super) async fn written<T>(
         &self,
         sftp: &Sftp,
-        handle: String,
-        sent: Result<(), upload::Failure>,
+        written: Result<T, upload::Failure>,
         remote: &str,
         doing: Doing<'_>,
-    ) -> Result<(), SshError> {
-        let closed = sftp.raw.close(handle).await;
-        match sent.and(closed.map(drop).map_err(upload::Failure::Remote)) {
-            Ok(()) => Ok(()),
+    ) -> Result<T, SshError> {
+        match written {
+            Ok(value) => Ok(value),
             Err(upload::Failure::Remote(error)) => Err(self.write_failed(sftp, &error, remote, doing).await),
             Err(upload::Failure::Source(source)) => Err(SshError::Source { path: doing.path.to_owned(), source }),
         }

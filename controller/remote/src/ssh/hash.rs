@@ -24,9 +24,9 @@ impl Connection {
         let remote = checked(path)?;
         let open = async |sftp: &Sftp| sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await;
         let hash = async |sftp: &Sftp, handle: &str| {
-            let there = sftp.raw.fstat(handle).await.ok().and_then(|attributes| attributes.attrs.size);
-            let hash = if there == Some(size) { hash(sftp, handle, size).await } else { Ok(None) };
-            hash.map_err(|error| self.failed(&error, doing))
+            let (attributes, hash) = tokio::join!(sftp.raw.fstat(handle), hash(sftp, handle, size));
+            let has_size = attributes.is_ok_and(|attributes| attributes.attrs.size == Some(size));
+            if has_size { hash.map_err(|error| self.failed(&error, doing)) } else { Ok(None) }
         };
         let found = self.with_open(doing, open, hash).await?.flatten();
         Ok(found.is_some_and(|hash| hash == sha256))

@@ -53,11 +53,13 @@ impl Connection {
         let unusable = |_: Error| {
             if self.is_closed() { self.disconnected("while SFTP was being started") } else { refused(NOT_SFTP) }
         };
-        let version = raw.init().await.map_err(unusable)?;
+        // Together, because servers handle requests in order, and refuse those that they do not know.
+        let (version, limits) = tokio::join!(biased; raw.init(), raw.limits());
+        let version = version.map_err(unusable)?;
         let has = |name: &str, revision: &str| version.extensions.get(name).is_some_and(|r| r == revision);
         let mut chunk = CHUNK;
         if has(extensions::LIMITS, "1") {
-            let limits = Limits::from(raw.limits().await.map_err(unusable)?);
+            let limits = Limits::from(limits.map_err(unusable)?);
             raw.set_limits(limits);
             let least = [limits.write_len, limits.read_len].into_iter().flatten().min();
             chunk = least.and_then(|n| usize::try_from(n).ok()).map_or(CHUNK, |n| n.clamp(1, CHUNK));

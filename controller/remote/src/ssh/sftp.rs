@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use russh_sftp::{
     client::{RawSftpSession, error::Error},
     protocol::{Packet, Status, StatusCode},
@@ -33,6 +34,12 @@ impl Sftp {
     pub(super) fn close(&self) {
         // Fails only if the session is already closed.
         let _ = self.raw.close_session();
+    }
+
+    /// Closes a file or directory of which nothing was written, without a wait for the answer. The host handles it before any later request.
+    pub(super) fn leave(&self, handle: String) {
+        // A request is sent when it is first polled.
+        let _ = self.raw.close(handle).now_or_never();
     }
 
     /// Renames `from` to `to`, and replaces an existing file. Waits while another program on the host has the file open, such as an antivirus that

@@ -58,8 +58,7 @@ async fn one_connection_serves_commands_and_files() {
         let names: Vec<_> = connection.list(r"C:\k\operations\1").await.unwrap().into_iter().map(|e| e.name).collect();
         assert_eq!(names, ["request.json"], "no partial file, no name from the host that is not one");
 
-        connection.mkdir_all(r"C:\k\a\b").await.unwrap();
-        connection.mkdir_all(r"C:\k\a\b").await.unwrap();
+        connection.write(r"C:\k\a\b\moved", b"old").await.unwrap();
         connection.rename(path, r"C:\k\a\b\moved").await.unwrap();
         assert_eq!(connection.size(r"C:\k\a\b\moved").await.unwrap(), Some(0));
         connection.remove(r"C:\k\a\b\moved").await.unwrap();

@@ -3,7 +3,7 @@
 use std::io::{self, SeekFrom};
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream::FuturesUnordered};
-use russh_sftp::client::error::Error;
+use russh_sftp::{client::error::Error, protocol::FileAttributes};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt},
     sync::{Semaphore, SemaphorePermit},
@@ -56,22 +56,30 @@ impl Connection {
         let doing = Doing { action: "upload", path };
         let remote = checked(path)?;
         let upload = async {
-            let there = self.size(path).await?;
+            let sftp = self.sftp().await?;
+            // The host handles requests in order, so that the size is that of the file as it was.
+            let (there, opened) = tokio::join!(biased; self.size(path), self.create(sftp, &remote, false, doing));
+            let there = there?;
             if there == Some(total) {
+                if let Ok(handle) = opened {
+                    sftp.leave(handle);
+                }
                 return Ok(0);
             }
-            let sftp = self.sftp().await?;
+            let handle = opened?;
+            if there > Some(total) {
+                let emptied = sftp.raw.fsetstat(&handle, FileAttributes { size: Some(0), ..FileAttributes::empty() });
+                emptied.await.map_err(|error| self.failed(&error, doing))?;
+            }
             let resumed_at = resume_at(there, total);
             source
                 .seek(SeekFrom::Start(resumed_at))
                 .await
                 .map_err(|source| SshError::Source { path: path.to_owned(), source })?;
-            let handle = self.create(sftp, &remote, resumed_at == 0, doing).await?;
-            let sent = send(sftp, &handle, resumed_at, total, source).await;
-            self.finish(sftp, handle, sent, &remote, doing).await?;
-            let size = self.size(path).await?;
-            if size != Some(total) {
-                let why = format!("the host has {} bytes of it, instead of {total}", size.unwrap_or_default());
+            let sent = send(sftp, handle, resumed_at, total, source).await;
+            let size = self.written(sftp, sent, &remote, doing).await?;
+            if size != total {
+                let why = format!("the host has {size} bytes of it, instead of {total}");
                 return Err(self.transfer_failed(doing, why));
             }
             Ok(total - resumed_at)
@@ -89,35 +97,46 @@ fn resume_at(there: Option<u64>, total: u64) -> u64 {
     }
 }
 
-/// Writes `source` from its current position to the range `offset..total` of an open file.
+/// Writes `source` from its current position to the range `offset..total` of an open file, closes the file, and returns its size. The host handles
+/// the requests in order, so that the last ones take one round trip together. An error of closing matters, because a server may report only then that
+/// its disk is full.
 pub(super) async fn send(
     sftp: &Sftp,
-    handle: &str,
-    mut offset: u64,
+    handle: String,
+    offset: u64,
     total: u64,
     source: &mut (impl AsyncRead + Unpin),
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     let mut writes = FuturesUnordered::new();
-    while offset < total {
-        let mut chunk = vec![0; sftp.chunk.min(usize::try_from(total - offset).unwrap_or(usize::MAX))];
-        source.read_exact(&mut chunk).await.map_err(Failure::Source)?;
-        let leave = loop {
-            if let Some(leave) = admit(writes.len()) {
-                break leave;
+    let send = async {
+        let mut offset = offset;
+        while offset < total {
+            let mut chunk = vec![0; sftp.chunk.min(usize::try_from(total - offset).unwrap_or(usize::MAX))];
+            source.read_exact(&mut chunk).await.map_err(Failure::Source)?;
+            let leave = loop {
+                if let Some(leave) = admit(writes.len()) {
+                    break leave;
+                }
+                writes.try_next().await?;
+            };
+            let length = chunk.len() as u64;
+            writes.push(write(sftp, &handle, offset, chunk, leave));
+            offset += length;
+            // A request is sent when it is first polled.
+            while let Some(Some(written)) = writes.next().now_or_never() {
+                written?;
             }
-            writes.try_next().await?;
-        };
-        let length = chunk.len() as u64;
-        writes.push(write(sftp, handle, offset, chunk, leave));
-        offset += length;
-        // A request is sent when it is first polled.
-        while let Some(Some(written)) = writes.next().now_or_never() {
-            written?;
+            // The connection's task encrypts all waiting data into one buffer, which never shrinks. The task runs here, so that little data waits.
+            yield_now().await;
         }
-        // The connection's task encrypts all waiting data into one buffer, which never shrinks. The task runs here, so that little data waits.
-        yield_now().await;
-    }
-    writes.try_collect().await
+        Ok(())
+    };
+    let sent = send.await;
+    let (written, size, closed) =
+        tokio::join!(biased; writes.try_collect::<()>(), sftp.raw.fstat(&handle), sftp.raw.close(&handle));
+    sent.and(written)?;
+    closed.map_err(Failure::Remote)?;
+    Ok(size.map_err(Failure::Remote)?.attrs.size.unwrap_or_default())
 }
 
 /// Permit to send one more write request, held for as long as the request is in flight.
