@@ -46,7 +46,7 @@ macro_rules! event_reasons {
             $($(#[doc = $about])+ $variant,)+
             /// A host list or an entry in it cannot be used. The reason is that of the condition `InventorySynced`.
             Inventory(Reason),
-            /// The changes of a pool begin to wait. The reason is that of the pool's conditions.
+            /// Changes of the pool are now waiting. The reason is that of the pool's conditions.
             Waits(Reason),
             /// The operator denied a certificate request. The reason is that of the request's condition `Denied`.
             Denied(Reason),
@@ -105,7 +105,7 @@ event_reasons! {
     Adopted: Normal on WindowsInstance;
     /// An attempt to join the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     JoinFailed: Warning on WindowsInstance;
-    /// An attempt to send the next version ahead failed. The node continues as it is, and the operator retries; the note begins with the
+    /// An attempt to copy the next version to the host in advance failed. The node continues as it is, and the operator retries; the note begins with the
     /// [reason](conditions.md#reasons).
     StageFailed: Warning on WindowsInstance;
     /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
@@ -190,7 +190,7 @@ event_reasons! {
     /// wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready: no drift is restored, no version followed and no
     /// certificate renewed. Start the service `windows-instance-config-daemon` on the host.
     WicdSilent: Warning on WindowsInstance;
-    /// The Node was deleted, and not by the operator. The operator has the host register again. Find the client that deleted it.
+    /// The Node was deleted, and not by the operator. The message says whether the operator registers the host again. Find the client that deleted it.
     NodeDeleted: Warning on WindowsInstance;
     /// The first key of the list was added to the host's file, and the operator logs in with it next. No action is needed.
     KeyAdded: Normal on WindowsInstance;
@@ -223,11 +223,11 @@ event_reasons! {
     /// The host was [abandoned](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
     /// it again.
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
-    /// The host that leaves belongs to another Node by now, and the operator did not change it. No action is needed.
+    /// The host that leaves now belongs to another Node, and the operator did not change it. No action is needed.
     HostIsAnothers: Normal on WindowsInstance;
     /// An annotation of a pool, an instance or a Node has no effect; the note has the cause and the remedy.
     AnnotationWithoutEffect: Warning on WindowsInstance WindowsNodePool;
-    /// The host was released as it is, and stays the node that it is. No action is needed.
+    /// The host was released as it is, and stays a node. No action is needed.
     Orphaned: Normal on WindowsInstance;
     /// The host was released during a change and is partly changed. Add it to a pool again to complete the change.
     OrphanedPartlyChanged as "Orphaned": Warning on WindowsInstance;
@@ -253,7 +253,7 @@ event_reasons! {
     /// The Node of a Machine does not get the Machine's `spec.providerID`, because it is not a provider ID or another Machine has the same one. The
     /// Machine API cannot find the Node then. Correct the ID where the Machine is created.
     ProviderIdRefused: Warning on WindowsNodePool;
-    /// No pool reads this source of hosts, because the pool of its name has another one. Set the source in a pool, or delete it.
+    /// No pool reads this source of hosts, because the pool with its name has another source. Name this source in a pool, or delete it.
     PoolTaken: Warning on ConfigMap MachineSet;
     /// Nodes of WMCO are in the cluster, and the operator has made this pool in mode Plan. Read `status.plan`, and
     /// [begin the takeover](../guide/from-wmco.md).

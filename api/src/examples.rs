@@ -79,7 +79,7 @@ pub fn examples() -> Vec<Example> {
         },
         Example {
             name: "flux",
-            about: "Hosts from a GitRepository of Flux, which Flux has verified.",
+            about: "Hosts from a Flux GitRepository whose signature Flux has verified.",
             pool: pool_of(
                 "from-flux",
                 Inventory {
@@ -96,9 +96,9 @@ pub fn examples() -> Vec<Example> {
         },
         Example {
             name: "full",
-            about: "Every field of a pool with hosts of its own.",
+            about: "Most fields of a pool with its own list of hosts.",
             pool: WindowsNodePool::new(
-                "with-every-field",
+                "with-most-fields",
                 WindowsNodePoolSpec {
                     mode: Some(Mode::Apply),
                     inventory: Inventory {

@@ -27,7 +27,7 @@ pub const EXIT_ANSWERED: u32 = 0;
 /// Maximum size of an answer that the operator reads, in bytes.
 pub const MAX_ANSWER: usize = 1 << 20;
 
-/// Paths on a host. Legacy ones are those of WMCO.
+/// Paths on a host. Paths marked "Legacy" are those of WMCO.
 pub mod path {
     /// Root directory of the operator's files. Legacy.
     pub const ROOT: &str = r"C:\k";
@@ -193,7 +193,7 @@ pub struct Request {
     /// request if the host's record names another cluster or Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
-    /// Epoch that a user has declared void. If it is exactly the newest that the host has received, wicd ignores it.
+    /// Epoch that a user has declared void. wicd ignores the newest epoch that the host has received if it equals this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void_epoch: Option<i64>,
     /// Requested operation with its parameters.
@@ -413,7 +413,7 @@ pub struct Reboot {
 }
 
 /// Parameters of [`Verb::Pull`]: pin existing images, unpin those that wicd pinned and that are no longer listed, and pull at most one. The answer
-/// names the missing images, for each of which the operator sends another request, so that none takes longer than one pull.
+/// names the missing images, for each of which the operator sends another request, so that no request takes longer than one pull.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {

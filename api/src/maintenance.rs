@@ -31,13 +31,13 @@ macro_rules! states {
 states! {
     /// The maintenance waits for its turn.
     Waiting,
-    /// The maintenance is refused as long as a user holds the node, or refuses requests of its host.
+    /// The maintenance does not begin: the node is on hold, or a user refuses what its host requests.
     Held,
-    /// New pods are kept away, and the pods are evicted.
+    /// The node is cordoned, and its pods are evicted.
     Draining,
     /// The node is empty and stays empty: the host may be patched and restarted.
     Drained,
-    /// The maintenance has ended, and the node is not used until it is found to work.
+    /// The request is withdrawn, and the node stays cordoned until the operator has verified it.
     Returning,
 }
 

@@ -81,7 +81,7 @@ reasons! {
     /// A node asks for a certificate with an address or a name that nothing proves to be its own: [check the request, and approve
     /// it](../guide/troubleshooting.md#certificate-requests-that-wait).
     CertificateRequestsWait,
-    /// Some of the operator's files or services remain on the host after a removal.
+    /// Some steps of the cleanup failed, so that files, services or settings of the operator remain on the host.
     CleanupIncomplete,
     /// Clocks differ by too much: that of the host, of the operator or of the machine where `check` runs, and that of the API server.
     ClockSkew,

@@ -25,14 +25,14 @@ const MAX_EXTENSION: u64 = 64 << 10;
 pub enum ArtifactError {
     /// Artifact whose digest differs from the one in the source object.
     #[error(
-        "the artifact's digest differs from the one in its object: it was changed in transit, or replaced in the meantime"
+        "the artifact's digest differs from the one in its object: it was changed in transit, or replaced in the meantime; the operator retries"
     )]
     Digest,
     /// Artifact that could not be read to its end.
     #[error("the artifact could not be read")]
     Read(#[source] io::Error),
-    /// Artifact that is no tar.gz archive.
-    #[error("the artifact is not a tar.gz archive: {0}")]
+    /// Artifact that is not a tar.gz archive, or has an entry that is not accepted.
+    #[error("the artifact cannot be unpacked: {0}; check the tool that made it")]
     Malformed(&'static str),
     /// Artifact larger than the limits.
     #[error("the artifact is too large: {0}; configure the source to ignore files that are not part of the inventory")]
@@ -43,7 +43,7 @@ pub enum ArtifactError {
     /// File that the archive contains twice.
     #[error("the artifact has {} twice: check the tool that made it", text::quote(.0, 200))]
     Twice(String),
-    /// Path of the pool that is outside the artifact.
+    /// Path in the pool that leads out of the artifact.
     #[error("path {} is outside the artifact: use a path below its root", text::quote(.0, 200))]
     PathInvalid(String),
     /// Path at which the artifact has no entry.
@@ -181,7 +181,9 @@ fn pax_name(text: &[u8]) -> Result<Option<Vec<u8>>, ArtifactError> {
         let pair = pair.map_err(|_| ArtifactError::Malformed("it has a damaged header"))?;
         match pair.key_bytes() {
             b"path" => name = Some(pair.value_bytes().to_owned()),
-            b"size" => return Err(ArtifactError::Malformed("it has a file of 8 GiB or more")),
+            b"size" => {
+                return Err(ArtifactError::Malformed("it has a pax header with a file size, which is not supported"));
+            }
             _ => {}
         }
     }

@@ -68,7 +68,7 @@ impl WindowsNodePoolSpec {
         let set = self.template.as_ref().and_then(|t| t.spec.as_ref()).and_then(|s| s.taints.clone());
         set.unwrap_or_else(|| vec![names::default_taint()])
     }
-    /// Images that hosts pull ahead.
+    /// Images that hosts pull before pods need them.
     pub fn pre_pull_images(&self) -> &[String] {
         self.provisioning.as_ref().and_then(|p| p.pre_pull_images.as_deref()).unwrap_or_default()
     }
@@ -114,8 +114,8 @@ impl Inventory {
         .find_map(|(is_set, field)| is_set.then_some(field))
     }
 
-    /// Number of hosts that one change of the list may remove. `None` stands for the default limit of the pool's own
-    /// lists: fewer than three, or fewer than half.
+    /// Number of hosts that one change of the list may remove. `None` if the list is not external and no limit is set: a change that removes at
+    /// least three hosts, and half of them or more, then needs a confirmation.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
         self.max_removals.or(by_default)
@@ -230,7 +230,7 @@ impl Remediation {
     pub fn not_ready_after(&self) -> Duration {
         seconds(self.not_ready_seconds, 600)
     }
-    /// Number of nodes that are not Ready above which no node is repaired.
+    /// Maximum number of nodes that are not Ready. If more are not Ready, no node is repaired.
     pub fn max_unhealthy(&self) -> IntOrPercent {
         self.max_unhealthy.unwrap_or(IntOrPercent::Percent(20))
     }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn only_removals_of_external_sources_are_limited_by_default() {
+    fn removals_of_git_and_flux_sources_default_to_ten_percent() {
         let git = Inventory { git: Some(GitSource::default()), ..Inventory::default() };
         assert_eq!(git.max_removals(), Some(IntOrPercent::Percent(10)));
         assert_eq!(Inventory::default().max_removals(), None);

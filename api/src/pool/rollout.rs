@@ -54,7 +54,7 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub ignore_lost_after_seconds: Option<i32>,
-    /// Steps of a rollout: a change reaches the nodes of a step, and then waits. After the last step all nodes follow.
+    /// Steps of a rollout: the rollout changes the nodes of a step, and then waits. After the last step, it changes all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 10))]
     pub steps: Option<Vec<RolloutStep>>,
@@ -81,7 +81,7 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// Time until which the operator begins no new operation on any host, as with `paused`. The pool continues by itself at that time. A time that
-    /// has passed has no effect. `paused: true` has no end, whatever the time is.
+    /// has passed has no effect. `paused: true` has no end, even if pausedUntil is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = after_epoch())]
     pub paused_until: Option<Time>,
@@ -127,7 +127,7 @@ pub struct MaintenanceWindow {
     pub time_zone: Option<String>,
 }
 
-/// Reaction when the change of `maxFailures` nodes failed. Pause (default): change no further node. Rollback: return the changed nodes to their
+/// Reaction when `maxFailures` nodes have failed. Pause (default): change no further node. Rollback: return the changed nodes to their
 /// previous version. Continue: change the remaining nodes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailureAction {
@@ -178,6 +178,6 @@ pub enum Drift {
     /// Restore the changed objects and report the drift.
     #[default]
     Heal,
-    /// Drift is reported and not restored.
+    /// Report the drift only.
     Report,
 }

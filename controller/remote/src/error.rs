@@ -40,7 +40,9 @@ pub enum RemoteError {
         address: String,
     },
     /// The user is not an administrator of the host.
-    #[error("user {user} is not an administrator of the host; log in as an administrator")]
+    #[error(
+        "user {user} is not an administrator of the host; add the user to the group Administrators, or set another username in the pool or in the entry of the host"
+    )]
     NotAdministrator {
         /// User that logged in.
         user: String,

@@ -42,7 +42,7 @@ pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 const AGAIN: Duration = Duration::from_mins(1);
 /// Delay before a request is evaluated again after an error of the API server.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of requests that the controller handles at once: no limit. With a limit, it would pick requests in no fixed order, and a host whose
+/// Concurrency of the controller: unlimited. With a limit, it would pick requests in no fixed order, and a host whose
 /// request is always passed over would time out.
 const UNLIMITED: u16 = 0;
 /// Maximum number of requests that are decided at once, in order of arrival. Each decision takes two API calls, and the client limits its rate: more

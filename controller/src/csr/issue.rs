@@ -67,6 +67,14 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
+    /// The request was deleted before its certificate was issued.
+    #[error(
+        "certificate request {name} was deleted before its certificate was issued: find the client that deletes certificate requests"
+    )]
+    Deleted {
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+    },
     /// A client denied the request, or the signer failed it.
     #[error("certificate request {name} has been denied or has failed: {message}")]
     NotIssued {
@@ -107,6 +115,7 @@ impl CsrError {
             Self::Api { .. } | Self::Identity(_) => Reason::ApiError,
             Self::NameTaken { .. }
             | Self::Replaced { .. }
+            | Self::Deleted { .. }
             | Self::NotIssued { .. }
             | Self::TimedOut { .. }
             | Self::WrongCertificate { .. } => Reason::CertificateNotIssued,
@@ -133,8 +142,8 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 /// # Errors
 /// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when
 /// the API server refuses a request or does not answer. [`CsrError::NameTaken`] when an object of the name exists with other
-/// content. [`CsrError::Replaced`] when another object takes its place. [`CsrError::NotIssued`] when it is denied, failed or
-/// deleted. [`CsrError::TimedOut`] when no signer issues it within a minute. [`CsrError::WrongCertificate`] when the
+/// content. [`CsrError::Replaced`] when another object takes its place. [`CsrError::NotIssued`] when it is denied or failed,
+/// [`CsrError::Deleted`] when it is deleted. [`CsrError::TimedOut`] when no signer issues it within a minute. [`CsrError::WrongCertificate`] when the
 /// certificate is not for the key and subject of the request, is that of a certificate authority, or has expired.
 pub async fn request_and_sign(
     client: Client,
@@ -192,7 +201,7 @@ pub async fn request_and_sign(
     let issued = tokio::time::timeout(ISSUE_TIMEOUT, ended(&api, &name)).await;
     let issued = issued.map_err(|_| CsrError::TimedOut { name: name.clone() })?.map_err(failed("read"))?;
     let Some(issued) = issued else {
-        return Err(CsrError::NotIssued { name, message: "it was deleted".into() });
+        return Err(CsrError::Deleted { name });
     };
     if issued.uid() != uid {
         return Err(CsrError::Replaced { name });

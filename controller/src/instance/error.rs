@@ -101,7 +101,7 @@ pub(crate) enum StepError {
     },
     /// The version needs files that no payload of this operator has.
     #[error(
-        "no payload of this operator has {count} of the files of version {version}, as {file}; it has payloads for {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
+        "{count} of the files of version {version} are in no payload of this operator, for example {file}; it has payloads for {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
     )]
     VersionFilesMissing {
         version: String,
@@ -141,7 +141,7 @@ pub(crate) enum StepError {
     },
     /// The host does not accept the new key, although it was added next to the accepted one.
     #[error(
-        "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
+        "the host does not accept the key {key}, which is now in {files}: often the permissions of the file are wrong; see its event log OpenSSH/Operational"
     )]
     KeyNotTaken { key: String, files: String },
     /// The image is missing, although the host reports no error.

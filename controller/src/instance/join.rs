@@ -50,7 +50,10 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     let node = scope.cx.node(&scope.name());
     scope.status.record().node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
-    let note = format!("the host is already a node of version {}; the operator adopted it unchanged", short(&version));
+    let note = format!(
+        "the host is already a node and follows version {}; the operator adopted it unchanged",
+        short(&version)
+    );
     scope.say(EventReason::Adopted, "Join", &note);
     Ok(Action::await_change())
 }

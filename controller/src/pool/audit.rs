@@ -50,13 +50,10 @@ impl HostEvent {
 
     fn note(&self, origin: Option<&Origin>) -> String {
         let place = origin.map(place);
-        let by = |what: &str| match &place {
-            Some(place) => format!("{what} by {place}"),
-            None => format!("{what} by the pool's own list"),
-        };
+        let at = |what: &str| format!("{what} in {}", place.as_deref().unwrap_or("the pool's own list"));
         match self {
-            Self::Admitted => by("listed"),
-            Self::Changed => by("its entry was changed"),
+            Self::Admitted => at("listed"),
+            Self::Changed => at("its entry was changed"),
             Self::Dismissed { why, .. } => why.clone(),
             Self::Returned => "its removal was cancelled; it remains a node".into(),
             Self::Moved { to } => format!("pool {to} lists it now; it remains a node"),
@@ -169,9 +166,9 @@ mod tests {
         let at = "git https://git.example.com/hosts at main@sha1:0a, hall-b.yaml:7";
         let why = || "no longer listed at main@sha1:0b".to_owned();
         for (event, origin, expected) in [
-            (HostEvent::Admitted, Some(&git), format!("listed by {at}")),
-            (HostEvent::Admitted, None, "listed by the pool's own list".into()),
-            (HostEvent::Changed, Some(&git), format!("its entry was changed by {at}")),
+            (HostEvent::Admitted, Some(&git), format!("listed in {at}")),
+            (HostEvent::Admitted, None, "listed in the pool's own list".into()),
+            (HostEvent::Changed, Some(&git), format!("its entry was changed in {at}")),
             (HostEvent::Dismissed { why: why(), revision: None }, Some(&git), why()),
             (HostEvent::Returned, None, "its removal was cancelled; it remains a node".into()),
             (HostEvent::Moved { to: "q".into() }, None, "pool q lists it now; it remains a node".into()),

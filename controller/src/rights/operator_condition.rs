@@ -76,8 +76,10 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> DesiredC
         format!("pool {pool}: {}", counts.join(", "))
     };
     let pools: Vec<String> = busy.iter().map(of_pool).collect();
-    let message =
-        format!("hosts are being changed. {}. Wait until they are Ready, or pause the pools", pools.join("; "));
+    let message = format!(
+        "hosts are being changed. {}. Wait until these operations end; to keep further ones from beginning, pause the pools",
+        pools.join("; ")
+    );
     DesiredCondition { status: "False", reason: HOSTS_CHANGE, message }
 }
 

@@ -41,7 +41,7 @@ fn holds(reason: &'static str) -> impl Fn(&WindowsNodePool) -> bool {
 
 /// Two clusters that follow one repository.
 struct Sites {
-    /// Northern cluster, and the repository.
+    /// Northern cluster with the repository.
     scene: Scene,
     south: World,
     /// Hosts of the northern cluster. The last one accepts the keys of both clusters.

@@ -99,9 +99,9 @@ pub enum GitError {
     #[error("fetching was stopped")]
     Stopped,
     /// The repository has no such branch, tag or commit.
-    #[error("the repository has no {what}: correct the reference, or push it")]
+    #[error("the repository has no {what}")]
     RevisionNotFound {
-        /// Kind and name of the missing reference.
+        /// Kind and name of the missing reference, and the remedy.
         what: String,
     },
     /// The repository is larger than the limits.

@@ -174,7 +174,10 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     let said = |what: &str| all.iter().any(|words| words.contains(what));
     // The last text is how gix reports a refusal in the older protocol, where it expects a pack.
     if said("not our ref") || said("unadvertised object") || said("non-side channel line or input was malformed: 69") {
-        return GitError::RevisionNotFound { what: "such commit, or does not give it out by its id".to_owned() };
+        return GitError::RevisionNotFound {
+            what: "such commit, or does not serve it by its ID: correct the commit, or set ref.branch or ref.tag"
+                .to_owned(),
+        };
     }
     if error
         .iter_errors()

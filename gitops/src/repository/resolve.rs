@@ -86,17 +86,18 @@ impl RefRequest {
             Self::Commit(id) => Ok(Found { id: *id, name: None, key: id.to_string() }),
             Self::Branch(branch) => {
                 let key = format!("{HEADS}{branch}");
-                let id = by_name(&key).ok_or_else(|| missing(format!("branch {branch:?}")))?;
+                let id = by_name(&key).ok_or_else(|| missing(format!("branch {branch:?}{REMEDY}")))?;
                 Ok(Found { id, name: Some(branch.clone()), key })
             }
             Self::Tag(tag) => {
                 let key = format!("{TAGS}{tag}");
-                let id = by_name(&key).ok_or_else(|| missing(format!("tag {tag:?}")))?;
+                let id = by_name(&key).ok_or_else(|| missing(format!("tag {tag:?}{REMEDY}")))?;
                 Ok(Found { id, name: Some(tag.clone()), key })
             }
             Self::Range(range) => {
                 let tags = refs.iter().filter_map(target).filter_map(|(full, id)| Some((full.strip_prefix(TAGS)?, id)));
-                let (tag, id) = highest(range, tags).ok_or_else(|| missing(format!("tag in the range {range}")))?;
+                let (tag, id) =
+                    highest(range, tags).ok_or_else(|| missing(format!("tag in the range {range}{REMEDY}")))?;
                 Ok(Found { id, name: Some(tag.to_owned()), key: format!("{TAGS}{tag}") })
             }
             Self::Default => {
@@ -116,6 +117,8 @@ impl RefRequest {
     }
 }
 
+/// Remedy for a missing branch or tag.
+const REMEDY: &str = ": correct the reference, or push it";
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 

@@ -30,7 +30,7 @@ fn config() -> ServicesConfig {
     }
 }
 
-/// Changes one item of each kind.
+/// Changes three services, a variable and a file.
 fn change_one_of_each_kind(test_host: &TestHost) {
     test_host.change("kubelet", |s| s.command = "mine".into());
     test_host.change("containerd", |s| s.dependencies = vec!["rpcss".into()]);
@@ -90,7 +90,7 @@ fn drift_is_left_and_reported_until_it_is_over() {
     test_host.clock += Duration::from_hours(1);
     look(&mut test_host);
 
-    // After a restart of the host, it is still drift, and stopped services are started as they are.
+    // After a restart of the host, the drift is still reported, and stopped services start with their changed settings.
     test_host.kill("containerd");
     test_host.kill("kubelet");
     test_host.reconciler = Reconciler::new(Arc::new(test_host.host.clone()));
@@ -106,7 +106,7 @@ fn drift_is_left_and_reported_until_it_is_over() {
         test_host.pass();
     }
     test_host.host.state().refused.insert("services ".into());
-    assert!(test_host.pass().settled, "the list of all services is not asked for");
+    assert!(test_host.pass().settled, "the list of all services is not read");
     test_host.host.state().refused.clear();
 
     // A user restores one of them.

@@ -25,7 +25,7 @@ pub enum VariableError {
         path: String,
     },
     /// The Node has no value at the variable's path.
-    #[error("variable {name:?}: the Node has no value at {path:?} yet")]
+    #[error("variable {name:?}: the Node has no value at {path:?} yet; waiting for it")]
     Absent {
         /// Name of the variable.
         name: String,

@@ -82,7 +82,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     }
     if !failures.0.is_empty() {
         let message = format!(
-            "{} of the operator's files and services are still on the host: {}",
+            "{} steps of the cleanup failed, and the host is not clean: {}",
             failures.0.len(),
             failures.0.join("; ")
         );

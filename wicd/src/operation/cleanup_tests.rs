@@ -303,9 +303,7 @@ fn a_failure_does_not_stop_the_rest_of_a_cleanup() {
     assert_eq!(reason(&answer), "CleanupIncomplete");
     let text = message(&answer);
     assert!(
-        text.starts_with("2 of the operator's files and services")
-            && text.contains("kubelet")
-            && text.contains("HTTP_PROXY"),
+        text.starts_with("2 steps of the cleanup failed") && text.contains("kubelet") && text.contains("HTTP_PROXY"),
         "{text}"
     );
     assert_eq!(test_host.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);

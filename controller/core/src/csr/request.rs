@@ -50,7 +50,7 @@ pub struct Request {
     pub organisations: Vec<String>,
     /// The subject alternative names; `None` without that extension.
     pub(super) alternative_names: Option<Vec<AlternativeName>>,
-    /// True if the key usage extension asks for more than digital signature and key encipherment.
+    /// True if the key usage extension requests more than digital signature and key encipherment.
     pub(super) excess_key_usage: bool,
     /// Purpose in the extended key usage extension; `None` without that extension.
     pub(super) extended_key_usage: Option<ExtendedUsage>,
@@ -104,7 +104,7 @@ impl Request {
         if !is_strict_der(&der) {
             request.fault("is not in DER");
         } else if !has_pkcs10_structure(&der) {
-            request.fault("has other parts than a PKCS #10 certificate request");
+            request.fault("does not have the structure of a PKCS #10 certificate request");
         }
         match X509CertificationRequest::from_der(&der) {
             Ok((rest, parsed)) => {

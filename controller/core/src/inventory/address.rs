@@ -9,7 +9,7 @@ pub fn canonical(address: &str) -> String {
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-/// Reports whether a text can be dialled. Text of only digits and dots must be an IPv4 address. DNS names may have underscores, which host names
+/// Reports whether a text is an IP address or a DNS name. Text of only digits and dots must be an IPv4 address. DNS names may have underscores, which host names
 /// must not, and a trailing dot, which keeps the resolver from trying other domains.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_canonical_form_is_its_own(text in "\\PC{0,40}") {
+        fn a_canonical_address_stays_unchanged(text in "\\PC{0,40}") {
             prop_assert_eq!(canonical(&canonical(&text)), canonical(&text));
             is_address(&text);
         }

@@ -52,7 +52,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostL
         };
         if !is_host_name(&name) {
             let message = format!(
-                "the host of Machine {} would get the name {name:?}: the name must have at most 63 lower-case letters, digits, `-` and `.`",
+                "the host of Machine {} would get the invalid name {name:?}; replace the Machine by one whose name (on AWS, the private DNS name of its instance) has at most 63 letters, digits, `-` and `.`, with a letter or digit at both ends of each part",
                 machine.key()
             );
             refuse(Reason::InvalidInventory, message);

@@ -24,7 +24,9 @@ const WORDS: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The SSH user has too few rights.
-    #[error("user {user} is not an administrator of the host; log in as an administrator")]
+    #[error(
+        "user {user} is not an administrator of the host; add the user to the group Administrators, or set another username in the pool or in the entry of the host"
+    )]
     NotAdministrator {
         /// User that the operator logs in as.
         user: String,

@@ -100,7 +100,7 @@ const AHEAD: i32 = 5 * 366;
 const FIELDS: [(&str, &str, &[&str]); 5] = [
     ("minute", "0 to 59", &[]),
     ("hour", "0 to 23", &[]),
-    ("day of month", "1 to 31, L for the last one, 15W for the working day next to one", &["L", "W", "LW"]),
+    ("day of month", "1 to 31, L for the last one, 15W for the working day nearest to the 15th", &["L", "W", "LW"]),
     (
         "month",
         "1 to 12 or JAN to DEC",
@@ -108,7 +108,7 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
     ),
     (
         "day of week",
-        "0 to 7 or SUN to SAT, TUE#2 for the second one of a month, 5L for the last one",
+        "0 to 7 or SUN to SAT, TUE#2 for the second Tuesday of a month, 5L for the last one",
         &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT", "L"],
     ),
 ];

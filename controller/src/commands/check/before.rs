@@ -96,7 +96,8 @@ pub(super) fn rights(facts: &Facts) -> Outcome {
         let message = format!("you lack {} of the rights that the operator gets: {some}", missing.len());
         let finding = Finding::failed(Reason::RightsMissing, message)
             .remedy("install as cluster-admin: the API server lets no user grant rights that they lack");
-        let note = "you may create what is installed, and hold what the operator is given";
+        let note =
+            "you have the rights to create all objects of the installation, and all rights that the operator gets";
         Outcome::of((!missing.is_empty()).then_some(finding), note)
     })
 }

@@ -137,7 +137,7 @@ pub const CHECKS: &[Check] = &[
     check("payload", "Hosts can be given the payload, with the facts of this cluster.", "../guide/upgrade.md#the-payload", Installation(installation::payload)),
     check("certificate", "Hosts trust the certificate of the API server at the URL that they are given.", "../guide/cluster-facts.md", Installation(installation::certificate)),
     check("version", "", "", Before(|facts| installation::version(&facts.version))),
-    check("rights", "With --pre: you may create what is installed, and hold what the operator is given.", "rights.md", Before(before::rights)),
+    check("rights", "With --pre: you have the rights to create all objects of the installation, and all rights that the operator gets.", "rights.md", Before(before::rights)),
     check("crds", "", "", Before(before::crds)),
     check("other-operator", "", "", Before(before::other_operator)),
     check("network", "With --pre: nothing that the cluster says of its network speaks against pods on Windows. Networks other than those of OpenShift say nothing.", "../guide/cluster-facts.md#networks", Before(before::network)),

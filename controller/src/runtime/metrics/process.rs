@@ -9,12 +9,12 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Name without its unit, type, unit and help text of each metric.
+/// Metrics: name without the unit suffix, type, unit, and help text.
 pub(super) static ALL: &[(&str, MetricType, Option<Unit>, &str)] = &[
     ("process_cpu", MetricType::Counter, Some(Unit::Seconds), "User and system time spent"),
     ("process_resident_memory", MetricType::Gauge, Some(Unit::Bytes), "Resident memory"),
     ("process_open_fds", MetricType::Gauge, None, "Open file descriptors"),
-    ("process_max_fds", MetricType::Gauge, None, "Most file descriptors that may be open"),
+    ("process_max_fds", MetricType::Gauge, None, "Maximum number of open file descriptors"),
     ("process_start_time", MetricType::Gauge, Some(Unit::Seconds), "Unix time of the start"),
 ];
 

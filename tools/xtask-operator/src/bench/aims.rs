@@ -34,17 +34,18 @@ pub(super) fn join(profile: &str) -> Vec<Aim> {
     if profile == "hanging" {
         return vec![at_most("ratio_to_alone", 1.2)];
     }
-    let mut aims = vec![
-        at_most("ssh_connections_per_host", 1.0),
-        at_most("processes_per_host", 4.0),
-        at_most("api_writes_per_host", 14.0),
-    ];
+    let mut aims = vec![at_most("ssh_connections_per_host", 1.0), at_most("processes_per_host", 4.0)];
+    // One host, or a few, have the writes of the pool alone.
+    if matches!(profile, "20" | "100" | "1000" | "5000" | "payload") {
+        aims.push(at_most("api_writes_per_host", 11.0));
+    }
     match profile {
-        "100" => aims.extend([below("ratio_to_one", 2.0), below("peak_rss_mib", 64.0)]),
-        "1000" => aims.extend([below("seconds", 120.0), below("peak_rss_mib", 150.0)]),
-        "5000" => aims.extend([below("seconds", 900.0), below("peak_rss_mib", 250.0)]),
+        "100" => aims.extend([at_most("ratio_to_one", 1.6), at_most("peak_rss_mib", 48.0)]),
+        "1000" => aims.extend([at_most("seconds", 75.0), below("peak_rss_mib", 150.0)]),
+        "5000" => aims.extend([at_most("seconds", 450.0), at_most("peak_rss_mib", 180.0)]),
         "payload" => aims.push(below("seconds", 40.0)),
-        "direct" | "latency" => aims.extend([at_most("ratio_to_sftp", 1.0), below("seconds", 10.0)]),
+        "direct" => aims.push(at_most("ratio_to_sftp", 1.0)),
+        "latency" => aims.push(at_most("ratio_to_sftp", 1.1)),
         "processes" => aims.push(below("seconds", 8.0)),
         _ => {}
     }
@@ -77,15 +78,15 @@ fn certificate_writes_each_day() -> f64 {
     WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
 }
 
-/// Aims of `bench idle`: less than 1 % of a core.
+/// Aims of `bench idle`: at most 0.5 % of a core.
 pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
     let days = f64::from(hosts) * f64::from(seconds) / DAY.as_secs_f64();
-    let rss = if hosts <= 1000 { 100.0 } else { 250.0 };
+    let rss = if hosts <= 1000 { 100.0 } else { 180.0 };
     vec![
         at_most("ssh_connections", 0.0),
         at_most("certificate_writes", days * certificate_writes_each_day()),
         at_most("api_writes", 0.0),
-        below("cpu_seconds", f64::from(seconds) / 100.0),
+        at_most("cpu_seconds", f64::from(seconds) / 200.0),
         below("rss_mib", rss),
     ]
 }
@@ -122,24 +123,24 @@ mod tests {
     fn a_result_names_the_aims_that_it_misses_and_those_that_were_not_measured() {
         for (aims, other, missed, not_measured) in [
             (join("100"), vec![], NONE, NONE),
-            (join("100"), vec![("ratio_to_one", share(2.0))], "ratio_to_one", NONE),
+            (join("100"), vec![("ratio_to_one", share(1.61))], "ratio_to_one", NONE),
             (join("100"), vec![("ratio_to_one", ratio(20.0, None))], NONE, "ratio_to_one"),
             (
                 join("1000"),
-                vec![("seconds", round(120.0)), ("ssh_connections_per_host", round(1.001))],
+                vec![("seconds", round(75.01)), ("ssh_connections_per_host", round(1.001))],
                 "ssh_connections_per_host,seconds",
                 NONE,
             ),
             (
                 join("latency"),
-                vec![("ratio_to_sftp", Cell::NONE), ("seconds", round(10.0))],
-                "seconds",
+                vec![("ratio_to_sftp", Cell::NONE), ("processes_per_host", round(5.0))],
+                "processes_per_host",
                 "ratio_to_sftp",
             ),
-            // Values count before they are rounded: these are printed as 0.95, 9 and 64.
+            // Values count before they are rounded: these are printed as 0.95, 9 and 48.
             (rollout(500), vec![("slots_used_ratio", share(0.945))], "slots_used_ratio", NONE),
             (rollout(500), vec![("api_writes_per_host", round(9.01))], "api_writes_per_host", NONE),
-            (join("100"), vec![("peak_rss_mib", round(63.99))], NONE, NONE),
+            (join("100"), vec![("peak_rss_mib", round(48.01))], "peak_rss_mib", NONE),
             (rollout(2000), vec![("slots_used_ratio", share(0.9))], NONE, NONE),
             (rollout(2000), vec![("slots_used_ratio", share(f64::NAN))], NONE, "slots_used_ratio"),
             (idle(1000, 300), vec![("rss_mib", round(100.0))], "rss_mib", NONE),

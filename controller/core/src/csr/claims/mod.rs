@@ -22,7 +22,7 @@ use crate::{
 use neighbours::Neighbours;
 use reserved::Reserved;
 
-/// The service account of the legacy operator's daemon.
+/// Service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
 
 /// Inputs of [`claim`] besides the instance.
@@ -243,7 +243,15 @@ mod tests {
                 "win-1.evil.example",
             ),
             ("the first part", "win-1.corp.example", with("WIN-1"), &[], &[], "10.0.0.1 win-1 win-1.corp.example", ""),
-            ("less than it", "win-1.corp.example", with("win"), &[], &[], "10.0.0.1 win-1.corp.example", ""),
+            (
+                "only a part of the first label",
+                "win-1.corp.example",
+                with("win"),
+                &[],
+                &[],
+                "10.0.0.1 win-1.corp.example",
+                "",
+            ),
             ("the name in the list", "kubernetes.default.svc", with("kubernetes"), &[], &[], "10.0.0.1", ""),
             (
                 "what its Machine has",

@@ -104,7 +104,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         && let Some(text) = text(before).filter(|text| carries(text, public_key))
     {
         if lets_passwords_in(&text) {
-            let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it carries the key in force. Delete the Secret, and the operator writes it again; running Machines are not replaced";
+            let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it has the current public key. Delete the Secret, and the operator writes it again; running Machines are not replaced";
             cx.events.say(before, EventReason::PasswordLogInAllowed, "KeepUserData", note);
         }
         return Ok(false);
