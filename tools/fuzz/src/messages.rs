@@ -130,7 +130,10 @@ pub fn webhook(data: &[u8]) {
         let (host, path) = place.split_once('/').unwrap_or_default();
         assert!(!host.is_empty() && !path.is_empty(), "{place:?}");
     }
-    assert!(!controller::run::webhook::is_signed(b"token", b"body", &String::from_utf8_lossy(data)), "an invalid signature was accepted");
+    assert!(
+        !controller::run::webhook::is_signed(b"token", b"body", &String::from_utf8_lossy(data)),
+        "an invalid signature was accepted"
+    );
 }
 
 /// Fuzzes the annotation with an encrypted username, as text or as decoded content.
