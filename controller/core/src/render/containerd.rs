@@ -32,6 +32,9 @@ struct PinnedImages<'a> {
     sandbox: &'a str,
 }
 
+const SANDBOX_IMAGE: &str = "template.spec.containerd.sandboxImage";
+const MAX_CONCURRENT_DOWNLOADS: &str = "template.spec.containerd.maxConcurrentDownloads";
+
 /// Renders the file with the settings of a pool, if it sets anything. `there` is true if the payload has containerd and its configuration.
 pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<String>, RenderError> {
     let ContainerdSettings { sandbox_image, max_concurrent_downloads } = pool;
@@ -40,17 +43,19 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
     }
     let refuse = |field, value: String, problem| Err(RenderError::Setting { field, value, problem });
     if !there {
-        let value = sandbox_image.clone().or_else(|| max_concurrent_downloads.map(|n| n.to_string()));
         let problem = "the payload has no containerd, so hosts use their own; set this in its configuration";
-        return refuse("template.spec.containerd", value.unwrap_or_default(), problem);
+        let number = || max_concurrent_downloads.map(|n| n.to_string()).unwrap_or_default();
+        return match sandbox_image {
+            Some(image) => refuse(SANDBOX_IMAGE, image.clone(), problem),
+            None => refuse(MAX_CONCURRENT_DOWNLOADS, number(), problem),
+        };
     }
     if let Some(image) = sandbox_image.as_ref().filter(|i| i.is_empty() || !i.bytes().all(|b| b.is_ascii_graphic())) {
         let problem = "it must be an image such as registry.k8s.io/pause:3.10";
-        return refuse("template.spec.containerd.sandboxImage", image.clone(), problem);
+        return refuse(SANDBOX_IMAGE, image.clone(), problem);
     }
     if let Some(number) = max_concurrent_downloads.filter(|n| *n < 1) {
-        let field = "template.spec.containerd.maxConcurrentDownloads";
-        return refuse(field, number.to_string(), "it must be 1 or more");
+        return refuse(MAX_CONCURRENT_DOWNLOADS, number.to_string(), "it must be 1 or more");
     }
     let images = Images {
         max_concurrent_downloads: *max_concurrent_downloads,
@@ -136,7 +141,8 @@ mod tests {
         for (pool, there, field) in [
             (pool(Some("a b"), None), true, "template.spec.containerd.sandboxImage"),
             (pool(None, Some(0)), true, "template.spec.containerd.maxConcurrentDownloads"),
-            (pool(None, Some(5)), false, "template.spec.containerd"),
+            (pool(None, Some(5)), false, "template.spec.containerd.maxConcurrentDownloads"),
+            (pool(Some("x"), Some(5)), false, "template.spec.containerd.sandboxImage"),
         ] {
             let error = drop_in(&pool, there).unwrap_err();
             assert!(matches!(error, RenderError::Setting { field: f, .. } if f == field), "{error}");

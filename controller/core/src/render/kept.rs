@@ -62,7 +62,7 @@ pub struct Kept {
 
 /// Error for stored facts that cannot be read. It quotes nothing from them.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("its content is damaged; the operator ignores it and writes it again")]
+#[error("its content is damaged; the operator writes it again")]
 pub struct KeptError;
 
 /// Stored form of [`Kept`].

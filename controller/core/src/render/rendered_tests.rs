@@ -154,7 +154,7 @@ fn by_default_logs_are_rotated_and_containerd_is_as_in_the_payload() {
 fn a_pool_cannot_set_what_hosts_do_not_get() {
     let template = TemplateSpec { kubelet: None, ..full() };
     let error = render(&cluster(), &payload(&["C:\\k\\kubelet.exe"]), &Settings::default(), &template).unwrap_err();
-    assert!(matches!(error, RenderError::Setting { field: "template.spec.containerd", .. }), "{error}");
+    assert!(matches!(error, RenderError::Setting { field: "template.spec.containerd.sandboxImage", .. }), "{error}");
 }
 
 #[test]
