@@ -31,7 +31,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{
     Api, Client, CustomResourceExt as _, ResourceExt,
     api::{ListParams, Patch, PatchParams},
-    core::DeserializeGuard,
+    core::{DeserializeGuard, ObjectMeta},
     runtime::{controller::Action, reflector::ObjectRef},
 };
 use serde_json::json;
@@ -385,18 +385,23 @@ pub(crate) async fn store_known_status(
 async fn apply_status(
     client: &Client,
     pool: &WindowsNodePool,
-    mut value: serde_json::Value,
+    value: serde_json::Value,
 ) -> kube::Result<Option<WindowsNodePool>> {
     let api: Api<WindowsNodePool> = Api::all(client.clone());
+    let (params, patch) = status_patch(&pool.metadata, value);
+    unless_changed(api.patch_status(&pool.name_any(), &params, &patch).await)
+}
+
+/// Returns the only way to write a pool's status.
+fn status_patch(pool: &ObjectMeta, mut value: serde_json::Value) -> (PatchParams, Patch<serde_json::Value>) {
     if let Some(map) = value.as_object_mut() {
         map.remove("uncleanHosts");
     }
     let patch = json!({
         "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
         "kind": "WindowsNodePool",
-        "metadata": {"name": pool.name_any(), "resourceVersion": pool.resource_version()},
+        "metadata": {"name": pool.name, "resourceVersion": pool.resource_version},
         "status": value,
     });
-    let params = PatchParams::apply(MANAGER_POOL).force();
-    unless_changed(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
+    (PatchParams::apply(MANAGER_POOL).force(), Patch::Apply(patch))
 }

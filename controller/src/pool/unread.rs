@@ -5,14 +5,14 @@ use api::{
     conditions::{self, Status, kind},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{
-    Api, Client, Resource,
-    api::{DynamicObject, Patch, PatchParams},
-    core::ApiResource,
-};
+use kube::{Api, Client, api::DynamicObject, core::ApiResource};
 use serde_json::json;
 
-use crate::runtime::{clock, errors::api_message};
+use super::status_patch;
+use crate::runtime::{
+    clock,
+    errors::{api_message, unless_changed},
+};
 
 /// Reason of the conditions.
 const REASON: Reason = Reason::ObjectUnreadable;
@@ -24,34 +24,37 @@ pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
         "the pool cannot be read, and the operator does nothing for it: {error}; a newer operator may have written it: install that version again"
     );
     tracing::error!(pool = name, reason = REASON.as_str(), "{message}");
-    let stored = store(client, name, &message).await;
-    if let Err(error) = &stored {
-        tracing::warn!(
-            pool = name,
-            reason = REASON.as_str(),
-            "the pool's status could not be stored: {}",
-            api_message(error)
-        );
+    match store(client, name, &message).await {
+        Ok(is_stored) => is_stored,
+        Err(error) => {
+            let reason = REASON.as_str();
+            tracing::warn!(pool = name, reason, "the pool's status could not be stored: {}", api_message(&error));
+            false
+        }
     }
-    stored.is_ok()
 }
 
-async fn store(client: &Client, name: &str, message: &str) -> kube::Result<()> {
+/// Stores the conditions unless the pool changes meanwhile, which is noticed as another fault. The whole status is applied, since a status that is
+/// applied without a field loses it.
+async fn store(client: &Client, name: &str, message: &str) -> kube::Result<bool> {
     let resource = ApiResource::erase::<WindowsNodePool>(&());
     let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let Some(pool) = pools.get_opt(name).await? else { return Ok(()) };
-    let known = pool.data["status"]["conditions"].clone();
+    let Some(pool) = pools.get_opt(name).await? else { return Ok(true) };
+    let mut status = pool.data["status"].as_object().cloned().unwrap_or_default();
+    let known = status.get("conditions").cloned().unwrap_or_default();
     let mut conditions: Vec<Condition> = serde_json::from_value(known).unwrap_or_default();
     let before = conditions.clone();
-    let (generation, now) = (pool.meta().generation, clock::now());
+    let (generation, now) = (pool.metadata.generation, clock::now());
     for (type_, status) in [(kind::READY, Status::False), (kind::DEGRADED, Status::True), (kind::STALLED, Status::True)]
     {
         conditions::set(&mut conditions, type_, status, REASON, message, generation, now);
     }
     conditions::remove(&mut conditions, kind::RECONCILING);
-    if conditions != before {
-        let patch = json!({"status": {"observedGeneration": generation, "conditions": conditions}});
-        pools.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    if conditions == before {
+        return Ok(true);
     }
-    Ok(())
+    status.insert("observedGeneration".into(), json!(generation));
+    status.insert("conditions".into(), json!(conditions));
+    let (params, patch) = status_patch(&pool.metadata, wnp_core::status::apply::body(&status));
+    Ok(unless_changed(pools.patch_status(name, &params, &patch).await)?.is_some())
 }

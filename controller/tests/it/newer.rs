@@ -1,7 +1,10 @@
 //! Objects that a newer release of the operator has written, after a downgrade.
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsInstance, WindowsNodePool, conditions::find, conditions::kind};
+use api::{
+    WindowsInstance, WindowsNodePool,
+    conditions::{find, is_true, kind},
+};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Resource, ResourceExt,
@@ -101,7 +104,8 @@ async fn what_cannot_be_read_is_reported_and_touches_nobody() -> Result<()> {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     write::<WindowsNodePool>(&world, "second", &json!({"spec": {"mode": "Apply", "newerField": "kept"}})).await?;
-    world.until("second", "it is Ready again", is_ready).await?;
+    let is_sound = |p: &WindowsNodePool| is_ready(p) && !is_true(&pool_status(p).conditions, kind::STALLED);
+    world.until("second", "it is Ready again, and no longer Stalled", is_sound).await?;
     let after: Vec<_> = hosts.iter().map(SimHost::stats).collect();
     ensure!(after == stats, "a host was worked on: {after:?}");
     // An unknown field does not stop the operator, and stays.
