@@ -104,13 +104,13 @@ fn next(pool: &WindowsNodePool, key: &str, now: Time) -> Option<RecordedAct> {
     })
 }
 
-/// Reports whether a manager owns an annotation.
+/// Reports whether a managed fields entry lists an annotation.
 fn owns(entry: &ManagedFieldsEntry, key: &str) -> bool {
     let annotations = entry.fields_v1.as_ref().map(|fields| &fields.0["f:metadata"]["f:annotations"]);
     annotations.is_some_and(|annotations| annotations.get(format!("f:{key}")).is_some())
 }
 
-/// Marks an act as consumed.
+/// Marks the recorded act of an annotation as used.
 pub fn use_up(acts: &mut [RecordedAct], key: &str) {
     acts.iter_mut().filter(|act| act.annotation == short(key)).for_each(|act| act.used = true);
 }

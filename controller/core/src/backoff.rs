@@ -1,4 +1,4 @@
-//! Backoff after failures.
+//! Exponential backoff with jitter after failures.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Decisions of the operator, as pure functions: no clock, no network, no disk. The same input gives the same answer.
+//! Decisions of the operator, as pure functions: no clock, no network, no disk. The same input gives the same result.
 //!
 //! * [`inventory`]: hosts of a pool, by the list that names them.
 //! * [`rollout`]: hosts of a pool that may be worked on now, and the progress of a change.
@@ -6,12 +6,12 @@
 //! * [`node`]: owner of a Node, and the metadata that it must have.
 //! * [`operation`]: next step of a join, an update, a removal or a key rotation on one host.
 //! * [`status`]: status and conditions of pools and instances.
-//! * [`drain`]: pods that leave a node, and the meaning of the answer to an eviction.
+//! * [`drain`]: pods that leave a node, and the meaning of the response to an eviction.
 //! * [`acts`]: acts of users by annotations, and their records.
 //! * [`csr`]: certificate requests that are approved, and those that are denied.
 //! * [`render`]: services and configuration files of hosts.
 //! * [`wait`]: what hosts and pools wait for, and what ends each wait.
-//! * [`yaml`]: YAML that others may write, read within limits.
+//! * [`yaml`]: parser for YAML that other clients may write, with limits.
 //! * [`mod@backoff`]: time of the next attempt after a failure.
 
 pub mod acts;

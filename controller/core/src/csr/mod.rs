@@ -6,7 +6,7 @@
 //! | | requester | subject | names |
 //! |---|---|---|---|
 //! | [`Kind::KubeletClient`] | the operator; `system:node:<node>` | `O=system:nodes, CN=system:node:<node>` | none |
-//! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | at least one, all proven |
+//! | [`Kind::KubeletServing`] | `system:node:<node>` | `O=system:nodes, CN=system:node:<node>` | at least one, all proven |
 //! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>`; a legacy daemon | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
 //!
 //! Each request is judged twice: on the cached objects and, before the verdict is written, on the Node that the API server returns (`Hosts` in
@@ -114,7 +114,7 @@ impl Kind {
     /// All kinds of certificates.
     pub const ALL: [Self; 3] = [Self::KubeletClient, Self::KubeletServing, Self::WicdClient];
 
-    /// The signer that issues this kind (`spec.signerName`).
+    /// Returns the name of the signer that issues this kind (`spec.signerName`).
     pub fn signer_name(self) -> &'static str {
         match self {
             Self::KubeletClient => "kubernetes.io/kube-apiserver-client-kubelet",
@@ -123,12 +123,12 @@ impl Kind {
         }
     }
 
-    /// The kind of certificate that a signer issues for hosts.
+    /// Returns the kind of certificate that a signer issues for hosts.
     pub fn of_signer(signer_name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.signer_name() == signer_name)
     }
 
-    /// Prefix of the node's name in the common name, which is also the host's user name.
+    /// Returns the prefix of the node name in the subject's common name. The common name is also the host's user name.
     pub fn user_prefix(self) -> &'static str {
         match self {
             Self::KubeletClient | Self::KubeletServing => user::NODE_PREFIX,
@@ -136,7 +136,7 @@ impl Kind {
         }
     }
 
-    /// The subject's one organisation, which is also the host's group.
+    /// Returns the only organisation of the subject, which is also the host's group.
     pub fn organisation(self) -> &'static str {
         match self {
             Self::KubeletClient | Self::KubeletServing => user::NODES_GROUP,
@@ -144,7 +144,7 @@ impl Kind {
         }
     }
 
-    /// The extended key usage, in the spelling of `spec.usages`.
+    /// Returns the extended key usage, in the spelling of `spec.usages`.
     pub fn purpose(self) -> &'static str {
         match self {
             Self::KubeletClient | Self::WicdClient => "client auth",
@@ -152,7 +152,7 @@ impl Kind {
         }
     }
 
-    /// A short name, for object names and logs.
+    /// Returns a short name for object names and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::KubeletClient => "kubelet-client",

@@ -87,8 +87,8 @@ pub(super) fn assess(asked: Asked<'_>) -> Assessment {
     }
 }
 
-/// Assesses a renewal that a Node requests with its own user while its host is not proven. `None` if the request is not such a renewal, or
-/// follows the general rules.
+/// Assesses a renewal that a Node requests with its own user while its host is not proven. Returns `None` if the request is not such a renewal, or if
+/// the general rules apply.
 fn renewal(asked: Asked<'_>) -> Option<Assessment> {
     let kind = Kind::of_signer(&asked.spec.signer_name)?;
     let node = asked.user().strip_prefix(kind.user_prefix())?;

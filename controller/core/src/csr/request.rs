@@ -29,8 +29,8 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 const MIN_RSA_BITS: usize = 2048;
 const MAX_RSA_BITS: usize = 8192;
 
-/// `AlgorithmIdentifier` of ECDSA with SHA-256 and SHA-384 (RFC 5758, 3.2) and of RSA PKCS #1 with SHA-256, SHA-384 and SHA-512 (RFC
-/// 4055, 5), as DER has them. Compared byte by byte, because the signature does not cover them.
+/// `AlgorithmIdentifier` of ECDSA with SHA-256 and SHA-384 (RFC 5758, 3.2) and of RSA PKCS #1 with SHA-256, SHA-384 and SHA-512 (RFC 4055, 5), in
+/// DER. Compared byte by byte, because the signature does not cover them.
 const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
     b"\x30\x0a\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x02",
     b"\x30\x0a\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x03",
@@ -69,7 +69,7 @@ pub(super) enum AlternativeName {
     Other(String),
 }
 
-/// Purpose that the extended key usage extension asks for.
+/// Purpose that the extended key usage extension requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtendedUsage {
     ClientAuth,
@@ -153,7 +153,7 @@ impl Request {
                 self.fault("has a subject with several values in one part");
             }
             for attribute in rdn.iter() {
-                // Programs decode other string types differently, so each could read another name.
+                // Programs decode other string types differently, and could read different names.
                 if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
                     self.fault("has a subject that is not plain text");
                 }
@@ -178,7 +178,7 @@ impl Request {
     fn check_key(&mut self, key: &SubjectPublicKeyInfo<'_>) {
         let algorithm = &key.algorithm.algorithm;
         let curve = || key.algorithm.parameters.as_ref().and_then(|p| Oid::try_from(p.clone()).ok());
-        // An uncompressed point is a 4 and both coordinates: the only form that all programs read in the same way.
+        // An uncompressed point is the byte 4 followed by both coordinates: the only form that all programs read in the same way.
         let point = |length: usize| {
             key.subject_public_key.data.first() == Some(&4) && key.subject_public_key.data.len() == length
         };
@@ -256,9 +256,9 @@ impl AlternativeName {
     }
 }
 
-/// Returns the bytes of the first request in `pem`, and whether the text is that block alone.
+/// Decodes the first PEM block of type `CERTIFICATE REQUEST` in `pem`. Returns its content, and true if the text has nothing but this block.
 ///
-/// `None` if there is no block of this type, or its content cannot be decoded.
+/// Returns `None` if there is no such block, or its content cannot be decoded.
 fn decode_pem(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
     let text = String::from_utf8_lossy(pem);
     let (before, rest) = text.split_once(BEGIN)?;

@@ -44,8 +44,8 @@ impl Cordon {
         self.take_patch(node).is_none()
     }
 
-    /// The merge patch that cordons `node`; `None` when there is nothing to do. A Node that another client has cordoned
-    /// since [`Cordon::plan`] is left unchanged: that cordon belongs to the client.
+    /// Returns the merge patch that cordons `node`; `None` if there is nothing to do. A Node that another client has cordoned since [`Cordon::plan`]
+    /// is left unchanged: that cordon belongs to the client.
     pub fn take_patch(&self, node: &Node) -> Option<Value> {
         match (is_cordoned(node), cordoned_by(node)) {
             (true, None) => None,

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// Time after the cordon within which a new pod may have been scheduled before it.
+/// Period after the cordon in which a new pod may result from a scheduling decision that was made before the cordon.
 const SETTLES: SignedDuration = SignedDuration::from_secs(15);
 /// Minimum age at which a recreated pod is evicted.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 /// to another pool (`is_freed`), those that may have waited for its name or address.
 pub fn concerned_pools(instance: &WindowsInstance, is_freed: bool, pools: &[Arc<WindowsNodePool>]) -> Vec<String> {
     let own = instance.spec.pool_ref.name.clone();
-    // A pool that refuses an entry later, because it has not seen yet that the host is gone, is reconciled for its own new status.
+    // A pool may refuse an entry later, because its cache still has the host. The change of its status then triggers another reconcile.
     let waiting = pools.iter().filter(|pool| is_freed && may_await_hosts(pool)).map(|pool| pool.name_any());
     let others: Vec<String> = waiting.filter(|pool| *pool != own).collect();
     [own].into_iter().chain(others).collect()
@@ -27,10 +27,10 @@ fn may_await_hosts(pool: &WindowsNodePool) -> bool {
     })
 }
 
-/// Reports whether the hosts of a pool must see `after`, if they have last seen `before`. Hosts read everything that users write to their pool,
-/// its deletion, its desired version, its recorded acts and its unclean hosts. Three conditions tell them what no other object shows: the start
-/// and end of a pause, of another operator's presence, and of missing permissions. The rest of the status changes with the progress of each host
-/// and is for users.
+/// Reports whether the hosts of a pool must be reconciled for `after`, if they have last seen `before`. Hosts read everything that users write to
+/// their pool, its deletion, its desired version, its recorded acts and its unclean hosts. They also read three conditions for facts that no other
+/// object shows: the start and end of a pause, of another operator's presence, and of missing permissions. The rest of the status changes with the
+/// progress of each host and is for users.
 pub fn concerns_hosts(before: &WindowsNodePool, after: &WindowsNodePool) -> bool {
     let (was, is) = (&before.metadata, &after.metadata);
     let same_object = was.uid == is.uid && was.deletion_timestamp == is.deletion_timestamp;

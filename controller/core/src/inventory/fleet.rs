@@ -1,4 +1,5 @@
-//! Index of the instances of all pools by name, place and pool, so that a decision about a pool does not cost more in a large fleet. Pure.
+//! Index of the instances of all pools by name, by address and port, and by pool, so that a decision about a pool does not cost more in a large
+//! fleet. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,7 +20,7 @@ use crate::rollout::shared_limit::Sharer;
 #[derive(Debug, Default)]
 pub struct Fleet {
     hosts: HashMap<String, Arc<WindowsInstance>>,
-    /// Names of instances, by the place in their entries.
+    /// Names of instances, by the address and port in their entries.
     places: HashMap<Endpoint, BTreeSet<String>>,
     pools: HashMap<String, OfPool>,
 }
@@ -241,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the index after random changes with an index that is built anew.
+        /// Compares the index after random changes with an index that is built from the remaining instances.
         #[test]
         fn the_index_is_that_of_what_is_there(
             events in proptest::collection::vec((0..4_usize, 0..3_usize, 0..3_usize, 0..3_u8), 0..40)

@@ -23,8 +23,8 @@ pub struct Known {
     pub port: i32,
     /// Pool of the host.
     pub pool: String,
-    /// True if the host was last reached at another place than its entry says, so the entry may be wrong and does not block hosts of other pools.
-    /// Otherwise two hosts whose entries were swapped between two pools would block each other's correction.
+    /// True if the host was last reached at another address or port than its entry names, so the entry may be wrong and does not block hosts of other
+    /// pools. Otherwise two hosts whose entries were swapped between two pools would block each other's correction.
     pub is_elsewhere: bool,
 }
 
@@ -43,13 +43,13 @@ impl Known {
     }
 }
 
-/// Lookup of the existing hosts of all pools. Only the hosts with a given name or place are searched, so that a pool does not slow down the
-/// others.
+/// Lookup of the existing hosts of all pools. Only the hosts with a given name, or with a given address and port, are searched, so that a pool does
+/// not slow down the others.
 pub trait KnownHosts {
     /// Returns the host with this name.
     fn named(&self, name: &str) -> Option<Known>;
 
-    /// Returns the hosts whose entries have this place.
+    /// Returns the hosts whose entries have this address and port.
     fn at(&self, place: &Endpoint) -> Vec<Known>;
 }
 
@@ -161,8 +161,8 @@ impl Resolved {
     }
 }
 
-/// Resolves the entries of a pool to hosts with the pool's settings filled in, and to problems. A faulty entry does not affect others. `known`
-/// finds the instances of all pools: the first owner keeps name and address.
+/// Resolves the entries of a pool to hosts with the pool's settings filled in, and to problems. A faulty entry does not affect others. `known` looks
+/// up the existing hosts of all pools, which keep their names and addresses.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
@@ -177,7 +177,7 @@ pub fn resolve(
     entries.sort_by_key(|(_, owner)| owner.as_ref().is_none_or(|k| k.pool != pool));
 
     let ssh = spec.ssh();
-    // For hosts in the pool's own list, the API server has already checked this.
+    // The API server has already checked this rule for hosts in the pool's own list.
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
     let mut taken: BTreeMap<Endpoint, &str> = BTreeMap::new();
     let other_at = |place: &Endpoint| known.at(place).into_iter().find(|k| k.pool != pool && !k.is_elsewhere);

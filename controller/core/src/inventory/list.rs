@@ -74,7 +74,7 @@ pub struct List {
     pub first_keys: BTreeMap<String, String>,
     /// Hosts that are no longer listed, with the pool that lists them now.
     pub moves: BTreeMap<String, String>,
-    /// Number of hosts that are no longer listed, and stay until a user confirms it.
+    /// Number of hosts that are no longer listed, and stay until a user confirms their removal.
     pub to_confirm: usize,
     /// Hosts that leave together with their Machines. They are neither changed nor counted.
     pub vanishing: BTreeSet<String>,

@@ -45,7 +45,7 @@ pub struct HostList {
     pub status: Option<InventoryStatus>,
     /// Reason why a newer list is not used, or not known.
     pub trouble: Option<SourceError>,
-    /// Earlier read of the source from which the list comes: a repository is not fetched each time.
+    /// Start of the earlier read that provided the list, because a repository is not fetched each time.
     pub as_of: Option<ownership::ReadStart>,
     /// Time when the source was last read. `None` for the pool's own list, and for a list that was kept from an earlier read.
     pub read_at: Option<Timestamp>,

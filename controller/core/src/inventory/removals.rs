@@ -1,7 +1,7 @@
 //! Decision whether hosts that are no longer listed may leave. Pure.
 //!
-//! A removal needs intent. A list with one entry less shows it. A list that is missing, has become empty, or has an entry which may be any host
-//! does not: then all hosts stay until a user confirms exactly this removal.
+//! A host leaves only if this is intended. A list with one entry less shows the intent. A list that is missing, has become empty, or has an entry
+//! that may be any host does not: then all hosts stay until a user confirms exactly this removal.
 
 use api::{IntOrPercent, WindowsNodePool, names::key};
 
@@ -13,9 +13,9 @@ const MASS: usize = 3;
 /// Change of the list that removes hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
-    /// Hosts that are no longer listed, and are not confirmed to leave.
+    /// Number of hosts that are no longer listed, and are not confirmed to leave.
     pub gone: usize,
-    /// Hosts of the pool that are not leaving.
+    /// Number of hosts of the pool that are not leaving.
     pub of: usize,
     /// Presence of the list.
     pub list: Presence,

@@ -81,7 +81,7 @@ impl HealthCheck {
 
     /// Reports whether the check considers the Machine unhealthy, apart from its timeouts.
     fn is_unhealthy(&self, machine: &Machine, node: Option<&Node>) -> bool {
-        // A Machine whose Node was deleted is replaced; one that never had a Node is replaced after the time for its start.
+        // A Machine whose Node was deleted is replaced; a Machine that never had a Node is replaced after its startup timeout.
         let Some(node) = node else { return true };
         let of_node = conditions_of(node);
         let node_has = |c: &Condition| of_node.iter().any(|found| found.type_ == c.kind && found.status == c.status);

@@ -1,4 +1,4 @@
-//! Provider IDs: which `spec.providerID` of a Machine its Node can get. Both Machine APIs find the Node of a Machine by it. Pure.
+//! Provider IDs: whether a Node can get the `spec.providerID` of its Machine. Both Machine APIs find the Node of a Machine by this ID. Pure.
 
 use std::collections::BTreeMap;
 

@@ -109,7 +109,7 @@ pub struct Address {
     /// Type of the address: `InternalIP`, `InternalDNS` and others.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// The address.
+    /// IP address or DNS name.
     #[serde(default)]
     pub address: String,
 }
@@ -176,7 +176,7 @@ impl Machine {
         }
     }
 
-    /// Key of the Machine: `<namespace>/<name>`.
+    /// Returns the key of the Machine: `<namespace>/<name>`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.source.as_ref().map(|s| s.namespace.as_str()).unwrap_or_default(), self.name)
     }

@@ -83,7 +83,7 @@ fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<S
     set.is_none_or(|s| s.deleting).then(|| "its MachineSet no longer exists, so no controller would replace it".into())
 }
 
-/// Returns the reason why a host must not be touched now, by its pool and its own annotations. `is_node` is true if the host is a node.
+/// Returns the reason why a host must stay unchanged now. `held` is true if the host is on hold, and `is_node` if it is a node.
 pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
     if pool.spec.is_plan() {
         return Some("its pool is in mode Plan".into());

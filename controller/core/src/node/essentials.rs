@@ -36,7 +36,7 @@ pub fn keep_essentials(node: &mut Node) {
     }
 }
 
-/// Reports whether controllers must see the change from `before` to `after`. [`keep_essentials`] must have been applied to both.
+/// Reports whether the change from `before` to `after` matters to any controller. [`keep_essentials`] must have been applied to both.
 pub fn differs(before: &Node, after: &Node) -> bool {
     let (was, is) = (before.meta(), after.meta());
     // Any write changes the resource version, so it is not compared.

@@ -190,7 +190,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// The Node after the patch to the wanted metadata.
+    /// Returns the Node after the patch to the wanted metadata.
     fn mended(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Node {
         apply(node, &patch(node, wanted, before).unwrap())
     }

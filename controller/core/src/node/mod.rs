@@ -2,6 +2,7 @@
 //!
 //! * [`owner`]: owner of a Node.
 //! * [`metadata`]: labels, annotations and taints of a Node, and the patch that applies them.
+//! * [`desired_metadata`]: type of the desired labels, annotations and taints of a Node.
 //! * [`permitted`]: labels, annotations and taints that users may set on a Node.
 //! * [`maintenance`]: maintenance requests for a node.
 //! * [`applied`]: record of the metadata that may be removed from a Node.
@@ -41,12 +42,12 @@ pub(crate) fn conditions(node: &Node) -> &[NodeCondition] {
     node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
 }
 
-/// Reports whether kubelet has stopped reporting: the cluster has set the condition Ready of its Node to Unknown.
+/// Reports whether kubelet has stopped reporting: the node lifecycle controller has set the condition Ready of its Node to Unknown.
 pub fn is_ready_unknown(node: &Node) -> bool {
     conditions(node).iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-/// Returns whether the Node is Ready, the time of the last transition, and kubelet's message.
+/// Returns true if the Node is Ready, the time of the last transition, and kubelet's message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     match conditions(node).iter().find(|c| c.type_ == "Ready") {
         Some(c) => {

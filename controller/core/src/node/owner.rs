@@ -105,7 +105,7 @@ pub fn evidence(
     addresses_of: &dyn Fn(&str) -> Vec<(String, String)>,
 ) -> Evidence {
     let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
-    // A Node with another UID than the recorded one has appeared since that was deleted, even if the deletion was not observed.
+    // A Node with another UID than the recorded one appeared after the recorded Node was deleted, even if the deletion was not observed.
     let holds_name = status.holds_node_name || uid.is_some();
     let facts = status.facts.as_ref().filter(|_| holds_name);
     let reported = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));

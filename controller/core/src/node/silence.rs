@@ -1,4 +1,4 @@
-//! Detection of a silent wicd. A stopped daemon reports no drift, no restart request and no version, so that all seems well. Pure.
+//! Detection of a silent wicd. A stopped daemon reports no drift, no restart request and no version, so that its host seems to work. Pure.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Edits of an `authorized_keys` file: adding one key beside another, and replacing one key by another.
 //!
-//! A parser of whole entries is not used: it rejects lines that sshd accepts, and does not write lines as it has read them. This module only
-//! reads lines, and keeps the remaining ones byte for byte.
+//! A parser of whole entries is not used: it rejects lines that sshd accepts, and may change lines when it writes them back. This module only reads
+//! lines, and keeps the remaining ones byte for byte.
 
 use api::names::COMPONENT;
 
-/// Public key, as a line of an `authorized_keys` file has it.
+/// Public key in the form of a line of an `authorized_keys` file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     type_: String,
@@ -18,7 +18,7 @@ impl PublicKey {
         Self { type_: type_.into(), base64: base64.trim_end_matches('=').into() }
     }
 
-    /// Parses a public key from `type base64`, and ignores what follows.
+    /// Parses a public key from `type base64`, and ignores the rest of the text.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let (type_, base64) = (words.next()?, words.next()?);
@@ -27,7 +27,7 @@ impl PublicKey {
         is_key.then(|| Self::new(type_, base64))
     }
 
-    /// Returns the key as a line of the file has it.
+    /// Returns the key in the form of a line of the file.
     fn line(&self) -> String {
         let padding = "=".repeat((4 - self.base64.len() % 4) % 4);
         format!("{} {}{padding}", self.type_, self.base64)
@@ -43,8 +43,8 @@ pub enum Old {
     Goes,
 }
 
-/// Adds the new key, if it is missing, to a file that has the old key, with the same options (such as `from="…"`); with [`Old::Goes`], removes
-/// the old key. `None` if nothing changes. A file without the old key is left unchanged.
+/// Adds the new key, if it is missing, to a file that has the old key, with the same options (such as `from="…"`); with [`Old::Goes`], also removes
+/// the old key. Returns `None` if nothing changes. A file without the old key is left unchanged.
 pub fn edit(file: &str, new: &PublicKey, old: &PublicKey, what: Old) -> Option<String> {
     let lines: Vec<&str> = file.split_inclusive('\n').collect();
     let options = lines.iter().find_map(|line| options_of(line, old)).filter(|_| new != old)?;
@@ -82,12 +82,12 @@ fn options_of<'a>(line: &'a str, key: &PublicKey) -> Option<&'a str> {
         return Some("");
     }
     let (options, rest) = line.split_at(end_of_options(line));
-    // Such a line accepts keys that this key has signed, and not the key itself.
+    // A `cert-authority` line accepts keys that this key has signed, and not the key itself.
     let signs = options.split(',').any(|option| option.eq_ignore_ascii_case("cert-authority"));
     (!signs && PublicKey::parse(rest).is_some_and(|k| k == *key)).then_some(options)
 }
 
-/// Returns where the options of a line end: at the first space that is not between quotes.
+/// Returns the index at which the options of a line end: the first space or tab that is not between quotes.
 fn end_of_options(line: &str) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     let ends = |c: char| {

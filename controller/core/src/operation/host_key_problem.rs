@@ -25,7 +25,7 @@ pub enum HostKeyProblem {
 }
 
 impl HostKeyProblem {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotDeclared { .. } => Reason::HostKeyUnknown,

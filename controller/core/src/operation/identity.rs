@@ -1,4 +1,4 @@
-//! Proof that the host that answers is the expected one, in one place. Pure.
+//! Proof that the host that answers is the expected one. Pure.
 //!
 //! The address was reached and the host key was verified before. The decision uses values that no other host can report: the machine id that was
 //! recorded when the host joined, the owner record on the host, and this cluster's own objects.
@@ -39,7 +39,7 @@ pub struct ExpectedHost<'a> {
     pub owner: &'a Owner,
     /// Expected address of the host.
     pub address: &'a str,
-    /// Machine id that was recorded when the host was last proven, if it was.
+    /// Machine id that was recorded when the host was last proven. `None` if it was never proven.
     pub machine_id: Option<&'a str>,
     /// State of the host's Node.
     pub node: NodeProof,
@@ -87,7 +87,7 @@ pub struct Others {
 pub enum Identity {
     /// The expected host.
     ExpectedHost,
-    /// The expected host, which replaces the owner in its record.
+    /// The expected host. The expected owner replaces the one in the host's record.
     Supersedes(Owner),
     /// A host that now belongs to another owner, so that nothing is removed from it. Returned only for removals.
     OtherOwner(Owner),
@@ -205,7 +205,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotThisMachine { .. } | Self::NotThisNode { .. } => Reason::NotThisMachine,

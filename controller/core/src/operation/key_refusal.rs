@@ -1,4 +1,4 @@
-//! Hosts that refuse every listed key: since when, and whether because they never got one of these keys.
+//! Refusals of every listed key by a host: their duration, and whether the cause is that the host never got any of these keys.
 
 use std::time::Duration;
 

@@ -43,7 +43,7 @@ impl fmt::Display for Moved {
     }
 }
 
-/// Returns how the host's address has changed since kubelet was given one. `None` if it has not, or if that is not known.
+/// Returns the change of the host's address since kubelet was given one. Returns `None` if it has not changed, or if that is not known.
 pub fn moved(entry: &str, status: &WindowsInstanceStatus) -> Option<Moved> {
     let from = status.node_ip.clone().filter(|given| !given.is_empty())?;
     let to = desired(entry, status);

@@ -106,7 +106,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotAdministrator { .. } => Reason::NotAdministrator,
@@ -137,7 +137,7 @@ impl Fault {
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// Reason for conditions and events: that of the first fault.
+    /// Returns the reason for conditions and events, from the first fault.
     pub fn reason(&self) -> Reason {
         self.0.first().map_or(Reason::HostFailed, Fault::reason)
     }

@@ -22,9 +22,9 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Collects the addresses and names of all hosts and Nodes. For a host of a pool, only the address at which it was reached counts: its Node
-    /// could report another host's address to take it away from that host. So could any other Node, so of these only control plane nodes count:
-    /// no kubelet can set their label on its own Node.
+    /// Collects the addresses and names of all hosts and Nodes. For a host of a pool, only the address at which it was reached counts: its Node could
+    /// report another host's address to take it away from that host. The same applies to Nodes without an instance. Of these, only the addresses of
+    /// control plane nodes count, because no kubelet can set the role label on its own Node.
     pub fn gather<'a>(instances: &[Arc<WindowsInstance>], nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let mut found = Self::default();
         for instance in instances {
@@ -65,7 +65,7 @@ impl Neighbours {
     }
 }
 
-/// Canonical spelling of an address or a name.
+/// Returns the canonical spelling of an address or a name.
 fn spelled(address: &str) -> String {
     match address.parse::<IpAddr>() {
         Ok(ip) => ip.to_canonical().to_string(),
