@@ -89,7 +89,7 @@ fn must_be_empty(seen: ObservedRemoval) -> bool {
     }
 }
 
-/// Chooses the next step. `node` is the Node, if it is there and is this host's.
+/// Chooses the next step. `node` is the Node, if it exists and belongs to this host.
 pub fn next<N>(node: Option<N>, seen: ObservedRemoval) -> Next<N> {
     let node = match node {
         Some(node) if must_be_empty(seen) => {

@@ -9,7 +9,7 @@ use api::{
 
 use crate::node::permitted::is_label;
 
-/// Maximum length of a domain name: that of a label value.
+/// Maximum length of a domain name, the same as of a label value.
 const DOMAIN: usize = 63;
 
 /// Reason why a host cannot use the accounts of its pool.
@@ -50,7 +50,7 @@ pub enum AccountFault {
 }
 
 impl AccountFault {
-    /// Reason for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotDomainJoined { .. } | Self::AccountNotUsable { .. } => Reason::AccountNotUsable,
@@ -58,7 +58,7 @@ impl AccountFault {
         }
     }
 
-    /// Status of the condition.
+    /// Returns the status of the condition.
     pub fn status(&self) -> Status {
         match self {
             Self::NotDomainJoined { .. } | Self::AccountNotUsable { .. } => Status::False,

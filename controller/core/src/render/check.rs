@@ -112,7 +112,7 @@ fn trusted(pem: &[u8]) -> Checked {
     require(false, "trusted certificates", &format!("certificate {damaged}"), problem)
 }
 
-/// Returns only the certificates, without the comments between them.
+/// Returns the certificates in PEM, without the comments between them.
 ///
 /// # Errors
 /// Returns the number of the first damaged certificate.

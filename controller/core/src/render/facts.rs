@@ -27,14 +27,14 @@ pub struct Cluster {
     pub kubernetes_minor: Option<u32>,
     /// True if the control plane is being upgraded.
     pub is_upgrading: bool,
-    /// Minor version that all API servers already have, while nodes still follow the one from before the upgrade.
+    /// Minor version that all API servers that answer already have, while nodes still follow the one from before the upgrade.
     pub next_minor: Option<u32>,
     /// Addresses of API servers that do not answer, while nodes wait for their version.
     pub silent_api_servers: Vec<String>,
     /// Platform of the cluster.
     pub platform: Platform,
-    /// True if a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so until it has run: set
-    /// only where there is one.
+    /// True if a cloud controller manager initialises nodes. kubelet then registers them with the taint for uninitialised nodes, and they keep it
+    /// until that controller has run. Set only if the cluster has one.
     pub external_cloud_provider: bool,
     /// Provider of the pod network.
     pub network: Network,

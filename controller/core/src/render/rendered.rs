@@ -148,7 +148,7 @@ impl Rendered {
         self.services.services.iter().any(|s| s.name == "kubelet" && s.path.contains(kubelet::EXTERNAL_CLOUD))
     }
 
-    /// Returns the hash of the version's effect on a host, in 64 hex digits. The notation and parts that stay with the operator do not count.
+    /// Returns the hash of the version's effect on a host, in 64 hex digits. The notation, and parts that only the operator uses, do not count.
     /// Comparable only with hashes of the same operator, see [`HASH_VERSION`]: a stored version is hashed again.
     pub fn hash(&self) -> String {
         let Shared {

@@ -15,7 +15,7 @@ pub const MAX_PULLING: u32 = 2;
 pub fn wants(listed: &[String], instance: &WindowsInstance) -> bool {
     match instance.status.as_ref().and_then(|s| s.pre_pulled.as_ref()) {
         None => !listed.is_empty(),
-        // Requested images may be pinned even if no answer reports them.
+        // Requested images may be pinned even if no response of the host reports them.
         Some(pulled) => listed.is_empty() || !is_same(&pulled.images, listed) || !is_same(&pulled.requested, listed),
     }
 }

@@ -31,7 +31,7 @@ fn secret_key(reference: &SecretKeyRef) -> SecretKey {
     (reference.name.clone(), reference.key().to_owned())
 }
 
-/// Returns the maximum age of cached Secrets for their number: no more than twenty are read per second.
+/// Returns the maximum age of cached Secrets. It grows with their number, so that at most twenty are read per second.
 pub fn max_cache_age(secrets: usize) -> Duration {
     Duration::from_millis(50).saturating_mul(u32::try_from(secrets).unwrap_or(u32::MAX))
 }
@@ -42,7 +42,7 @@ pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<SecretKey, 
 }
 
 impl Keys {
-    /// Creates the keys of `hosts`. `first` has a hash for each of [`first_keys`] or why it is missing, `weak` has warnings.
+    /// Creates the keys of `hosts`. `first` has a hash for each of [`first_keys`], or the reason why it is missing; `weak` has warnings.
     pub fn new(
         hosts: &BTreeMap<String, InstanceHost>,
         first: HashMap<SecretKey, Result<String, String>>,

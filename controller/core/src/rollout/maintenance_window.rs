@@ -251,7 +251,7 @@ fn parse(schedule: &str) -> Result<croner::CronPattern, WindowError> {
     })
 }
 
-/// Reports whether a field consists of non-empty items, and these of numbers, signs and words of the field.
+/// Reports whether a field consists of non-empty items that contain only numbers, signs and the words of the field.
 fn is_plain(field: &str, words: &[&str]) -> bool {
     let known = |word: &str| word.is_empty() || words.iter().any(|w| w.eq_ignore_ascii_case(word));
     field.bytes().all(|c| c.is_ascii_alphanumeric() || b"*,-/#".contains(&c))

@@ -110,7 +110,7 @@ pub fn course(
         Some(before) if before.to_version == rendered_version => before.clone(),
         _ => begin(before, rendered_version, seen, now),
     };
-    // Nodes from before this operator are adopted as they are. Their change begins with the first step. They can go back to the version that they
+    // Nodes of an earlier operator are adopted unchanged. Their change begins with the first step. They can go back to the version that they
     // followed, not to the one from before a completed rollout.
     if status.completed && seen.current.as_ref().is_some_and(|current| *current != status.to_version) {
         let from_version = seen.current.clone().filter(|_| !seen.foreign);
