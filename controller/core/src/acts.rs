@@ -127,7 +127,7 @@ mod tests {
         NOW.parse().unwrap()
     }
 
-    /// A pool with the annotation `approve-removal` and a record of it.
+    /// Returns a pool with the annotation `approve-removal` and a record of it.
     fn pool(written: Option<&str>, act: Option<(&str, bool)>) -> WindowsNodePool {
         let mut pool = WindowsNodePool::new("factory", api::WindowsNodePoolSpec::default());
         pool.metadata.annotations = written.map(|value| [(key::APPROVE_REMOVAL.into(), value.into())].into());

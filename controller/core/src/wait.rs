@@ -15,13 +15,13 @@ pub enum Cause {
     Hold,
     /// The pool is paused.
     Pause,
-    /// Limit on hosts that are set up at once: it is used up.
+    /// The limit on hosts that are set up at once is used up.
     TurnToJoin,
-    /// Limit on hosts that are deconfigured at once: it is used up.
+    /// The limit on hosts that are deconfigured at once is used up.
     TurnToLeave,
     /// The Machine of a host that is to be removed still exists.
     Machine,
-    /// Limit on the pool's nodes that are disrupted at once: it is used up.
+    /// The limit on the pool's nodes that are disrupted at once is used up.
     Disruption,
     /// The change would lose settings of the legacy operator.
     LostSettings,

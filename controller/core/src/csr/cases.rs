@@ -33,8 +33,8 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Returns the claim of a test host. `win-new` and `win-unproven` have not joined. `win-unproven`, `wmco-1` and `wmco-2` are not proven. No host has the
-/// name `win-1x`.
+/// Returns the claim of a test host. `win-new` and `win-unproven` have not joined. `win-unproven`, `wmco-1` and `wmco-2` are not proven. No host has
+/// the name `win-1x`.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {
@@ -102,7 +102,7 @@ fn node_client(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> Certific
     csr(user, groups, KUBELET_CLIENT, &["digital signature", "client auth"], pem)
 }
 
-/// Renewal of a client certificate by the kubelet of win-1.
+/// Returns the request with which the kubelet of win-1 renews its client certificate.
 fn renewal(pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
     node_client(KUBELET_USER, NODES, pem)
 }

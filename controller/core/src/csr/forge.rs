@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
 
+// Object identifiers of subject attributes, extensions and algorithms, as the content of a DER element, and tags of string types.
 pub(crate) const CN: &[u8] = &[0x55, 4, 3];
 pub(crate) const O: &[u8] = &[0x55, 4, 10];
 pub(crate) const OU: &[u8] = &[0x55, 4, 11];
@@ -69,6 +70,7 @@ pub(crate) struct Forged {
 }
 
 impl Forged {
+    /// Creates a request for a subject, with a new ECDSA P-256 key.
     pub(crate) fn new(common_name: &str, organisations: &[&str]) -> Self {
         let mut subject: Vec<_> = organisations.iter().map(|o| vec![attribute(O, UTF8, o.as_bytes())]).collect();
         subject.push(vec![attribute(CN, UTF8, common_name.as_bytes())]);
@@ -82,21 +84,25 @@ impl Forged {
         }
     }
 
+    /// Replaces the key by a new one for this algorithm.
     pub(crate) fn key(mut self, algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
         self.key = KeyPair::generate_for(algorithm).unwrap();
         self
     }
 
+    /// Adds an attribute to the subject, as a relative distinguished name of its own.
     pub(crate) fn also(mut self, oid: &[u8], tag: u8, value: &[u8]) -> Self {
         self.subject.push(vec![attribute(oid, tag, value)]);
         self
     }
 
+    /// Adds an extension to the requested ones.
     pub(crate) fn extension(mut self, oid: &[u8], value: &[u8]) -> Self {
         self.extensions.push(extension(oid, value));
         self
     }
 
+    /// Adds the extension with subject alternative names.
     pub(crate) fn names(self, names: &[Name<'_>]) -> Self {
         let entries: Vec<Vec<u8>> = names
             .iter()
@@ -126,6 +132,7 @@ impl Forged {
         &element[2 + long..]
     }
 
+    /// Adds the attribute with a challenge password.
     pub(crate) fn challenge_password(mut self) -> Self {
         let set = der(0x31, &[&der(UTF8, &[b"secret"])]);
         self.attributes.push(der(0x30, &[&der(6, &[CHALLENGE_PASSWORD]), &set]));
@@ -147,11 +154,13 @@ impl Forged {
         self
     }
 
+    /// Writes the public key as a compressed point.
     pub(crate) fn compressed(mut self) -> Self {
         self.compressed = true;
         self
     }
 
+    /// Returns the `SubjectPublicKeyInfo` in DER.
     fn public_key(&self) -> Vec<u8> {
         let info = self.key.subject_public_key_info();
         if !self.compressed {
@@ -164,6 +173,7 @@ impl Forged {
         der(0x30, &[algorithm, &der(3, &[&[0, 2 + (y[y.len() - 1] & 1)], x])])
     }
 
+    /// Signs the request, and returns it in DER.
     pub(crate) fn der(&self) -> Vec<u8> {
         let rdns: Vec<Vec<u8>> = self.subject.iter().map(|rdn| der(0x31, &[&rdn.concat()])).collect();
         let mut attributes = self.attributes.clone();
@@ -190,6 +200,7 @@ impl Forged {
         der(0x30, &[&info, &der(0x30, &[&der(6, &[algorithm])]), &der(3, &[&[0], &signature])])
     }
 
+    /// Signs the request, and returns it in PEM.
     pub(crate) fn pem(&self) -> String {
         armour(&self.der())
     }
@@ -201,10 +212,12 @@ impl From<Forged> for Vec<u8> {
     }
 }
 
+/// Encodes an `Extension` that is not critical.
 fn extension(oid: &[u8], value: &[u8]) -> Vec<u8> {
     der(0x30, &[&der(6, &[oid]), &der(4, &[value])])
 }
 
+/// Returns the PEM block of a request in DER.
 pub(crate) fn armour(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();

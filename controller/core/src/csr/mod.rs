@@ -15,7 +15,7 @@
 //! A request claims to come from a host if its subject names a host of a pool, if its subject or requester is a wicd user (which only this
 //! operator issues), or if a host's kubelet user sends it to one of kubelet's signers. The operator approves or denies such requests. It ignores
 //! all others, including those that a host's kubelet user sends to other signers: network plug-ins obtain their certificates in that way and have
-//! their own approvers. It also leaves requests undecided that may be valid but cannot be judged: a bootstrap user that asks for a host which is
+//! their own approvers. It also leaves requests undecided that may be valid but cannot be judged: a request of a bootstrap user for a host that is
 //! not proven yet, and a serving certificate with an address that the Node reports and nothing proves. A denial is final, and a user or another
 //! approver may know more.
 //!
@@ -23,7 +23,7 @@
 //! user: for its own name and, in a serving certificate, for addresses and names that only this Node reports. This gives the host nothing new.
 //! All other requests of such a Node stay undecided.
 //!
-//! A denial is public: its reason is a fixed word, and its message quotes only a short, escaped part of the request.
+//! A denial is public: its reason is a constant, and its message quotes only a short, escaped part of the request.
 
 #[cfg(test)]
 mod cases;

@@ -174,8 +174,8 @@ fn is_ours(asked: Asked<'_>) -> bool {
         })
 }
 
-/// Reports whether a bootstrap user asks for a host that is neither proven nor joined. The requester may be another machine with that name, for
-/// which the issuer of the bootstrap token has an approver.
+/// Reports whether a bootstrap user requests a certificate for a host that is neither proven nor joined. The requester may be another machine with
+/// that name, for which the issuer of the bootstrap token has an approver.
 fn is_bootstrap_of_unproven(asked: Asked<'_>) -> bool {
     let [name] = asked.request.common_names.as_slice() else { return false };
     let claim = name.strip_prefix(Kind::KubeletClient.user_prefix()).and_then(asked.claims);

@@ -231,7 +231,7 @@ mod tests {
     const NOW: &str = "2026-11-21T12:00:00Z";
     const REPLICA_SET: &str = "ReplicaSet";
 
-    /// A running pod of a ReplicaSet, with `changes` merged in.
+    /// Returns a running pod of a ReplicaSet, with `changes` merged in.
     fn pod(changes: Value) -> Pod {
         let mut pod = json!({
             "metadata": { "name": "cart", "namespace": "shop", "ownerReferences": [owner(REPLICA_SET, "apps/v1")] },

@@ -32,7 +32,7 @@ pub fn is_of_the_legacy_operator(node: &Node) -> bool {
 }
 
 impl Cordon {
-    /// Decides, from the Node as it is before the operation, whether another client has cordoned it. Pure.
+    /// Decides, from the state of the Node before the operation, whether another client has cordoned it. Pure.
     ///
     /// A cordon with the annotation of another operation was left behind by an earlier operation of this operator; it is taken over.
     pub fn plan(node: &Node, operation_id: impl Into<String>) -> Self {
@@ -99,7 +99,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Effect of a merge patch on the cordon: (annotation written, unschedulable written).
+    /// Returns the effect of a merge patch on the cordon: the written annotation, and the written value of unschedulable.
     fn effect(patch: Option<Value>) -> Option<(Value, Option<Value>)> {
         patch.map(|patch| {
             (patch["metadata"]["annotations"][CORDONED_BY].clone(), patch.pointer("/spec/unschedulable").cloned())

@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(asked, expected);
     }
 
-    /// State after one `kubectl apply` of both pools: the other pool has not released the host yet.
+    /// Covers the state after one `kubectl apply` of both pools: the other pool has not released the host yet.
     #[test]
     fn a_host_that_its_pool_does_not_list_any_more_is_no_conflict() {
         let known = [("a", 1, "q"), ("b", 2, "q"), ("other", 3, "q"), ("d", 4, "gone")]

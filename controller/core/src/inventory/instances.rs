@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// A pool without the finalizer is gone at once when it is deleted, and its instances would have no pool.
+    /// Checks that a pool without the finalizer gets no instance: if it is deleted, it is gone at once, and its instances would have no pool.
     #[test]
     fn a_host_goes_over_only_to_a_pool_that_can_have_it() {
         let since = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
@@ -450,8 +450,8 @@ mod tests {
         }
     }
 
-    /// The garbage collector removes the owner references from the instances of a pool that is deleted with `--cascade=orphan`: the pool must not
-    /// add them again.
+    /// Checks that a pool does not add the owner references again that the garbage collector removes from its instances after a deletion with
+    /// `--cascade=orphan`.
     #[test]
     fn nothing_makes_a_deleted_pool_an_owner_again() {
         for (deleted, expected) in [(false, 1), (true, 0)] {
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// A host in the pool's own list must not count as gone with its Machine.
+    /// Checks that a host in the pool's own list does not count as gone with its Machine.
     #[test]
     fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
         let first = pool(&[("a", "10.0.0.1")]);

@@ -1,8 +1,8 @@
 //! Names for hosts that are listed without one. Pure.
 //!
-//! A host with an instance or a Node keeps its name, however its entry is written and whatever it reports later: it is found by its place, its
-//! addresses, or its proven identity. A host that is not found gets the name that it reports, not its name in DNS. A reported name is only a
-//! claim and never replaces another host.
+//! A host with an instance or a Node keeps its name, however its entry is written and whatever it reports later: it is found by its address and port,
+//! by another of its addresses, or by its proven identity. A host that is not found gets the name that it reports, not its name in DNS. A reported
+//! name is only a claim and never replaces another host.
 
 use std::{
     cell::OnceCell,
@@ -73,9 +73,9 @@ pub struct Names<'a> {
     pub resolved: &'a dyn Fn(&str) -> Option<Vec<String>>,
     /// Reason why a host must not be asked for its name.
     pub forbidden: &'a dyn Fn(&Entry) -> Option<Why>,
-    /// The first contact with the host at a place.
+    /// The first contact with the host at an address and port.
     pub contact: &'a dyn Fn(&Endpoint) -> Option<FirstContact>,
-    /// Reason why the host at a place could not be asked for its name.
+    /// Reason why the host at an address and port could not be asked for its name.
     pub failure: &'a dyn Fn(&Endpoint) -> Option<Why>,
     /// Description of a name's owner; an error if the owner cannot be determined.
     pub owner: &'a dyn Fn(&str) -> Result<Option<String>, String>,

@@ -22,7 +22,7 @@ fn existing(name: &str, address: &str) -> Existing {
     }
 }
 
-/// First contact with a host at an address, which reports this hostname.
+/// Returns the first contact with a host that reports this hostname at an address.
 fn calls_itself(hostname: &str, dialed: &str) -> FirstContact {
     FirstContact {
         host_key: KEY.into(),
@@ -219,7 +219,7 @@ fn a_host_that_must_not_be_asked_is_not() {
     assert_eq!(strict.seen(&["10.0.0.2"], 22), ("old".into(), String::new(), 0, 0));
 }
 
-/// A host must not choose a DNS name for its own certificates.
+/// Checks that a host cannot choose a DNS name for its own certificates.
 #[test]
 fn no_host_gives_itself_a_name_of_dns() {
     for (said, expected) in

@@ -270,7 +270,7 @@ mod tests {
         names.iter().map(ToString::to_string).collect()
     }
 
-    /// Pool with a list in a ConfigMap, or with hosts of its own.
+    /// Returns a pool with a list in a ConfigMap, or with hosts of its own.
     fn pool(name: &str, hosts: Option<&[&str]>) -> WindowsNodePool {
         let host = |name: &&str| Host { name: (*name).into(), ..Host::default() };
         let hosts: Option<Vec<Host>> = hosts.map(|hosts| hosts.iter().map(host).collect());
@@ -352,7 +352,7 @@ mod tests {
         );
     }
 
-    /// Every reconcile of a pool that is being deleted releases its hosts again.
+    /// Covers a pool that is being deleted: every reconcile releases its hosts again.
     #[test]
     fn a_pool_that_is_deleted_waits_for_one_read_of_each_other_list() {
         let mut claims = HostOwners::default();

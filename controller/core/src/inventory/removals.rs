@@ -101,16 +101,16 @@ pub fn decide(change: Change<'_>) -> RemovalDecision {
     }
 }
 
-/// Reports whether a user's approval is used up: by this decision, or because it does not match the removal. Otherwise it would confirm a later
-/// removal of as many hosts. An approval of another revision waits for that revision, and one of a revision with unnamed hosts waits for their
-/// names.
+/// Reports whether a user's approval is used up: by this decision, or because it does not match the removal. If it stayed in force, it would confirm
+/// a later removal of as many hosts. An approval of another revision waits for that revision, and one of a revision with unnamed hosts waits for
+/// their names.
 pub(crate) fn is_spent(change: &Change<'_>) -> bool {
     let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }
 
-/// Reports whether a removal that a user announced to the removal guard was made or given up: the spec has changed since the last reconcile.
-/// Otherwise the announcement would allow a later removal of as many hosts.
+/// Reports whether the announcement of a removal to the removal guard is used up: the spec has changed since the last reconcile, so the removal was
+/// made or given up. If the announcement stayed in force, it would allow a later removal of as many hosts.
 pub fn is_announcement_spent(pool: &WindowsNodePool) -> bool {
     let seen = pool.status.as_ref().and_then(|status| status.observed_generation);
     pool.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(key::ANNOUNCE_REMOVAL))

@@ -155,7 +155,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}})).unwrap()
     }
 
-    /// Ownership of a repair: true if the MachineHealthCheck has it.
+    /// Checks which controller repairs a node. The expected value is true if the MachineHealthCheck does.
     #[test]
     fn a_node_that_is_not_ready_is_one_controllers_work() {
         use MachineGroup::{ClusterApi, OpenShift};

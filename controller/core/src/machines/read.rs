@@ -38,7 +38,7 @@ impl Source {
         }
     }
 
-    /// Returns the reference by which a pool names the source.
+    /// Returns the reference with which a pool names the source.
     pub fn reference(&self) -> MachineSetRef {
         let group = (self.group != MachineGroup::default()).then_some(self.group);
         let namespace = (self.namespace != MACHINE_API).then(|| self.namespace.clone());
@@ -74,7 +74,7 @@ pub struct Machine {
     pub windows: bool,
     /// True if a user has excluded the Machine from the operator.
     pub ignored: bool,
-    /// Labels, by which a MachineHealthCheck selects the Machine.
+    /// Labels, which the selectors of MachineHealthChecks match.
     pub labels: BTreeMap<String, String>,
     /// Annotations, which may exclude the Machine from every MachineHealthCheck.
     pub annotations: BTreeMap<String, String>,
@@ -88,7 +88,7 @@ pub struct Machine {
     pub addresses: Vec<Address>,
     /// Name of the Machine's Node.
     pub node: Option<String>,
-    /// Conditions that the Machine's controllers report, by which a MachineHealthCheck of Cluster API may select it.
+    /// Conditions that the Machine's controllers report. A MachineHealthCheck of Cluster API may depend on them.
     pub conditions: Vec<Condition>,
 }
 

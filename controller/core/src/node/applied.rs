@@ -58,7 +58,7 @@ impl Applied {
         }
     }
 
-    /// Adds the keys of `other`. The union is stored before a Node changes: after a crash, the change may or may not be made.
+    /// Adds the keys of `other`. The union is stored before a Node changes: after a crash, it is unknown whether the change was made.
     pub fn and(mut self, other: &Self) -> Self {
         self.labels.extend(other.labels.iter().cloned());
         self.annotations.extend(other.annotations.iter().cloned());

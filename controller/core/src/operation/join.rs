@@ -22,7 +22,7 @@ pub struct DesiredJoin {
     pub wicd: String,
     /// True if services must be restarted in this operation.
     pub restarts: bool,
-    /// True if the Node must have another address than the one that kubelet was given.
+    /// True if the Node must have another address than kubelet was given.
     pub moves: bool,
     /// Boot id that the host must leave by a restart.
     pub leaves_boot: Option<String>,
@@ -157,7 +157,7 @@ mod tests {
         Timestamp::from_second(NOW).unwrap()
     }
 
-    /// A Ready node of this version.
+    /// Returns a Ready node of this version.
     fn node(version: &str, boot_id: &str) -> NodeSeen {
         NodeSeen { ready: true, version: Some(version.into()), boot_id: boot_id.into(), asks_restart: false }
     }

@@ -283,7 +283,7 @@ mod tests {
         HostState { machine, ..HostState::default() }
     }
 
-    /// Marker of a node of this cluster.
+    /// Returns the marker of a node of this cluster.
     fn node_of(cluster_id: &str) -> Marker {
         Marker { version: "1".into(), cluster_id: cluster_id.into(), ..Marker::default() }
     }
@@ -329,7 +329,7 @@ mod tests {
                 Some("ForeignServices"),
                 r"(C:\theirs.dll)",
             ),
-            // A node would be drained in vain.
+            // Otherwise the node would be drained for a change that cannot succeed.
             (
                 "the same on a node",
                 |s| {

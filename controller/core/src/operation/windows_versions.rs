@@ -70,7 +70,7 @@ pub fn find(os_name: &str, os_build: &str) -> Option<&'static WindowsVersion> {
     VERSIONS.iter().find(|v| v.build == build).filter(|_| os_name.starts_with("Windows Server"))
 }
 
-/// Returns the update that a host with this version of Windows lacks, if nodes need one that it lacks.
+/// Returns the update that nodes need and that a host with this version of Windows lacks, if any.
 pub fn lacks(version: &WindowsVersion, os_build: &str) -> Option<&'static str> {
     let (least, update) = version.least?;
     let revision: u32 = os_build.rsplit_once('.')?.1.parse().ok()?;

@@ -139,7 +139,7 @@ pub(super) const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Platform of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Platform {
-    /// No platform, or one that makes no difference here.
+    /// No platform, or a platform that makes no difference here.
     #[default]
     None,
     /// Amazon Web Services.

@@ -29,7 +29,7 @@ pub struct Unusable {
     pub fact: Fact,
     /// Faulty object, its fault, and the remedy. Contains no secrets.
     pub problem: String,
-    /// True if the fact's object is missing, which is a fault only if there was one.
+    /// True if the fact's object is missing, which is a fault only if the object existed before.
     pub is_missing: bool,
 }
 

@@ -24,7 +24,7 @@ fn rule(origin: &str) -> MirrorRule {
     }
 }
 
-/// A cluster with a value for each fact.
+/// Returns a cluster with a value for each fact.
 fn full() -> Cluster {
     let (certificate, key) = certificate("exporter");
     Cluster {
@@ -43,7 +43,7 @@ fn all() -> Vec<Fact> {
     vec![Fact::Proxy, Fact::TrustedCa, mirrors, Fact::PullSecret, Fact::ExporterTls]
 }
 
-/// Facts as they are read while one of them is unusable.
+/// Returns the facts as they are read while one of them is unusable.
 fn without(full: &Cluster, fact: &Fact, is_missing: bool) -> Found {
     let mut cluster = full.clone();
     match fact {

@@ -38,7 +38,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
     if context.cluster.external_cloud_provider {
         arguments.push(EXTERNAL_CLOUD.to_owned());
     }
-    // The name is the one that the operator has proven, whatever a cloud or DNS calls the host now.
+    // kubelet uses the name that the operator has proven, whatever name a cloud or DNS has for the host.
     arguments.push(format!("--hostname-override={NODE_NAME}"));
     arguments.push(format!("--node-ip={NODE_IP}"));
     arguments.extend(credential_provider::arguments(|file| context.has(file)));
@@ -95,7 +95,7 @@ pub(super) fn config(
             config.insert("tlsCipherSuites".to_owned(), tls.ciphers.clone().into());
         }
         merge(config, &settings.kubelet_extra);
-        // The names of the fields are kubelet's, except for one that is an argument of kubelet.
+        // The fields have kubelet's names, except for `cloudProvider`, which is an argument of kubelet.
         if let Ok(Value::Object(mut pool)) = serde_json::to_value(pool) {
             pool.remove("cloudProvider");
             merge(config, &pool);

@@ -32,7 +32,7 @@ fn kubelet_of(settings: KubeletSettings) -> TemplateSpec {
     TemplateSpec { kubelet: Some(settings), ..TemplateSpec::default() }
 }
 
-/// A template with everything that changes the rendered version.
+/// Returns a template with everything that changes the rendered version.
 fn full() -> TemplateSpec {
     let reserved = Reserved::from([("memory".to_owned(), "4Gi".into())]);
     let template = kubelet_of(KubeletSettings {

@@ -104,7 +104,7 @@ fn only_ours_that_nothing_refers_to_is_collected() {
     assert_eq!(collectable(&stored, &BTreeSet::new()), ["old", "current"]);
 }
 
-/// JSON that differs from a valid annotation in one value.
+/// Returns JSON that differs from a valid annotation in one value.
 fn near(good: Value) -> impl Strategy<Value = Value> {
     let keys: Vec<String> = good.as_object().unwrap().keys().cloned().collect();
     let other = prop_oneof![

@@ -20,7 +20,7 @@ fn no_rotation() -> Settings {
     Settings { logs: LogSettings { size: None, age: None, ..LogSettings::default() }, ..Settings::default() }
 }
 
-/// Services of the full payload, with the default settings.
+/// Returns the services of the full payload, with the default settings.
 fn config(cluster: &Cluster) -> Result<ServicesConfig, RenderError> {
     services(cluster, &payload(&PROGRAMS), &Settings::default())
 }

@@ -15,7 +15,7 @@ pub struct TlsProfile {
     pub ciphers: Vec<&'static str>,
 }
 
-/// Fault of a profile with which kubelet would not start, or would serve with less than the cluster asks for.
+/// Fault of a profile with which kubelet would not start, or would serve with less than the cluster requires.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum TlsProfileError {
     /// The type of the profile is unknown.
@@ -24,7 +24,7 @@ enum TlsProfileError {
     /// A field of a custom profile is missing or invalid.
     #[error("the custom profile has no usable {0}: set it")]
     Field(&'static str),
-    /// A custom profile has neither of the ciphers of which Go needs one for HTTP/2.
+    /// A custom profile has none of the ciphers that Go accepts for HTTP/2.
     #[error(
         "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
          start without: add one, or set minTLSVersion to VersionTLS13"
@@ -34,7 +34,7 @@ enum TlsProfileError {
 
 const VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
 const TLS_1_3: &str = "VersionTLS13";
-/// Ciphers for HTTP/2, of which Go needs at least one, unless the minimum version is TLS 1.3.
+/// Ciphers for HTTP/2. Go needs at least one of them, unless the minimum version is TLS 1.3.
 const HTTP2: [&str; 2] = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
 
 /// Ciphers: name in a profile, name for kubelet, and newest named profile that has it. These are all ciphers that Go's `crypto/tls` considers secure.

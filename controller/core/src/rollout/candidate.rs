@@ -33,7 +33,7 @@ pub struct Candidate {
     pub grant_used: bool,
     /// True if the host is to be removed: it is no longer in the inventory, or its pool or instance is being deleted.
     pub leaving: bool,
-    /// True if the host is released without being deconfigured when it is removed, whatever its pool says.
+    /// True if the host is released without being deconfigured when it is removed, regardless of the deletion policy of its pool.
     pub let_go: bool,
     /// True if the host is being deconfigured, so that its removal can no longer be revoked.
     pub deconfiguring: bool,

@@ -48,7 +48,7 @@ fn dead(name: &str) -> Candidate {
 fn long_dead(name: &str) -> Candidate {
     Candidate { down_since: at(-600), ..dead(name) }
 }
-/// A host whose last attempt has failed, and that may be tried again.
+/// Returns a host whose last attempt has failed, and that may be tried again.
 fn tried(candidate: Candidate) -> Candidate {
     Candidate { waits_until: at(-1), ..candidate }
 }
@@ -61,7 +61,7 @@ fn held(candidate: Candidate) -> Candidate {
 fn begun(candidate: Candidate) -> Candidate {
     Candidate { begun: true, ..candidate }
 }
-/// A host whose operation has begun and has changed something on it.
+/// Returns a host whose operation has begun and has changed something on it.
 fn changed(candidate: Candidate) -> Candidate {
     Candidate { irrevocable: true, ..begun(candidate) }
 }
@@ -71,18 +71,18 @@ fn changed_by(disruption: Disruption, candidate: Candidate) -> Candidate {
         ..candidate
     }
 }
-/// A node that needs a change.
+/// Returns a node that needs a change.
 fn old(candidate: Candidate) -> Candidate {
     changed_by(Disruption::Drain, candidate)
 }
-/// A node that has all files for its change.
+/// Returns a node that has all files for its change.
 fn staged(candidate: Candidate) -> Candidate {
     Candidate { staged: true, ..candidate }
 }
 fn ready_to_go(name: &str) -> Candidate {
     staged(old(node(name)))
 }
-/// A host with a grant for a version.
+/// Returns a host with a grant for a version.
 fn to(version: &str, grant: GrantType, candidate: Candidate) -> Candidate {
     let grant_disruption = (grant == GrantType::Update).then_some(Disruption::Drain);
     Candidate { grant_version: Some(version.into()), grant_disruption, ..granted(candidate, grant) }
@@ -175,7 +175,7 @@ fn hosts_join_and_leave_within_the_limits() {
     }
 }
 
-/// A node that the operator has cordoned: Ready, and not available.
+/// Returns a node that the operator has cordoned: Ready, and not available.
 fn cordoned(candidate: Candidate) -> Candidate {
     Candidate { ready: true, available: false, down_since: None, ..candidate }
 }

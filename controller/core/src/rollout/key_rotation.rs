@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Keys of hosts, each in a Secret of its own.
+    /// Returns keys of hosts, each in a Secret of its own.
     fn keys(of: &[(&str, Result<&str, &str>)]) -> Keys {
         let secret_key = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
         Keys {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a service | no service of that name |
 //! | an environment variable that is not empty | no variable of that name; another value is no loss |
-//! | a cloud-node-manager | one that waits for its ServiceAccount, which is missing |
+//! | a cloud-node-manager | a cloud-node-manager whose ServiceAccount is missing |
 //! | the sandbox image of WMCO's containerd | another image, which the pool does not name |
 //! | mirrors of registries | no mirrors for a source, because containerd cannot follow its rule |
 //! | a kubelet flag that describes the cluster, see [`FLAGS`] | no such flag, or another value |
@@ -33,13 +33,13 @@ const FLAGS: [&str; 4] =
     ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
 /// Sandbox image in WMCO's containerd configuration, the same in every release. WMCO's ConfigMap does not name it.
 const WMCO_SANDBOX: &str = "mcr.microsoft.com/oss/kubernetes/pause:3.9";
-/// Word that accepts another sandbox image.
+/// Name in the annotation that accepts another sandbox image.
 const SANDBOX: &str = "sandbox-image";
-/// Word that accepts the loss of mirrors.
+/// Name in the annotation that accepts the loss of mirrors.
 const MIRRORS: &str = "image-mirrors";
 /// Service that initialises Nodes of a cloud.
 const NODE_MANAGER: &str = "cloud-node-manager";
-/// Word that accepts every loss.
+/// Value of the annotation that accepts every loss.
 const ALL: &str = "all";
 /// Maximum length of a name or value in a message, in characters: the ConfigMap is untrusted.
 const LONGEST: usize = 80;
@@ -66,7 +66,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Returns the word that accepts the loss.
+    /// Returns the name in the annotation that accepts the loss.
     fn name(&self) -> &str {
         match self {
             Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// The services of `config`, each with a variable of its own.
+    /// Returns the services of `config`, each with a variable of its own.
     fn own(mut config: ServicesConfig, name: &str) -> ServicesConfig {
         for service in &mut config.services {
             service.environment.insert(name.into(), "x".into());

@@ -49,7 +49,8 @@ pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
     on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")
 }
 
-/// Observes one host. `change` is the change that the host needs to follow the desired version, if any, and whether all its files are on the host.
+/// Observes one host. `unwanted` is true if the pool does not keep the host, even if its instance is not marked as leaving yet. `change` is the
+/// change that the host needs to follow the desired version, if any; it is paired with true if all its files are on the host.
 pub fn member(
     instance: &Arc<WindowsInstance>,
     unwanted: bool,

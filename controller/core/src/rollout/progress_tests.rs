@@ -16,7 +16,7 @@ fn approval(nodes: IntOrPercent) -> RolloutStep {
     RolloutStep { nodes, pause_seconds: None, approval: Some(true) }
 }
 
-/// Steps of a rollout: one node and 15 minutes, then a tenth and an approval.
+/// Returns the steps of a rollout: one node and 15 minutes, then a tenth and an approval.
 fn steps() -> Vec<RolloutStep> {
     vec![pause(IntOrPercent::Int(1), 900), approval(IntOrPercent::Percent(10))]
 }
@@ -25,17 +25,17 @@ fn settings<'a>(steps: &'a [RolloutStep], approved: &'a [&'a str], action: Failu
     Settings { steps, approved, max_failures: IntOrPercent::Int(2), action }
 }
 
-/// Progress to v2 with the [`steps`].
+/// Returns the progress to v2 with the [`steps`].
 fn progress(before: &RolloutStatus, seen: &ObservedNodes, approved: &[&str], action: FailureAction) -> Progress {
     course(Some(before), "v2", seen, settings(&steps(), approved, action), at(1000))
 }
 
-/// A hundred nodes, of which `changed` are changed and `failed` have failed.
+/// Returns a hundred nodes: `changed` nodes follow v2 and are available, and `failed` nodes have failed.
 fn seen(changed: u32, failed: u32) -> ObservedNodes {
     ObservedNodes { total: 100, changed, following: changed, failed, current: Some("v1".into()), foreign: false }
 }
 
-/// A rollout in progress from v1 to v2.
+/// Returns a rollout in progress from v1 to v2.
 fn on_its_way(step: i32, reached: Option<i64>) -> RolloutStatus {
     RolloutStatus {
         from_version: Some("v1".into()),

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::render::{Cluster, Network, Settings, render};
 
-/// A host with the hybrid overlay, so that every dependency exists.
+/// Returns the version of a host with the hybrid overlay, so that every dependency exists.
 fn base() -> Rendered {
     let file = |(destination, services): (&str, &[&str])| File {
         path: destination.rsplit('\\').next().unwrap().into(),

@@ -1,4 +1,4 @@
-//! Lasting failures, which a user should no longer wait out. Argo CD shows them as Degraded, and kstatus as Failed.
+//! Lasting failures, for which a user should no longer wait. Argo CD shows them as Degraded, and kstatus as Failed.
 
 use api::Failures;
 use jiff::{SignedDuration, Timestamp};

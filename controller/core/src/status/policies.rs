@@ -1,4 +1,4 @@
-//! The condition of a pool for the admission policies that ship with the operator. Pure.
+//! Condition of a pool for the admission policies that ship with the operator. Pure.
 
 use api::{
     Reason, WindowsNodePoolStatus,

@@ -16,7 +16,7 @@ use crate::{
     wait::{Cause, Wait},
 };
 
-/// Wait of nodes of the legacy operator whose change would lose settings.
+/// Returns the wait of nodes of the legacy operator whose change would lose settings.
 pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
     let is_withheld =
         |m: &Member| m.candidate.withheld && !m.candidate.leaving && !m.candidate.held && m.candidate.change.is_some();
@@ -30,7 +30,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
     (!names.is_empty()).then(|| Wait::new(Cause::LostSettings, message))
 }
 
-/// Wait of nodes that users hold with an annotation.
+/// Returns the wait of nodes that users hold with an annotation.
 pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
     let message = format!(
@@ -44,12 +44,12 @@ pub(super) fn on_hold(members: &[Member]) -> Option<Wait> {
     (!names.is_empty()).then(|| Wait::new(Cause::Hold, message))
 }
 
-/// Nodes that users hold, whether or not they are to be changed.
+/// Returns the names of the nodes that users hold, whether or not they are to be changed.
 pub(super) fn held(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.held && !m.candidate.leaving)
 }
 
-/// Wait because nodes that users have cordoned use up `rollout.maxUnavailable`.
+/// Returns the wait for nodes that users have cordoned, and that use up `rollout.maxUnavailable`.
 pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait> {
     let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);
     // A cordoned node that must be changed goes first, and does not use up the budget.
@@ -72,7 +72,7 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait>
     Some(Wait::new(Cause::Cordon, message))
 }
 
-/// Wait because nodes that do not work, or other pools, use up the budget.
+/// Returns the wait for nodes that do not work, or for other pools, that use up the budget.
 pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     let n = decision.waiting.len();
     let wait = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
@@ -104,7 +104,7 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
     Some(Wait::new(cause, message))
 }
 
-/// Nodes that users have cordoned, whether or not they are to be changed.
+/// Returns the names of the nodes that users have cordoned, whether or not they are to be changed.
 pub(super) fn cordoned(members: &[Member]) -> Vec<String> {
     names(members, |m| m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving)
 }
@@ -115,7 +115,7 @@ fn names(members: &[Member], which: impl Fn(&Member) -> bool) -> Vec<String> {
     names
 }
 
-/// Name of the only host; for several, a placeholder that the reader fills in.
+/// Returns the name of the only host; for several, a placeholder that the reader fills in.
 fn only(names: &[String]) -> &str {
     if let [name] = names { name } else { HOST }
 }

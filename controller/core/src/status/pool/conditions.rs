@@ -219,7 +219,7 @@ impl<'a> View<'a> {
         self.pause.filter(|_| !self.groups.leaving.is_empty())
     }
 
-    /// Message about a pool that is being deleted: the current activity, and the pause or trouble that stops it.
+    /// Returns the message about a pool that is being deleted: the current activity, and the pause or trouble that stops it.
     fn deletion(&self) -> String {
         let trouble = self.trouble.as_ref().map(|t| t.message.clone());
         let pause = self.pause_of_leaving().map(|pause| {
@@ -236,8 +236,8 @@ impl<'a> View<'a> {
         ["being deleted".to_owned()].into_iter().chain(trouble).chain(pause).chain(act).collect::<Vec<_>>().join("; ")
     }
 
-    /// Facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes without
-    /// reports of wicd, and keys and accounts that cannot be used. The nodes work nevertheless.
+    /// Returns facts that users must know in any case: a pause, nodes on hold, cordoned nodes, nodes in maintenance, nodes to be restarted, nodes
+    /// without reports of wicd, and keys and accounts that cannot be used. The nodes work nevertheless.
     fn asides(&self) -> impl Iterator<Item = String> {
         let members = self.seen.members;
         let is_said = |reason| self.held.as_ref().is_some_and(|held| held.reason() == reason);
@@ -268,7 +268,7 @@ impl<'a> View<'a> {
         pause.into_iter().chain(of_nodes).chain(self.keys_trouble().map(|(_, message)| message))
     }
 
-    /// Reason and message if the SSH keys of hosts cannot be changed.
+    /// Returns the reason and the message if the SSH keys of hosts cannot be changed.
     fn keys_trouble(&self) -> Option<(Reason, String)> {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.problem.is_some() || !keys.failed.is_empty())?;
         let (_, why, message) = keys_in_words(keys, self.pause.is_some());
@@ -339,7 +339,7 @@ fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
 }
 
-/// Nodes that must be updated, unless a longer wait holds them.
+/// Returns the names of the nodes that must be updated, unless a longer wait holds them.
 fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     match held {
         Some(held) if !held.passes() => Vec::new(),
@@ -352,7 +352,7 @@ pub(super) fn in_brackets(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 
-/// Current activity of the operator as text; empty if there is none.
+/// Returns the current activity of the operator as text; empty if there is none.
 fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String {
     let first = groups.updating.first().or(groups.repairing.first()).and_then(|first| step_of(seen.members, first));
     let mut doing: Vec<String> = first.into_iter().collect();
@@ -382,7 +382,7 @@ fn failure_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
     if failure.is_empty() { first_names(names) } else { failure }
 }
 
-/// Note about Nodes that no list names, and that the legacy operator would deconfigure.
+/// Returns a note about Nodes that no list names, and that the legacy operator would deconfigure.
 fn strays_in_words(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
@@ -395,7 +395,7 @@ fn strays_in_words(strays: &[String]) -> String {
     }
 }
 
-/// Status, reason and message of [`kind::PAUSED`]: True while the operator begins no operation.
+/// Returns the status, reason and message of [`kind::PAUSED`]: True while the operator begins no operation.
 pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     match pause {
         Some(pause) => (Status::True, Reason::Paused, pause.to_string()),
@@ -403,8 +403,8 @@ pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, Reason, String) {
     }
 }
 
-/// Status, reason and message of [`kind::KEYS_CURRENT`]: hosts that still accept an old key, and the cause. They are independent of the other
-/// conditions: the nodes work with either key.
+/// Returns the status, reason and message of [`kind::KEYS_CURRENT`]: hosts that still accept an old key, and the cause. They are independent of the
+/// other conditions: the nodes work with either key.
 fn keys_in_words(keys: &KeyRotationStatus, paused: bool) -> (Status, Reason, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
@@ -422,7 +422,7 @@ fn keys_in_words(keys: &KeyRotationStatus, paused: bool) -> (Status, Reason, Str
     }
 }
 
-/// Current step of a node's operation, as text.
+/// Returns the current step of a node's operation, as text.
 fn step_of(members: &[Member], name: &str) -> Option<String> {
     let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;

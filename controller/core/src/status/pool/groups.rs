@@ -19,13 +19,13 @@ pub(super) struct Groups {
     pub failing: Vec<String>,
     /// Hosts whose removal failed.
     pub stuck: Vec<String>,
-    /// Nodes that are not Ready and should be. A node that is being changed is not expected to be.
+    /// Nodes that are not Ready, but should be. A node that is being changed is left out, unless it is being repaired.
     pub not_ready: Vec<String>,
     /// Hosts that join.
     pub joining: Vec<String>,
     /// Hosts that wait to join.
     pub waiting: Vec<String>,
-    /// Hosts that leave, or wait to.
+    /// Hosts that leave, or wait to leave.
     pub leaving: Vec<String>,
     /// Ready nodes that stay.
     pub ready: Vec<String>,
@@ -137,7 +137,7 @@ pub(super) fn current(member: &Member) -> Option<String> {
     member.instance.status.as_ref().and_then(|s| s.current_version.clone())
 }
 
-/// Failures of a host since its last success.
+/// Returns the failures of a host since its last success.
 fn failures(member: &Member) -> Option<&Failures> {
     member.instance.status.as_ref()?.failures.as_ref()
 }
@@ -159,8 +159,8 @@ fn is_kept_waiting(member: &Member) -> bool {
         && (candidate.change.is_some() || candidate.wants_reboot)
 }
 
-/// Reports whether a user has requested the maintenance, which may last for any time. A maintenance that the host itself requests is reported as
-/// overdue.
+/// Reports whether a user has requested the maintenance on the instance, which may last for any time. A maintenance that the host or a client of its
+/// Node requests is subject to the progress deadline.
 fn is_in_maintenance(operation: &Operation, member: &Member) -> bool {
     operation.type_ == GrantType::Maintenance && member.candidate.maintenance == Some(By::Person)
 }

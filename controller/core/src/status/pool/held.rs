@@ -66,7 +66,7 @@ impl Held {
     }
 }
 
-/// Returns the cause, if any.
+/// Returns the cause for which the nodes of a pool are not changed now, if any.
 pub(super) fn held(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,
@@ -129,7 +129,7 @@ pub(super) fn held(
     }
 }
 
-/// First fault that only a user can correct.
+/// Returns the first fault that only a user can correct.
 pub(super) fn stalled(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,

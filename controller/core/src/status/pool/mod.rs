@@ -71,7 +71,7 @@ fn count(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// Failure of a host as text for the status of the pool.
+/// Returns the failure of a host as text for the status of the pool.
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
@@ -165,12 +165,12 @@ pub fn warn(status: &mut WindowsNodePoolStatus, warning: Option<&(Reason, String
     }
 }
 
-/// Problems of entries, without those of the source.
+/// Returns the problems of entries, without those of the source.
 fn refused(problems: &[EntryError]) -> impl Iterator<Item = &EntryError> {
     problems.iter().filter(|p| !p.host.is_empty())
 }
 
-/// First refused entries of the list, for the status.
+/// Returns the first refused entries of the list, for the status.
 fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     let entry = |p: &EntryError| RefusedEntry {
         host: line(&p.host, MAX_TEXT_CHARS),
@@ -180,7 +180,7 @@ fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
     refused(problems).take(MAX_REFUSED).map(entry).collect()
 }
 
-/// Number of nodes for each version.
+/// Returns the number of nodes for each version.
 fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     let mut counts: BTreeMap<String, i32> = BTreeMap::new();
     for version in current {

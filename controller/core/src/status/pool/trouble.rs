@@ -1,4 +1,4 @@
-//! Trouble of a pool, the worst first: which host, since when, and what to do. Pure.
+//! Trouble of a pool, the worst first, with the affected host, the start time and the remedy. Pure.
 
 use api::{GrantType, Pause, Reason, RemediationType, WindowsNodePool};
 use jiff::{SignedDuration, Timestamp};
@@ -24,7 +24,7 @@ impl Trouble {
     }
 }
 
-/// Worst kind of trouble, with the others in its message; `None` if nothing is wrong.
+/// Returns the worst kind of trouble, with the others in its message; `None` if nothing is wrong.
 pub(super) fn worst(
     pool: &WindowsNodePool,
     pause: Option<Pause>,
@@ -50,18 +50,18 @@ pub(super) fn worst(
     all.first().map(|worst| Trouble::new(worst.reason, messages.join("; ")))
 }
 
-/// Trouble with the source, without which the desired hosts are unknown.
+/// Returns the trouble with the source, without which the desired hosts are unknown.
 fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let problem = seen.list.problems.iter().find(|p| p.host.is_empty())?;
     Some(Trouble::new(problem.reason, &problem.message))
 }
 
-/// Trouble with maintenance windows that cannot be read, so that nothing can be changed.
+/// Returns the trouble with maintenance windows that cannot be read, so that nothing can be changed.
 fn window(seen: &ObservedPool<'_>) -> Option<Trouble> {
     seen.window.err().map(|error| Trouble::new(error.reason(), error.to_string()))
 }
 
-/// Trouble with too many nodes that are not Ready: nothing is repaired until a user has found the common cause.
+/// Returns the trouble with too many nodes that are not Ready: nothing is repaired until a user has found the common cause.
 pub(super) fn too_many_unhealthy(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
     let message = || {
         format!(
@@ -93,7 +93,7 @@ fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
     (!lost.is_empty()).then(|| Trouble::new(Reason::NodesLost, message()))
 }
 
-/// Trouble with nodes that are not Ready, with the time when the first of them is repaired, if it is known.
+/// Returns the trouble with nodes that are not Ready, with the time when the first of them is repaired, if it is known.
 fn not_ready(
     pool: &WindowsNodePool,
     pause: Option<Pause>,
@@ -114,7 +114,8 @@ fn not_ready(
     ))
 }
 
-/// Text about the repair of a node that has not been Ready since `since`: when, why not, or which MachineHealthCheck replaces its Machine.
+/// Returns text about the repair of a node that has not been Ready since `since`: the time when it begins, the reason why it does not, or the
+/// MachineHealthCheck that replaces the node's Machine.
 fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: Timestamp, now: Timestamp) -> String {
     let candidate = &member.candidate;
     if let Some(by) = candidate.health_check.as_deref() {
@@ -141,7 +142,7 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: 
     }
 }
 
-/// Trouble with nodes whose entries now lead to no host, to another machine, or to a host key that they do not declare.
+/// Returns the trouble with nodes whose entries now lead to no host, to another machine, or to a host key that they do not declare.
 fn wrong_entry(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let refused =
         |m: &'_ Member| Some((m.candidate.name.clone(), m.instance.status.as_ref()?.address_failures.clone()?));
@@ -151,7 +152,7 @@ fn wrong_entry(seen: &ObservedPool<'_>) -> Option<Trouble> {
     Some(Trouble::new(failure.reason(), message))
 }
 
-/// Trouble with the first drain that pods block.
+/// Returns the trouble with the first drain that pods block.
 fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
     seen.members.iter().find_map(|m| {
         let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
@@ -161,14 +162,14 @@ fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
     })
 }
 
-/// Trouble with entries of the list that are not used.
+/// Returns the trouble with entries of the list that are not used.
 fn refused(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let first = super::refused(&seen.list.problems).next()?;
     let number = super::refused(&seen.list.problems).count();
     Some(Trouble::new(first.reason, format!("{}{}", first.message, more(number))))
 }
 
-/// Text about the further ones of `n` faults of which the first is named.
+/// Returns a note on the number of further faults, if only the first of `n` faults is named; empty if there are none.
 pub(super) fn more(n: usize) -> String {
     if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() }
 }
@@ -177,7 +178,7 @@ fn member<'a>(seen: &ObservedPool<'a>, name: &str) -> Option<&'a Member> {
     seen.members.iter().find(|m| m.candidate.name == name)
 }
 
-/// Failure of the first of these hosts as text; empty if there is none.
+/// Returns the failure of the first of these hosts as text; empty if there is none.
 pub(super) fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
     names.first().and_then(|name| member(seen, name)).and_then(failure).unwrap_or_default()
 }

@@ -5,7 +5,7 @@ use api::IntOrPercent;
 use super::*;
 use crate::rollout::grants::{Limits, decide, tests::limits};
 
-/// A pool of three nodes, of which two must be updated; `h1` is being updated if `moves`.
+/// Returns a pool of three nodes; two must be updated, and `h1` is being updated if `moves`.
 fn half_way(moves: bool) -> Scene {
     let outdated = |name| {
         changed(ready(name), |candidate, _| {
@@ -136,7 +136,7 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
     }
 }
 
-/// `kubectl wait --for=condition=Ready` right after an apply must wait for the end of the rollout, whatever is granted at once.
+/// Covers `kubectl wait --for=condition=Ready` right after an apply: it must wait for the end of the rollout, whatever is granted at once.
 #[test]
 fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
     for (nodes, staged) in (1..6).flat_map(|nodes| [(nodes, false), (nodes, true)]) {

@@ -46,7 +46,7 @@ pub(super) fn paused() -> Rollout {
     Rollout { paused: Some(true), ..Rollout::default() }
 }
 
-/// A pause until this second of Unix time.
+/// Returns the settings of a pause until this second of Unix time.
 pub(super) fn until(second: i64) -> Rollout {
     Rollout { paused_until: Some(Timestamp::from_second(second).unwrap().into()), ..Rollout::default() }
 }
@@ -93,7 +93,7 @@ pub(super) fn leaving(member: Member) -> Member {
     changed(member, |candidate, _| candidate.leaving = true)
 }
 
-/// A rollout to the version that all nodes follow, held up by `hold`.
+/// Returns a rollout to the version that all nodes follow, held up by `hold`.
 pub(super) fn course(hold: BlockedBy) -> Progress {
     Progress { status: None, target: VERSION.into(), gate: UpdateLimit { limit: None, hold }, next: None }
 }
@@ -120,7 +120,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// A pool in which changes may begin.
+    /// Creates the scene of a pool in which changes may begin.
     pub(super) fn of(pool: WindowsNodePool, members: impl Into<Vec<Member>>) -> Self {
         let hosts = if pool.metadata.deletion_timestamp.is_some() { 0 } else { pool.spec.hosts().len() };
         Self {
@@ -162,7 +162,7 @@ pub(super) fn described(pool: WindowsNodePool, members: impl Into<Vec<Member>>) 
     Scene::of(pool, members).status()
 }
 
-/// Status, reason and message of a condition; all are empty if it is not set.
+/// Returns the status, reason and message of a condition; all are empty if it is not set.
 pub(super) fn condition<'a>(status: &'a WindowsNodePoolStatus, type_: &str) -> (&'a str, &'a str, &'a str) {
     find(&status.conditions, type_).map_or(("", "", ""), |c| (&c.status, &c.reason, &c.message))
 }

@@ -16,7 +16,7 @@ fn not_ready(name: &str) -> Member {
     })
 }
 
-/// A node whose Machine a MachineHealthCheck replaces.
+/// Returns a node whose Machine a MachineHealthCheck replaces.
 fn checked(name: &str) -> Member {
     changed(not_ready(name), |candidate, _| candidate.health_check = Some("MachineHealthCheck ns/c".into()))
 }
@@ -35,7 +35,7 @@ fn draining(name: &str) -> Member {
     changing(ready(name), GrantType::Update, Step::Drain, Some(drain))
 }
 
-/// A node that does not work, and is being repaired.
+/// Returns a node that does not work, and is being repaired.
 fn repairing(name: &str) -> Member {
     changing(not_ready(name), GrantType::Repair, Step::Configure, None)
 }
@@ -44,7 +44,7 @@ fn held(name: &str) -> Member {
     changed(ready(name), |candidate, _| candidate.held = true)
 }
 
-/// A node that waits for a restart.
+/// Returns a node that waits for a restart.
 fn to_restart(name: &str) -> Member {
     changed(ready(name), |candidate, _| candidate.wants_reboot = true)
 }
@@ -53,7 +53,7 @@ fn with(name: &str, type_: &'static str, status: Status, reason: Reason) -> Memb
     changed(ready(name), |_, s| api::conditions::set(&mut s.conditions, type_, status, reason, "", None, now()))
 }
 
-/// A node whose entry now leads to another machine.
+/// Returns a node whose entry now leads to another machine.
 fn wrong_entry(name: &str) -> Member {
     changed(ready(name), |_, status| {
         status.address_failures = Some(Failures {
