@@ -14,7 +14,8 @@ pub struct Newest<'a> {
     pub before: Option<&'a str>,
     /// True if the newest revision descends from the one in force; `None` if that is unknown.
     pub follows: Option<bool>,
-    /// Comparison of the newest version with the one in force. `None` if the pool selects no range of versions.
+    /// Comparison of the newest version with the one in force. `None` if the pool selects no range of versions, or if one of the two is not in the
+    /// range.
     pub version: Option<Ordering>,
     /// True if the pool accepts a revision that does not descend from the one in force, or has a lower version.
     pub may_jump: bool,

@@ -24,7 +24,7 @@ enum TlsProfileError {
     /// A field of a custom profile is missing or invalid.
     #[error("the custom profile has no usable {0}: set it")]
     Field(&'static str),
-    /// A custom profile has none of the ciphers that Go accepts for HTTP/2.
+    /// A custom profile has neither of the ciphers that Go accepts for HTTP/2.
     #[error(
         "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
          start without: add one, or set minTLSVersion to VersionTLS13"
