@@ -104,6 +104,21 @@ pub struct PendingChange {
 }
 
 impl Candidate {
+    /// Returns the reason why the node is not repaired although it is not Ready: a user or another program works on it, or it must not get the target
+    /// version, which a repair would install.
+    pub fn no_repair(&self) -> Option<String> {
+        if let Some(by) = self.health_check.as_deref() {
+            return Some(format!("left to {by}, which replaces its Machine"));
+        }
+        let why = match self {
+            Self { held: true, .. } => "it is on hold",
+            Self { withheld: true, .. } => "the change of this adopted node is not accepted yet",
+            Self { maintenance: Some(_), .. } => "its maintenance is requested",
+            _ => return None,
+        };
+        Some(format!("not repaired: {why}"))
+    }
+
     /// Plans the renewal of wicd's certificate if it has expired at `end`: the host was off when wicd would have renewed it. wicd renews a valid
     /// certificate by itself. The renewal changes nothing else, and no waiting change delays it.
     pub fn renew_certificate(&mut self, end: Option<Timestamp>, follows: Option<&str>, target: &str, now: Timestamp) {

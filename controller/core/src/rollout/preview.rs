@@ -107,7 +107,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: V
     if candidate.wants_reboot {
         return planned("Reboot", Disruption::Reboot, "the host requests a restart".into());
     }
-    if candidate.down_since.is_some() && limits.remediation != RemediationType::None {
+    if candidate.down_since.is_some() && candidate.no_repair().is_none() && limits.remediation != RemediationType::None {
         let why = format!("not Ready, if it stays so for {} s", limits.not_ready_after.as_secs());
         let restarts = limits.remediation == RemediationType::Reboot;
         return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
@@ -151,7 +151,12 @@ pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
             "Reboot" => " with a drain and a restart of the host",
             _ => "",
         };
-        format!("{n} {}{how}", action.to_lowercase())
+        let what = match action {
+            "RotateKey" => "key rotation".to_owned(),
+            "PullImages" => "image pull".to_owned(),
+            other => other.to_lowercase(),
+        };
+        format!("{n} {what}{how}")
     };
     counts.into_iter().map(|(kind, n)| words(kind, n)).collect::<Vec<_>>().join(", ")
 }
@@ -175,6 +180,7 @@ mod tests {
         };
         let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
         let down = Candidate { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
+        let checked = Candidate { health_check: Some("MachineHealthCheck ns/c".into()), ..down.clone() };
         // Arguments: listed in the inventory, candidate, changes besides the version, orphaned, remediation.
         let said = |listed: bool, candidate: Option<Candidate>, beside: &str, orphan, remediation| {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
@@ -230,6 +236,7 @@ mod tests {
                 &format!("{NOTHING} None: the version failed on this host and is not retried"),
             ),
             ("down", listed(down.clone()), "Repair None: not Ready, if it stays so for 600 s"),
+            ("down, and left to another", listed(checked), ""),
             ("down, and left so", said(true, Some(down), "", false, none), ""),
             (
                 "deleted by hand",
@@ -286,6 +293,7 @@ mod tests {
                 "1 join, 2 update with a drain",
                 false,
             ),
+            (&[("PullImages", Disruption::None), ("RotateKey", Disruption::None)], "1 image pull, 1 key rotation", false),
         ] {
             let list = list(kinds);
             assert_eq!((summary(&list, 3).as_str(), is_idle(&list)), (expected, idle));

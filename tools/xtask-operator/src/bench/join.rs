@@ -113,7 +113,8 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
     let idle = world.control_plane_seconds()?;
     let seconds = world.join(&WindowsNodePoolSpec::default(), limit).await?.as_secs_f64();
     let usage = Usage::of(world.operator.pid())?;
-    let writes = world.operator.metric(API_WRITES).await?;
+    let api_writes = world.operator.metric(API_WRITES).await?;
+    let metrics = world.operator.get("/metrics").await?;
     let hosts = f64::from(profile.hosts);
     let stats: Vec<Stats> = world.hosts.iter().map(SimHost::stats).collect();
     let mean = |of: fn(&Stats) -> u64| stats.iter().map(of).sum::<u64>() / u64::from(profile.hosts);
@@ -140,15 +141,26 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("cpu_seconds", round(usage.cpu_seconds)),
         ("control_plane_cpu_seconds", round(world.control_plane_seconds()? - idle)),
-        ("api_writes_per_host", round(writes / hosts)),
+        ("api_writes_per_host", round(api_writes / hosts)),
         ("ssh_connections_per_host", per_host(|s| s.connections)),
         ("processes_per_host", per_host(|s| s.processes)),
         ("bytes_sent_per_host", mean(|s| s.bytes_received).into()),
-        ("failed_attempts", failed_attempts(&world.operator.get("/metrics").await?).into()),
+        ("writes_per_host_of", writes(&metrics, hosts).into()),
+        ("failed_attempts", failed_attempts(&metrics).into()),
         ("load", load.into()),
     ];
     fields.extend(aims::judged(&aims::join(profile.name), &fields));
     Ok(fields)
+}
+
+/// Returns the resources with their writes per host, from the text of `/metrics`.
+fn writes(metrics: &str, hosts: f64) -> String {
+    let of = |line: &str| {
+        let (labels, count) = line.strip_prefix(API_WRITES)?.rsplit_once(' ')?;
+        let resource: Vec<&str> = labels.split('"').skip(1).step_by(2).filter(|value| !value.is_empty()).collect();
+        Some(format!("{} {:.2}", resource.join("/"), count.parse::<f64>().ok()? / hosts))
+    };
+    metrics.lines().filter_map(of).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the reasons of failed attempts with their counts, from the text of `/metrics`.

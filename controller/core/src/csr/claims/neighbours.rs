@@ -61,7 +61,9 @@ impl Neighbours {
 
     /// Reports whether a host other than `host` has the name.
     pub fn has_name(&self, name: &str, host: &str) -> bool {
-        name != host && self.names.contains(name)
+        // TLS ignores case, and the names of Nodes are lower case.
+        let name = name.to_ascii_lowercase();
+        name != host && self.names.contains(&name)
     }
 }
 
@@ -125,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(all.has_address(ip(address), host), expected, "{address} for {host}");
         }
-        assert!(all.has_name("master-0", "win-1") && all.has_name("win-2", "win-1"));
-        assert!(!all.has_name("win-1", "win-1") && !all.has_name("win-9", "win-1"));
+        assert!(all.has_name("master-0", "win-1") && all.has_name("WIN-2", "win-1"));
+        assert!(!all.has_name("Win-1", "win-1") && !all.has_name("win-9", "win-1"));
     }
 }

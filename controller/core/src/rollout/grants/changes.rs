@@ -253,10 +253,7 @@ impl<'a> Plan<'a> {
 
 /// Reports whether a node is not Ready, and no user or other program is working on it.
 fn may_be_repaired(candidate: &Candidate) -> bool {
-    // A repair would install the target version, which a withheld node must not get yet.
-    let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
-    // The requester of a maintenance works on the node, or is about to.
-    is_ours && candidate.maintenance.is_none() && candidate.health_check.is_none() && !candidate.ready
+    candidate.joined && !candidate.leaving && !candidate.ready && candidate.no_repair().is_none()
 }
 
 /// Reports whether a node pulls its images before it is disturbed. One attempt is enough: a failing registry does not block a rollout. A node with

@@ -71,6 +71,20 @@ fn count(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
+/// Records the numbers of nodes by state.
+fn count_nodes(status: &mut WindowsNodePoolStatus, groups: &Groups) {
+    let size = |names: &[String]| count(names.len());
+    status.ready_nodes = size(&groups.ready);
+    status.available_nodes = size(&groups.available);
+    status.up_to_date_nodes = size(&groups.up_to_date);
+    status.unavailable_nodes = size(&groups.unavailable);
+    status.joining_nodes = size(&groups.joining);
+    status.updating_nodes = size(&groups.updating);
+    status.removing_nodes = size(&groups.leaving);
+    status.failed_nodes = size(&groups.failed);
+    status.failed_node_names = groups.failed.iter().take(10).cloned().collect();
+}
+
 /// Returns the failure of a host as text for the status of the pool.
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
@@ -91,7 +105,6 @@ pub fn next(
 ) -> WindowsNodePoolStatus {
     let before = pool.status.clone().unwrap_or_default();
     let (generation, groups) = (pool.metadata.generation, Groups::of(pool, seen, now));
-    let size = |names: &[String]| count(names.len());
     let builds = windows::builds(seen.members.iter().filter_map(|m| m.instance.status.as_ref()?.facts.as_ref()));
     let mut status = WindowsNodePoolStatus {
         observed_generation: generation,
@@ -99,16 +112,8 @@ pub fn next(
         refused_hosts: count(refused(&seen.list.problems).count()),
         removals_to_confirm: count(seen.list.to_confirm),
         refused: refused_entries(&seen.list.problems),
-        ready_nodes: size(&groups.ready),
-        available_nodes: size(&groups.available),
-        up_to_date_nodes: size(&groups.up_to_date),
-        unavailable_nodes: size(&groups.unavailable),
-        joining_nodes: size(&groups.joining),
-        removing_nodes: size(&groups.leaving),
-        failed_nodes: size(&groups.failed),
         allowed_disruptions: i32::try_from(seen.decision.allowed_disruptions).unwrap_or(i32::MAX),
         desired_version: Some(seen.course.target.clone()),
-        updating_nodes: size(&groups.updating),
         versions: versions(seen.members.iter().filter_map(current)),
         hosts_behind_on_patches: windows::behind(&builds),
         windows_builds: windows::shown(builds),
@@ -123,12 +128,13 @@ pub fn next(
             .or(before.last_handled_reconcile_at),
         acts: before.acts,
         hosts_stay: before.hosts_stay || (seen.deleting && seen.orphan),
-        failed_node_names: groups.failed.iter().take(10).cloned().collect(),
         unclean_hosts: before.unclean_hosts,
         contacts: seen.list.contacts.clone(),
         effective: Some(pool.spec.effective()),
         conditions: before.conditions,
+        ..WindowsNodePoolStatus::default()
     };
+    count_nodes(&mut status, &groups);
     let view = View::of(pool, seen, &groups, now);
     let warning = warning.map(|(why, message)| Next::Set(Status::True, *why, message.clone()));
     for (type_, next) in [
@@ -200,17 +206,33 @@ pub fn planned(
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
+    let course = Progress {
+        status: status.rollout.clone(),
+        target: status.desired_version.clone().unwrap_or_default(),
+        ..Progress::default()
+    };
+    let observed = ObservedPool {
+        strays: &[],
+        list: &List::default(),
+        members,
+        decision: &Decision::default(),
+        course: &course,
+        changes: "",
+        window: Ok(&Windows { open: false, closes: None, opens: None }),
+        deleting: false,
+        orphan: false,
+        keys: None,
+    };
+    let groups = Groups::of(pool, &observed, now);
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
     status.hosts = count(hosts);
     status.refused_hosts = count(refused(problems).count());
     status.removals_to_confirm = 0;
     status.refused = refused_entries(problems);
-    // The state of nodes is still reported; operations on them stop.
-    let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
-    status.ready_nodes = of(&|m| m.candidate.ready && !m.candidate.leaving);
-    status.available_nodes = of(&|m| m.candidate.available && !m.candidate.leaving);
-    status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available && !m.candidate.leaving);
+    // The state of nodes is still reported; no operation begins on them.
+    count_nodes(&mut status, &groups);
+    status.allowed_disruptions = 0;
     status.effective = Some(pool.spec.effective());
     let plan = preview::status_of(list, hosts);
     let mut put = |type_, s: Status, why: Reason, message: &str| {
@@ -237,8 +259,9 @@ pub fn planned(
     // The end of a pause does not change the pool, so the condition must not wait for a change.
     let (paused, why, until) = conditions::pause_in_words(pool.spec.rollout().pause(now));
     put(kind::PAUSED, paused, why, &until);
-    // In mode Plan, no operation updates nodes, and the plan shows which of them are outdated.
-    for type_ in [kind::RECONCILING, kind::STALLED, kind::UPDATED] {
+    // In mode Plan, no operation updates nodes, and the plan shows what they lack.
+    let of_operations = [kind::RECONCILING, kind::STALLED, kind::UPDATED, kind::KEYS_CURRENT, kind::IMAGES_PULLED];
+    for type_ in of_operations {
         remove(&mut status.conditions, type_);
     }
     status.plan = Some(plan);

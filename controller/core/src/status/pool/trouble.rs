@@ -118,8 +118,9 @@ fn not_ready(
 /// MachineHealthCheck that replaces the node's Machine.
 fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: Timestamp, now: Timestamp) -> String {
     let candidate = &member.candidate;
-    if let Some(by) = candidate.health_check.as_deref() {
-        return format!(", left to {by}, which replaces its Machine");
+    let no_repair = candidate.no_repair();
+    if let Some(why) = no_repair.as_ref().filter(|_| candidate.health_check.is_some()) {
+        return format!(", {why}");
     }
     let remediation = pool.spec.remediation();
     if remediation.type_.unwrap_or_default() == RemediationType::None {
@@ -131,8 +132,8 @@ fn repair(pool: &WindowsNodePool, pause: Option<Pause>, member: &Member, since: 
     let wait = SignedDuration::try_from(remediation.not_ready_after()).ok();
     let at = wait.and_then(|wait| since.checked_add(wait).ok());
     match at {
-        _ if candidate.held => ", not repaired: it is on hold".into(),
-        _ if candidate.grant == Some(GrantType::Repair) => ", being repaired".into(),
+        _ if candidate.grant == Some(GrantType::Repair) && !candidate.held => ", being repaired".into(),
+        _ if let Some(why) = no_repair => format!(", {why}"),
         Some(at) if at > now => format!(", its repair begins at {}", shown(at)),
         _ if candidate.waits_until.is_some_and(|until| until > now) => {
             format!(", the last attempt failed, next try {}", candidate.waits_until.map(shown).unwrap_or_default())

@@ -3,6 +3,7 @@
 use api::{DrainStatus, Reason, Remediation, RemediationType, Step};
 
 use super::*;
+use crate::node::maintenance::By;
 
 fn failed(name: &str) -> Member {
     changed(member(name, Phase::Failed), |_, status| {
@@ -19,6 +20,11 @@ fn not_ready(name: &str) -> Member {
 /// Returns a node whose Machine a MachineHealthCheck replaces.
 fn checked(name: &str) -> Member {
     changed(not_ready(name), |candidate, _| candidate.health_check = Some("MachineHealthCheck ns/c".into()))
+}
+
+/// Returns a node for which a user requests maintenance.
+fn to_maintain(name: &str) -> Member {
+    changed(not_ready(name), |candidate, _| candidate.maintenance = Some(By::Person))
 }
 
 fn changing(member: Member, type_: GrantType, step: Step, drain: Option<DrainStatus>) -> Member {
@@ -102,6 +108,10 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
         (
             of([checked("h0"), ready("h1")]),
             "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, left to MachineHealthCheck ns/c, which replaces its Machine",
+        ),
+        (
+            of([to_maintain("h0"), ready("h1")]),
+            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, not repaired: its maintenance is requested",
         ),
         (
             of([draining("h0"), ready("h1")]),
