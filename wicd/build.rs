@@ -1,4 +1,4 @@
-//! Build script: gives `wicd.exe` a version and a manifest, by which Windows, administrators and application control identify it.
+//! Build script: gives `wicd.exe` a version and a manifest, with which Windows, administrators and application control identify it.
 
 use std::{env, error::Error, path::PathBuf, process::Command};
 

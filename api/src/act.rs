@@ -10,6 +10,8 @@ use crate::{
 
 /// Placeholder in a command for a host name that the message does not have.
 pub const HOST: &str = "HOST";
+/// Text between a failure and [`Act::Abandon`], its last resort.
+pub const IF_GONE: &str = ". If this host is gone for good, abandon it: ";
 /// Placeholder for a fingerprint that a user reads on the console of a host.
 pub const FINGERPRINT: &str = "FINGERPRINT";
 
@@ -18,7 +20,7 @@ pub const FINGERPRINT: &str = "FINGERPRINT";
 pub enum Act<'a> {
     /// Retry the operation on a host at once.
     Retry(&'a str),
-    /// Begin no operation on a host.
+    /// Hold a host: begin no operation on it.
     Hold(&'a str),
     /// End the hold of a host.
     Release(&'a str),
@@ -26,9 +28,9 @@ pub enum Act<'a> {
     Abandon(&'a str),
     /// Trust the key that a host showed.
     TrustHostKey(&'a str, &'a str),
-    /// Confirm that a number of hosts leave a pool.
+    /// Confirm the removal of a number of hosts from a pool.
     ApproveRemovals(&'a str, usize),
-    /// Let the rollout of a pool pass to a version.
+    /// Approve a version for the rollout of a pool.
     ApproveVersion(&'a str, &'a str),
 }
 

@@ -1,6 +1,6 @@
 //! Condition types, and the function that sets a condition.
 //!
-//! Semantics are those of apimachinery's `SetStatusCondition`: `lastTransitionTime` moves only when `status` does.
+//! Conditions have the semantics of apimachinery's `SetStatusCondition`: `lastTransitionTime` changes only when `status` changes.
 //! `Reconciling` and `Stalled` follow kstatus: they exist only while they are true, and never both.
 
 use jiff::Timestamp;
@@ -29,13 +29,13 @@ pub mod kind {
         SOURCE_VERIFIED = "SourceVerified";
         /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is in the future.
         PAUSED = "Paused";
-        /// Instance: the host answered over SSH at the last attempt. Unknown while the current state is unknown: kubelet has stopped since, or the
-        /// Node is Ready again, and the host was not tried yet.
+        /// Instance: the host answered over SSH at the last attempt. `Unknown` while that result may be outdated: since the attempt, kubelet has
+        /// stopped or the Node has become Ready again, and the operator has not connected to the host yet.
         REACHABLE = "Reachable";
-        /// Instance: the host had all that a node needs when the operator last began to change it: rights, Windows, disk, clock, ports, a way
-        /// to the API server. The message has all that it lacks, and a host does not join before it has it. On a host that is configured, Windows,
-        /// ports and the way to the API server do not count: a repair or a restart may be what it needs. While true, the message has the
-        /// [warnings](../guide/hosts.md#warnings), which stop nothing.
+        /// Instance: the host met all requirements of a node when the operator last began to change it: rights, version of Windows, disk, clock,
+        /// ports, and access to the API server. The message lists the unmet requirements; a host does not join before it meets them. On a configured
+        /// host, the version of Windows, the ports and access to the API server are not required, because a repair or a restart may restore them.
+        /// While true, the message has the [warnings](../guide/hosts.md#warnings), which stop no operation.
         PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: the host can use the [group Managed Service Accounts](../guide/workloads.md#group-managed-service-accounts-gmsa) that its
         /// pool lists, as the host last reported. Present only if the pool lists any. With a plugin in the pool, a host in no domain is not
@@ -55,12 +55,12 @@ pub mod kind {
         /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
         /// only while true.
         UPDATE_WITHHELD = "UpdateWithheld";
-        /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
+        /// Pool: all hosts accept the first SSH key of their list. Absent if the pool has no hosts.
         KEYS_CURRENT = "KeysCurrent";
-        /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent where that is not set.
+        /// Pool: all hosts have the images of `provisioning.prePullImages`. Absent if that field is not set.
         IMAGES_PULLED = "ImagesPulled";
-        /// Pool: the admission policies are in force as shipped. While one that restricts the hosts' daemons is not in force, the daemons have no
-        /// rights and get no certificates, and no host is joined or changed. Without another one, nothing stops.
+        /// Pool: the admission policies are in force as shipped. While a policy that restricts the hosts' daemons is not in force, the daemons have
+        /// no rights and get no certificates, and no host is joined or changed. The absence of any other policy stops no operation.
         POLICIES_IN_FORCE = "PoliciesInForce";
         /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
         /// server.
@@ -106,7 +106,7 @@ impl From<bool> for Status {
     }
 }
 
-/// Sets a condition. The transition time changes only with the status. A message is cut at 32 KiB, the API's limit.
+/// Sets a condition. The transition time changes only with the status. Truncates the message to 8192 characters, which is within the API's limit.
 pub fn set(
     conditions: &mut Vec<Condition>,
     type_: &str,

@@ -12,11 +12,11 @@ use crate::{WindowsInstance, WindowsNodePool};
 /// kstatus treats an object without a status as finished. The only default is therefore `status: {observedGeneration: -1}`, as in Flux.
 /// Defaults that schemars derives from `#[serde(default)]` are removed.
 ///
-/// No field is `nullable`, so the API server removes a null: null and absent are the same. In `/openapi/v2`, by which Argo CD and others
+/// No field is `nullable`, so the API server removes a null: null and absent are the same. In `/openapi/v2`, which Argo CD and other tools use to
 /// compare objects, a nullable object or list has neither type nor properties, and changes in it would go unnoticed.
 ///
-/// No field has both a `pattern` and a rule. The patterns are for host lists in files, with their own messages; the API server answers with
-/// the rule's message.
+/// No field has both a `pattern` and a rule. The patterns of the Rust types are for host lists in files, which have their own messages; the API
+/// server answers with the message of the rule.
 ///
 /// Each list has a list type for server-side apply. The default is atomic, for lists with an order or a single writer.
 pub fn crds() -> Vec<CustomResourceDefinition> {

@@ -44,11 +44,11 @@ macro_rules! event_reasons {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum EventReason {
             $($(#[doc = $about])+ $variant,)+
-            /// A host list or an entry in it cannot be used. The reason is that of the condition `InventorySynced`.
+            /// A host list or an entry in it cannot be used. The event has the reason of the condition `InventorySynced`.
             Inventory(Reason),
-            /// Changes of the pool are now waiting. The reason is that of the pool's conditions.
+            /// Changes of the pool are now waiting. The event has the reason of the pool's conditions.
             Waits(Reason),
-            /// The operator denied a certificate request. The reason is that of the request's condition `Denied`.
+            /// The operator denied a certificate request. The event has the reason of the request's condition `Denied`.
             Denied(Reason),
         }
 
@@ -105,8 +105,8 @@ event_reasons! {
     Adopted: Normal on WindowsInstance;
     /// An attempt to join the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator retries.
     JoinFailed: Warning on WindowsInstance;
-    /// An attempt to copy the next version to the host in advance failed. The node continues as it is, and the operator retries; the note begins with the
-    /// [reason](conditions.md#reasons).
+    /// An attempt to copy the next version to the host in advance failed. The node continues as it is, and the operator retries; the note begins
+    /// with the [reason](conditions.md#reasons).
     StageFailed: Warning on WindowsInstance;
     /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
     /// retries, or returns the node to the previous version.
@@ -118,7 +118,7 @@ event_reasons! {
     /// The node is drained for the maintenance that the note names, and stays so until the request is withdrawn. Patch and restart the host,
     /// then [hand it back](../guide/maintenance.md#hand-the-node-back).
     DrainedForMaintenance: Normal on WindowsInstance Node;
-    /// The node works after its maintenance, and takes pods again unless another client keeps it cordoned. No action is needed.
+    /// The node works after its maintenance, and accepts pods again unless another client keeps it cordoned. No action is needed.
     MaintenanceEnded: Normal on WindowsInstance Node;
     /// An attempt to drain the node for its maintenance, or to take it back, failed. The note begins with the [reason](conditions.md#reasons)
     /// and names the remedy; the operator retries, and a node that was drained stays cordoned until it works.
@@ -151,7 +151,8 @@ event_reasons! {
     /// The host follows another version than was stored, for example after a restore of a backup. The operator stores the host's version and
     /// changes nothing on the host. No action is needed.
     VersionCorrected: Normal on WindowsInstance;
-    /// The instance had no stored state of a node, and its host and its Node show that it is one. No action is needed.
+    /// The instance had no stored state of a node, although its host and its Node show that the host is a node. The operator restored the state. No
+    /// action is needed.
     Recovered: Normal on WindowsInstance;
     /// The operator moves the pods away from the node; the note has the cause. No action is needed.
     Draining: Normal on Node;
@@ -165,7 +166,7 @@ event_reasons! {
     DrainForced: Warning on WindowsInstance Node;
     /// A drain deletes data or a pod that no controller creates again, or cannot wait for a pod; the note names it. Check the application.
     DrainWarning: Warning on WindowsInstance;
-    /// The drain ended before the node was empty, and the node takes pods again; the note has the cause. The change is made in its next turn.
+    /// The drain ended before the node was empty, and the node accepts pods again; the note has the cause. The change is made in its next turn.
     DrainAborted: Normal on WindowsInstance Node;
     /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
     /// operation instead.
@@ -181,35 +182,36 @@ event_reasons! {
     /// The name of the host is longer than the 15 characters that Windows allows for a computer name, so the host reports a shorter one. The
     /// Node still has the [long name](../guide/hosts.md#name).
     HostNameTooLong: Warning on WindowsInstance;
-    /// The Node is no longer Ready; the note has kubelet's message. The message of the pool says from when on the operator [repairs
+    /// The Node is no longer Ready; the note has kubelet's message. The pool's message has the time from which the operator [repairs
     /// it](../guide/rollouts.md).
     NodeNotReady: Warning on WindowsInstance;
     /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets
     /// `remediation.drift: Report`. Find the program or the user that changes it.
     Drifted: Warning on WindowsInstance;
-    /// wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready: no drift is restored, no version followed and no
-    /// certificate renewed. Start the service `windows-instance-config-daemon` on the host.
+    /// wicd, the daemon of the host, has reported nothing for half an hour, although the Node is Ready: no drift is restored, no version followed
+    /// and no certificate renewed. Start the service `windows-instance-config-daemon` on the host.
     WicdSilent: Warning on WindowsInstance;
-    /// The Node was deleted, and not by the operator. The message says whether the operator registers the host again. Find the client that deleted it.
+    /// A client other than the operator deleted the Node. The message shows whether the operator registers the host again. Find the client that
+    /// deleted it.
     NodeDeleted: Warning on WindowsInstance;
     /// The first key of the list was added to the host's file, and the operator logs in with it next. No action is needed.
     KeyAdded: Normal on WindowsInstance;
     /// The old key was removed from the host. No action is needed.
     KeyRetired: Normal on WindowsInstance;
-    /// The host could not be changed to [another SSH key](../guide/maintenance.md#rotate-the-ssh-key). The node continues, and the operator retries; the note begins with
-    /// the [reason](conditions.md#reasons).
+    /// The host could not be changed to [another SSH key](../guide/maintenance.md#rotate-the-ssh-key). The node continues, and the operator
+    /// retries; the note begins with the [reason](conditions.md#reasons).
     KeyRotationFailed: Warning on WindowsInstance;
     /// The host has all images of `provisioning.prePullImages`. No action is needed.
     ImagesPulled: Normal on WindowsInstance;
-    /// The host could not [pull images ahead](../guide/rollouts.md#pull-images-ahead). The node continues, and the operator retries; the note begins with the
-    /// [reason](conditions.md#reasons).
+    /// The host could not [pull images ahead](../guide/rollouts.md#pull-images-ahead). The node continues, and the operator retries; the note
+    /// begins with the [reason](conditions.md#reasons).
     PrePullFailed: Warning on WindowsInstance;
-    /// The list has new hosts, and the pool an instance for each. The note has their names and the locations of their entries; what the note has no
-    /// room for is in the log of the operator, a line for each host (`event="HostAdmitted"`).
+    /// The list has new hosts, and the operator created an instance for each. The note has their names and the locations of their entries. Hosts for
+    /// which the note has no room are in the operator's log, one line for each (`event="HostAdmitted"`).
     HostsAdmitted: Normal on WindowsNodePool;
     /// The entry of the host changed. The note has its location.
     HostChanged: Normal on WindowsInstance;
-    /// The host is to leave the pool; the note has the cause. If this is a mistake, [put the entry back](../guide/removal.md).
+    /// The host must leave the pool; the note has the cause. If this is a mistake, [put the entry back](../guide/removal.md).
     HostDismissed: Normal on WindowsInstance;
     /// The removal of the host was cancelled, and it stays a node. No action is needed.
     HostReturned: Normal on WindowsInstance;
@@ -217,13 +219,13 @@ event_reasons! {
     HostMoved: Normal on WindowsInstance;
     /// The removal of the host ended before it was complete, because the list has the host again. No action is needed.
     RemovalTakenBack: Normal on WindowsInstance;
-    /// The host is no longer a node; the note says what was done on it. On a Node, it is about to be deleted; the note has the cause. No
-    /// action is needed.
+    /// The host is no longer a node; the note lists the changes that were made on it. On a Node: the Node is about to be deleted, and the note has
+    /// the cause. No action is needed.
     Removed: Normal on WindowsInstance Node;
     /// The host was [abandoned](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
     /// it again.
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
-    /// The host that leaves now belongs to another Node, and the operator did not change it. No action is needed.
+    /// The host that was to be removed belongs to another Node now, so the operator did not change it. No action is needed.
     HostIsAnothers: Normal on WindowsInstance;
     /// An annotation of a pool, an instance or a Node has no effect; the note has the cause and the remedy.
     AnnotationWithoutEffect: Warning on WindowsInstance WindowsNodePool;
@@ -264,8 +266,8 @@ event_reasons! {
     /// New Machines accept passwords over SSH, because the user data in the Secret does not disable them. Delete the Secret; the operator
     /// writes it again.
     PasswordLogInAllowed: Warning on Secret;
-    /// The request is right and waits: its host is not proven yet, or a name in it is not proven to
-    /// belong to the node. The note names what to do.
+    /// The request is valid, but must wait: the identity of its host is not proven yet, or a name in the request is not proven to belong to the
+    /// node. The note names the remedy.
     Waiting: Normal on CertificateSigningRequest;
 }
 

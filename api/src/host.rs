@@ -91,7 +91,8 @@ pub mod path {
 
 /// Name of wicd's Windows service. Legacy.
 pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
-/// Default lifetime of wicd's certificates. While a host runs, at least three fifths are left, which is longer than a long weekend.
+/// Default lifetime of wicd's certificates. A running host renews its certificate so early that at least three fifths of the lifetime are left, which
+/// is longer than a long weekend for which the host may be switched off.
 pub const WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
 /// Maximum lifetime that the operator approves for a certificate of wicd.
 pub const MAX_WICD_CERTIFICATE_LIFE: Duration = Duration::from_hours(7 * 24);
@@ -189,8 +190,8 @@ pub struct Request {
     /// Recipient of the request. wicd refuses a request for another recipient.
     #[serde(default)]
     pub recipient: Recipient,
-    /// Owner of the host by its own record, if this request transfers the host to the recipient. Without it, and always for a cleanup, wicd refuses a
-    /// request if the host's record names another cluster or Node.
+    /// Owner of the host according to its own record, if this request transfers the host to the recipient. Without it, and always for a cleanup, wicd
+    /// refuses a request if the host's record names another cluster or Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
     /// Epoch that a user has declared void. wicd ignores the newest epoch that the host has received if it equals this one.
@@ -213,7 +214,7 @@ pub struct Recipient {
     pub machine_id: Option<String>,
 }
 
-/// Owner of a host by its own record, see [`Marker::owner`].
+/// Owner of a host according to the host's own record, see [`Marker::owner`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
@@ -413,7 +414,7 @@ pub struct Reboot {
 }
 
 /// Parameters of [`Verb::Pull`]: pin existing images, unpin those that wicd pinned and that are no longer listed, and pull at most one. The answer
-/// names the missing images, for each of which the operator sends another request, so that no request takes longer than one pull.
+/// names the missing images. The operator sends another request for each of them, so that no request takes longer than one pull.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {
@@ -426,14 +427,14 @@ pub struct Pull {
     pub limit_seconds: u64,
 }
 
-/// Parameters of [`Verb::Cleanup`]: remove everything that the operator put on the host, by the ownership record. Services first, then variables and
-/// certificates, then files. The operator removes `wicd.exe` itself over SFTP at the end, because a running program cannot delete itself.
+/// Parameters of [`Verb::Cleanup`]: remove everything that the operator put on the host, as listed in the ownership record: first services, then
+/// variables and certificates, then files. The operator removes `wicd.exe` over SFTP at the end, because a running program cannot delete itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleanup {}
 
-/// Parameters of [`Verb::Support`]: collect support data in [`support_path`], a tar file in one zstd frame, without another change of the host. Like
-/// facts, needs no recipient and no epoch. `index.json` in the archive lists the parts that are missing. Logs of workloads are left out.
+/// Parameters of [`Verb::Support`]: collect support data in [`support_path`], a tar file in one zstd frame, without another change of the host. As
+/// with facts, the request needs no recipient and no epoch. `index.json` in the archive lists missing parts. Logs of workloads are left out.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Support {

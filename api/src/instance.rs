@@ -61,8 +61,8 @@ pub struct WindowsInstanceSpec {
     /// stay here until the next grant takes its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
-    /// Set if the host must leave the pool. It can be cancelled until the operator begins to deconfigure the host: only
-    /// then is the instance deleted.
+    /// Set if the host must leave the pool. The removal can be cancelled until the operator begins to deconfigure the host; only then is the instance
+    /// deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,
 }
@@ -146,7 +146,7 @@ pub struct InstanceHost {
     pub taints: Vec<Taint>,
 }
 
-/// Location of a host's entry when it last changed. An entry that only moves within its file keeps it.
+/// Location of a host's entry at its last change. An entry that only moves within its file keeps its recorded location.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
@@ -169,7 +169,7 @@ pub struct Origin {
     /// Machine of the host, as `<namespace>/<name>`, for Machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// `spec.providerID` of the Machine, for Machines, which the Node gets if no cloud controller manager gives it one.
+    /// `spec.providerID` of the host's Machine, for Machines. The Node gets it if no cloud controller manager sets one.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub provider_id: Option<String>,
@@ -199,7 +199,7 @@ pub struct Commit {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Desired {
-    /// Version: the services are those of the ConfigMap `windows-services-<version>`.
+    /// Version, as in the name of the ConfigMap `windows-services-<version>` with the services.
     #[schemars(length(min = 1, max = 128))]
     pub version: String,
 }
@@ -223,7 +223,7 @@ pub struct Grant {
     /// Disruption that the change causes, for `Update`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
-    /// Services that, for `Update`, read the changed files and settings, and are restarted.
+    /// Services that read the changed files and settings and are restarted, for `Update`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
@@ -233,7 +233,7 @@ pub struct Grant {
     pub without_place: bool,
 }
 
-/// Disruption that a change causes; each includes those before.
+/// Disruption that a change causes. Each value includes the previous ones.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Disruption {
     /// No running process is affected.
@@ -267,9 +267,9 @@ pub enum GrantType {
     Provision,
     /// Send the payload of another version. Not disruptive.
     Stage,
-    /// Give the node another version.
+    /// Change the node to another version.
     Update,
-    /// Restart the host of the node, which requested it.
+    /// Restart the host, as its node requested.
     Reboot,
     /// Repair a node that does not work.
     Repair,

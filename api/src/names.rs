@@ -1,4 +1,4 @@
-//! All labels, annotations, taints, finalizers, field managers and well-known object names. No other module spells them out.
+//! All labels, annotations, taints, finalizers, field managers and well-known object names. No other module repeats them as literals.
 //!
 //! Legacy names are those of the Windows Machine Config Operator (WMCO), so that a cluster can be taken over from it and handed back.
 
@@ -52,7 +52,7 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label and annotation keys.
 pub mod key {
     crate::documented::documented! {
-        /// Node annotation: which `windows-services-<value>` the host must follow. Written by the operator. Legacy.
+        /// Node annotation: the version that the host must follow, as in `windows-services-<version>`. Written by the operator. Legacy.
         DESIRED_VERSION = "windowsmachineconfig.openshift.io/desired-version";
         /// Node annotation: the version that the host fully follows. Written by wicd. Legacy.
         VERSION = "windowsmachineconfig.openshift.io/version";
@@ -64,7 +64,7 @@ pub mod key {
         USERNAME = "windowsmachineconfig.openshift.io/username";
         /// Node annotation: base64 of the SSH wire format of the host's public key. Written by the operator. Legacy.
         SSH_HOST_KEY = "windowsmachineconfig.openshift.io/ssh-host-key";
-        /// Node annotation: type of that key, for example `ssh-ed25519`. Written by the operator. Legacy.
+        /// Node annotation: type of the host's public key, for example `ssh-ed25519`. Written by the operator. Legacy.
         SSH_HOST_KEY_TYPE = "windowsmachineconfig.openshift.io/ssh-host-key-type";
         /// Node label `true` on nodes that come from a list of hosts, not from a Machine. Written by the operator. Legacy.
         BYOH = "windowsmachineconfig.openshift.io/byoh";
@@ -95,17 +95,17 @@ pub mod key {
         /// Node annotation: the reason of a maintenance that an administrator of the host requests with `wicd.exe maintenance`. Written by
         /// wicd.
         MAINTENANCE_REQUEST = "windowsmachineconfig.openshift.io/maintenance-request";
-        /// Node annotation: how far a requested maintenance is: `Waiting`, `Held`, `Draining`, `Drained` or `Returning`. Written by the
-        /// operator.
+        /// Node annotation: state of a requested maintenance: `Waiting`, `Held`, `Draining`, `Drained` or `Returning`. Written by the operator.
         MAINTENANCE_STATE = "windowsmachineconfig.openshift.io/maintenance-state";
         /// Pool annotation, written by a user: the version that may pass the steps that wait for an approval. Recorded in `status.acts`, so that it
-        /// holds until another version is approved; an empty value takes it back.
+        /// holds until another version is approved; an empty value revokes it.
         APPROVE = "windowsmachineconfig.openshift.io/approve";
         /// Pool annotation, written by a user: the number of hosts that may leave, or the revision of the inventory whose removals are all approved.
         /// Recorded in `status.acts`; the operator removes it once it is used.
         APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
-        /// Pool annotation, written by a user before the change: the number of hosts that the next change takes out of the pool's own list, or of
-        /// nodes that the pool has when it is deleted. The guard of removals asks for it; the operator removes it after the next change of the spec.
+        /// Pool annotation, written by a user before a change: the number of hosts that the next change removes from the pool's own list, or the
+        /// number of nodes that the pool has when it is deleted. The removal guard requires it. The operator removes it after the next change of
+        /// the spec.
         ANNOUNCE_REMOVAL = "windowsmachineconfig.openshift.io/announce-removal";
         /// Pool annotation, written by `flux reconcile` and users: any new value makes the operator fetch the source at once. Defined by Flux.
         RECONCILE_REQUESTED = "reconcile.fluxcd.io/requestedAt";

@@ -62,7 +62,7 @@ pub enum ManifestError {
     File(#[from] FileError),
 }
 
-/// Error of an entry in a list of payload files. Who has the list names the remedy.
+/// Error of an entry in a list of payload files. The caller adds the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("payload file {path:?}: {problem}")]
 pub struct FileError {
@@ -151,8 +151,19 @@ pub fn is_host_path(path: &str) -> bool {
             && !part.ends_with(['.', ' '])
             && part.bytes().all(|b| b.is_ascii_graphic() || b == b' ')
             && !part.contains(['/', ':', '*', '?', '"', '<', '>', '|'])
+            && !is_device_name(part)
     };
     path.len() < 240 && rest.split('\\').all(part_is_fine)
+}
+
+/// Reports whether Windows takes a file name for a device: `CON`, `PRN`, `AUX`, `NUL`, `COM0` to `COM9` or `LPT0` to `LPT9`, with any extension, in
+/// every directory.
+pub fn is_device_name(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or(name).trim_end().to_ascii_uppercase();
+    let is_numbered = stem.len() == 4
+        && (stem.starts_with("COM") || stem.starts_with("LPT"))
+        && stem.ends_with(|c: char| c.is_ascii_digit());
+    is_numbered || ["CON", "PRN", "AUX", "NUL"].contains(&stem.as_str())
 }
 
 #[cfg(test)]
@@ -179,6 +190,8 @@ mod tests {
             r"C:\k\.",
             r"C:\k\\x",
             r"C:\k\x ",
+            r"C:\k\nul.txt",
+            r"C:\Com1\x",
             r"C:\k\x:y",
             r"C:\k/x",
             "C:\\k\\\u{e9}",

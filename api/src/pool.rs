@@ -166,7 +166,7 @@ pub struct Ssh {
     #[schemars(length(min = 1, max = 104))]
     #[x_kube(validation = matches(USERNAME_PATTERN, USERNAME_RULE))]
     pub username: Option<String>,
-    /// Policy by which the operator trusts host keys. Defaults to TrustOnFirstUse.
+    /// Policy for trust in host keys. Defaults to TrustOnFirstUse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key_policy: Option<HostKeyPolicy>,
     /// Secret whose key `known_hosts` lists host keys in the format of OpenSSH. Used with hostKeyPolicy Strict only.
@@ -208,10 +208,10 @@ pub struct JumpHost {
     pub host_key: String,
 }
 
-/// Policy by which the operator trusts host keys. TrustOnFirstUse (default): the operator records the first key that a host shows, and trusts no
-/// other afterwards; a host that is a node already must have a recorded key. TrustOnAdoption: also the first key that the host of a node of the
-/// Windows Machine Config Operator shows at an address of the Node, if no key is recorded. Strict: only keys that are declared, on the host or in the
-/// known hosts Secret.
+/// Policy for trust in host keys. TrustOnFirstUse (default): the operator records the first key that a host shows, and trusts no other afterwards; a
+/// host that is a node already must have a recorded key. TrustOnAdoption: the operator also trusts the first key that the host of a node of the
+/// Windows Machine Config Operator shows at an address of the Node, if no key is recorded. Strict: the operator trusts only declared keys, on the
+/// host or in the known hosts Secret.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostKeyPolicy {
     /// The operator trusts only declared keys: on the host, or in the known hosts Secret.

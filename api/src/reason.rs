@@ -53,15 +53,15 @@ reasons! {
     AnswersWithoutKubelet,
     /// A request to the API server failed, or was refused by rights, a quota, a policy or a webhook.
     ApiError,
-    /// The API servers have a new version, and one that is listed does not answer: nodes
+    /// The API servers have a new version, and a listed API server does not answer: nodes
     /// [keep their version](../guide/cluster-facts.md#the-version-of-the-api-servers).
     ApiServerSilent,
     /// The API server is older than what is tested, or reports no version that can be read. This stops no operation.
     ApiServerTooOld,
     /// The host, or the machine where `check` runs, cannot reach the API server.
     ApiServerUnreachable,
-    /// The artifact of a [Flux](../guide/inventory.md#with-flux) source could not be received, checked or unpacked. The list that was used before stays
-    /// in force.
+    /// The artifact of a [Flux](../guide/inventory.md#with-flux) source could not be received, checked or unpacked. The previous list stays in
+    /// force.
     ArtifactNotReadable,
     /// The state is as desired. No action is needed.
     AsExpected,
@@ -69,24 +69,24 @@ reasons! {
     AuthenticationFailed,
     /// Nodes that a user has cordoned use up `rollout.maxUnavailable`: uncordon or hold them.
     BlockedByCordon,
-    /// The operator cannot use its payload or a fact of the cluster and changes no host, so that it may be upgraded
+    /// The operator cannot use its payload or a fact of the cluster. It changes no host, so that it can be upgraded at any time
     /// ([OLM](../guide/install.md#with-the-operator-lifecycle-manager)).
     CannotWork,
-    /// A certificate, its key or a certificate authority cannot be used: that of a host, of a Git server, of the API server's URL, of `/metrics`
-    /// or of windows_exporter.
+    /// A certificate, its key or a certificate authority cannot be used: for a host, a Git server, the API server's URL, `/metrics` or
+    /// windows_exporter.
     CertificateInvalid,
-    /// A host's certificate was not issued: its request waits, was denied, replaced or left by the signer, or another certificate was issued than
-    /// requested.
+    /// A host's certificate was not issued: its request waits, or was denied, replaced or ignored by the signer; or the issued certificate differs
+    /// from the requested one.
     CertificateNotIssued,
-    /// A node asks for a certificate with an address or a name that nothing proves to be its own: [check the request, and approve
+    /// A node requests a certificate with an address or a name that nothing proves to be its own: [check the request, and approve
     /// it](../guide/troubleshooting.md#certificate-requests-that-wait).
     CertificateRequestsWait,
     /// Some steps of the cleanup failed, so that files, services or settings of the operator remain on the host.
     CleanupIncomplete,
-    /// Clocks differ by too much: that of the host, of the operator or of the machine where `check` runs, and that of the API server.
+    /// The clock of the host, of the operator or of the machine where `check` runs differs too much from the clock of the API server.
     ClockSkew,
-    /// A [fact of the cluster](../guide/cluster-facts.md#a-fact-that-cannot-be-used), or a part of it, cannot be used on Windows. What was in
-    /// force before stays so.
+    /// A [fact of the cluster](../guide/cluster-facts.md#a-fact-that-cannot-be-used), or a part of it, cannot be used on Windows. The previous
+    /// value stays in force.
     ClusterFactsInvalid,
     /// The API server, the service network or a certificate authority of the cluster cannot be detected.
     ClusterUnknown,
@@ -118,15 +118,15 @@ reasons! {
     /// Another installer put services, or the [plugin for gMSA](../guide/workloads.md#a-plugin-for-hosts-in-no-domain), on the host under names that
     /// the operator uses.
     ForeignServices,
-    /// The fetch from the [Git server](../guide/inventory.md#what-is-used-and-what-is-not) failed. The list that was used before stays in force.
+    /// The fetch from the [Git server](../guide/inventory.md#what-is-used-and-what-is-not) failed. The previous list stays in force.
     GitOperationFailed,
-    /// Another pool lists the host, and is in mode Plan.
+    /// Another pool lists the host now, but is in mode Plan. The host stays in its pool until the other pool is in mode Apply.
     HandOverWaits,
     /// Files that the host received are damaged. The operator sends them again.
     HashMismatch,
     /// The revision of the Git list does not follow the one in use: a force push, or a tag that is gone.
     HistoryRewritten,
-    /// Another operation, or wicd's service, holds the host.
+    /// Another operation, or wicd's service, holds the lock of the host.
     HostBusy,
     /// A call of Windows, a command or wicd's service failed on the host or took too long.
     HostCallFailed,
@@ -148,21 +148,21 @@ reasons! {
     HostOfAnotherCluster,
     /// The host has a Node, and no record of a host key or a machine id proves [which host answers](../guide/hosts.md#identity-of-a-host).
     HostUnproven,
-    /// The check of the host has a [warning](../guide/hosts.md#warnings), which stops nothing.
+    /// The check of the host has a [warning](../guide/hosts.md#warnings), which stops no operation.
     HostWarning,
     /// A host of a list [without names](../guide/inventory.md#hosts-without-names) does not report its name, or too many such hosts do not.
     HostnameUnknown,
-    /// Nodes are in [maintenance](../guide/maintenance.md#hand-the-node-back), and nothing is to be done with the others.
+    /// Nodes are in [maintenance](../guide/maintenance.md#hand-the-node-back), and no operation is due on the others.
     InMaintenance,
     /// The operator has an internal fault: report it with the operator's log.
     InternalError,
-    /// A file or an entry of the list of hosts cannot be used. What was used before stays in use.
+    /// A file or an entry of the host list cannot be used. The previous list or entry stays in use.
     InvalidInventory,
     /// A [maintenance window](../guide/rollouts.md#maintenance-windows) of the pool cannot be used, so no node is changed.
     InvalidWindow,
     /// The [jump host](../guide/hosts.md#hosts-behind-a-jump-host) shows another key than the pool declares. The operator does not log in to it.
     JumpHostKeyMismatch,
-    /// The operator cannot use the [jump host](../guide/hosts.md#hosts-behind-a-jump-host) of the pool: nothing is known of the host.
+    /// The operator cannot use the [jump host](../guide/hosts.md#hosts-behind-a-jump-host) of the pool, so the state of the host is unknown.
     JumpHostUnreachable,
     /// A host could not be changed to another [SSH key](../guide/maintenance.md#rotate-the-ssh-key).
     KeyRotationFailed,
@@ -175,7 +175,7 @@ reasons! {
     NoAddress,
     /// `wicd.exe` ended without an answer: see [App Control, AppLocker and antivirus](../guide/hosts.md#app-control-applocker-and-antivirus).
     NoAnswer,
-    /// No process of the operator holds the Lease and renews it. Nothing is done for hosts.
+    /// No process of the operator holds the Lease and renews it, so no operation is performed on hosts.
     NoLeader,
     /// A Node that had joined is not Ready. The message is kubelet's.
     NodeNotReady,
@@ -189,8 +189,7 @@ reasons! {
     NotAdministrator,
     /// The Node does not appear, does not become Ready or does not follow its version within `--register-timeout`, although the host answers.
     NotRegistered,
-    /// Another machine or another Node [answers](../guide/hosts.md#identity-of-a-host) than the one that joined. The operator changed nothing on
-    /// it.
+    /// The machine or Node that [answers](../guide/hosts.md#identity-of-a-host) is not the one that joined. The operator did not change it.
     NotThisMachine,
     /// A pool or an instance has a value that this operator does not know, most often after an older version was installed again.
     ObjectUnreadable,
@@ -200,7 +199,7 @@ reasons! {
     OtherPoolsUnreadable,
     /// The node follows another version than its pool wants.
     Outdated,
-    /// The host has all that a node needs, and [warnings](../guide/hosts.md#warnings), which stop nothing.
+    /// The host meets all requirements of a node, but has [warnings](../guide/hosts.md#warnings), which stop no operation.
     PassedWithWarnings,
     /// The pool is paused: the operator begins no operation.
     Paused,
@@ -208,10 +207,10 @@ reasons! {
     PayloadInvalid,
     /// The pool is in mode Plan, so the operator begins no operation.
     Planned,
-    /// An admission policy that limits the operator or other clients is missing or changed. This stops nothing
+    /// An admission policy that limits the operator or other clients is missing or changed. This stops no operation
     /// ([policies](../guide/troubleshooting.md#policiesinforce-is-false)).
     PoliciesMissing,
-    /// An admission policy that holds the hosts' daemons is missing, changed or not read yet, or their role cannot be bound: the daemons have no
+    /// An admission policy that restricts the hosts' daemons is missing, changed or not read yet, or their role cannot be bound: the daemons have no
     /// rights ([policies](../guide/troubleshooting.md#policiesinforce-is-false)).
     PolicyMissing,
     /// The pool of the instance does not exist. The operator does not change the host.
@@ -244,7 +243,7 @@ reasons! {
     /// A change would lose settings that nodes have from WMCO:
     /// [add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).
     SettingsWouldBeLost,
-    /// The URL, reference or path of the source of hosts cannot be used, or nothing is there that the credentials may read.
+    /// The URL, reference or path of the source of hosts cannot be used, does not exist, or may not be read with the credentials.
     SourceInvalid,
     /// The source of hosts does not exist, or is of a kind that the cluster or this operator does not know.
     SourceNotFound,
@@ -284,8 +283,8 @@ reasons! {
     WaitingForWindow,
     /// wicd, the daemon of the host, has reported nothing for half an hour, although kubelet works. No drift is restored meanwhile.
     WicdSilent,
-    /// The host runs no Windows that is supported: [Windows Server 2019, 2022 or 2025](limits.md#versions-of-windows). Or it runs 2019,
-    /// and the hybrid overlay has another VXLAN port than 4789.
+    /// The host does not run a supported version of Windows ([Windows Server 2019, 2022 or 2025](limits.md#versions-of-windows)), or it runs
+    /// Windows Server 2019 and the hybrid overlay has another VXLAN port than 4789.
     WindowsNotSupported,
 }
 

@@ -20,8 +20,8 @@ pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }
 
-/// Returns the rank of a login for images below a path of a registry, `None` if its key does not match. The login with the highest rank wins: that
-/// with the longest path, and for the same path, one without a wildcard.
+/// Returns the rank of a login for images below a path of a registry, or `None` if its key does not match. The login with the longest path has the
+/// highest rank; among equal paths, a key without a wildcard ranks higher.
 pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<(usize, &'a str)> {
     let (pattern, prefix) = split(location(key));
     (is_registry(pattern, registry) && is_below(path, prefix)).then_some((prefix.len(), key))

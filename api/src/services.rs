@@ -26,7 +26,8 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// Reports whether every service has its own value of this variable, so that the machine's reaches none. Windows ignores the case of names.
+    /// Reports whether every service has its own value of this variable, so that no service uses the machine-wide value. Ignores the case of names,
+    /// as Windows does.
     pub fn is_own_variable(&self, name: &str) -> bool {
         let has = |s: &Service| s.environment.keys().any(|own| own.eq_ignore_ascii_case(name));
         !self.services.is_empty() && self.services.iter().all(has)
@@ -44,7 +45,7 @@ pub struct Service {
     /// Variables in the command line with values from the Node.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub node_variables_in_command: Vec<NodeVariable>,
-    /// Variables in the command line with values that the host itself knows.
+    /// Variables in the command line whose values the host determines itself.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub host_variables_in_command: Vec<HostVariable>,
     /// Scripts that WMCO's daemon runs before the service, for values in its command. Always empty in ConfigMaps of this operator, which does not use
@@ -95,7 +96,7 @@ pub struct ServiceAccountToken {
     pub path: String,
 }
 
-/// Network configuration of a host in the hybrid overlay of OVN-Kubernetes, without the values that only the host knows.
+/// Network configuration of a host in the hybrid overlay of OVN-Kubernetes, without the values that the host determines itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct OvnHybridNetwork {
@@ -117,7 +118,7 @@ pub struct NodeVariable {
     pub node_object_json_path: String,
 }
 
-/// Variable with a value that the host itself knows.
+/// Variable whose value the host determines itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HostVariable {
@@ -127,7 +128,7 @@ pub struct HostVariable {
     pub fact: HostFact,
 }
 
-/// Value that the host itself knows.
+/// Value that the host determines itself.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFact {
     /// Name of the Node.
@@ -237,7 +238,8 @@ impl ServicesConfig {
     /// empty or has more than one line.
     pub fn validate(&self) -> Result<(), ServicesError> {
         let refuse = |s: &Service, problem| Err(ServicesError::Service { service: s.name.clone(), problem });
-        let by_name: BTreeMap<&str, &Service> = self.services.iter().map(|s| (s.name.as_str(), s)).collect();
+        let by_name: BTreeMap<String, &Service> =
+            self.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect();
         let mut seen = BTreeSet::new();
         let last_bootstrap = self.services.iter().filter(|s| s.bootstrap).map(|s| s.priority).max();
         for service in &self.services {
@@ -254,18 +256,25 @@ impl ServicesConfig {
                 if !service.node_variables_in_command.is_empty() {
                     return refuse(
                         service,
-                        "a bootstrap service starts before there is a Node to look variables up in",
+                        "a bootstrap service cannot have variables of the Node, because it starts before the Node exists",
                     );
                 }
-                if service.dependencies.iter().any(|d| by_name.get(d.as_str()).is_some_and(|s| !s.bootstrap)) {
-                    return refuse(service, "a bootstrap service cannot depend on one that is not");
+                if service
+                    .dependencies
+                    .iter()
+                    .any(|d| by_name.get(&d.to_ascii_lowercase()).is_some_and(|s| !s.bootstrap))
+                {
+                    return refuse(
+                        service,
+                        "a bootstrap service cannot depend on a service that is not a bootstrap service",
+                    );
                 }
             } else if last_bootstrap.is_some_and(|p| service.priority <= p) {
-                return refuse(service, "its priority is not after that of every bootstrap service");
+                return refuse(service, "its priority must be higher than that of every bootstrap service");
             }
         }
         match self.cycle() {
-            Some(service) => refuse(service, "depends on itself"),
+            Some(service) => refuse(service, "the service depends on itself"),
             None => Ok(()),
         }
     }
@@ -293,9 +302,9 @@ impl ServicesConfig {
         // cycle or behind one.
         let mut left: Vec<&Service> = self.services.iter().collect();
         loop {
-            let names_left: BTreeSet<&str> = left.iter().map(|s| s.name.as_str()).collect();
+            let names_left: BTreeSet<String> = left.iter().map(|s| s.name.to_ascii_lowercase()).collect();
             let before = left.len();
-            left.retain(|s| s.dependencies.iter().any(|d| names_left.contains(d.as_str())));
+            left.retain(|s| s.dependencies.iter().any(|d| names_left.contains(&d.to_ascii_lowercase())));
             if left.len() == before {
                 return left.into_iter().next();
             }
@@ -334,7 +343,7 @@ mod tests {
     #[test]
     fn a_service_that_breaks_a_rule_is_refused() {
         let (c, k) = (service("containerd", 0, true, &[]), service("kubelet", 1, true, &["containerd"]));
-        let cases: [(&str, Vec<Service>, Option<&str>); 11] = [
+        let cases: [(&str, Vec<Service>, Option<&str>); 12] = [
             ("usual", vec![c.clone(), k.clone(), service("x", 2, false, &["kubelet", "dhcp"])], None),
             // WMCO wrongly reports a cycle here.
             (
@@ -353,6 +362,11 @@ mod tests {
                 None,
             ),
             ("self", vec![service("a", 1, false, &["a"])], Some("depends on itself")),
+            (
+                "in another case, which Windows ignores",
+                vec![service("a", 1, false, &["B"]), service("b", 1, false, &["A"])],
+                Some("depends on itself"),
+            ),
             (
                 "long way round",
                 vec![service("a", 1, false, &["b"]), service("b", 1, false, &["c"]), service("c", 1, false, &["a"])],

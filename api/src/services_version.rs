@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Number of hex digits of the digest in a name: 128 bits, for which finding other content is infeasible.
+/// Number of hex digits of the digest in a name: 128 bits, so that no other content with the same digest can be found.
 pub const DIGITS: usize = 32;
 
 /// Reason why the content of a services ConfigMap does not match its name.

@@ -56,7 +56,7 @@ steps! {
     Reboot,
     /// Have certificates issued.
     Certify,
-    /// Hand the certificates over, start the services.
+    /// Send the certificates to the host, and start its services.
     Start,
     /// Wait until the Node exists, is Ready, and follows its version.
     Register,

@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-/// Returns at most `most` characters of `text`, in one line. Control characters become spaces, [deceptive](is_deceptive)
-/// characters are removed.
+/// Returns at most `most` characters of `text`, in one line, without white space at its ends. Replaces control characters with spaces, and removes
+/// [deceptive](is_deceptive) characters.
 pub fn line(text: &str, most: usize) -> String {
     let clean = text.chars().filter(|&c| !is_deceptive(c)).map(|c| if c.is_control() { ' ' } else { c });
     let clean: String = clean.skip_while(|c| c.is_whitespace()).take(most).collect();
@@ -31,7 +31,7 @@ pub fn escape(text: &str, most: usize) -> String {
     let mut escaped = String::new();
     for c in text.chars().take(most) {
         match c {
-            // Not doubled, because users would read both as part of a name such as DOMAIN\name.
+            // A backslash is not doubled, because users would read both as part of a name such as DOMAIN\name.
             '\\' => escaped.push(c),
             c if is_deceptive(c) || (c.is_whitespace() && c != ' ') => escaped.extend(c.escape_default()),
             c => escaped.extend(c.escape_debug()),

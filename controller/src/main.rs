@@ -1,4 +1,4 @@
-//! `windows-node-pools`, the operator: see `--help`.
+//! Binary `windows-node-pools`: the operator. `--help` lists its commands and settings.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use controller::{
     runtime::errors,
 };
 
-/// Global allocator, with options in `.cargo/config.toml`.
+/// Global allocator. `.cargo/config.toml` sets its options at build time.
 #[cfg(all(target_env = "musl", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -116,7 +116,7 @@ impl Repository {
     pub fn open(dir: &Path) -> Result<Self, GitError> {
         fs::create_dir_all(dir).map_err(GitError::Disk)?;
         let repository = Self { root: dir.to_owned(), swap: RwLock::new(()) };
-        // Clean up after a crash. Between the two renames of a swap, only `old` exists.
+        // Clean up after a crash. After a crash between the two renames of a replacement, the repository in use is in `old`.
         store::remove(&repository.part("new"))?;
         if repository.part("git").exists() {
             store::remove(&repository.part("old"))?;

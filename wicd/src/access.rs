@@ -67,7 +67,7 @@ pub struct AccessList {
     pub entries: Vec<Entry>,
 }
 
-/// Entry of an access list: rights that are granted to or withheld from a user or group.
+/// Entry of an access list: rights that are granted or denied to a user or group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// SID of the user or group. Empty for an entry of an unknown kind.
@@ -116,7 +116,7 @@ impl AccessList {
         let mut entries = administrators().to_vec();
         match guard {
             Guard::Private => {}
-            // A mark on the directory: Administrators have this right already.
+            // This entry only marks the directory: Administrators have the right already.
             Guard::TakingOver => entries.push(Entry::grant(ADMINISTRATORS, READ_LIST, 0)),
             Guard::Readable => entries.push(Entry::grant(USERS, READ, TO_ALL)),
             Guard::Volumes => entries.extend([

@@ -194,7 +194,7 @@ pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i
                 files::remove(host, &format!(r"{}\{name}", path::KUBELET_PKI))?;
             }
             files::write(host, path::KUBELET_KUBECONFIG, &kubeconfig, Access::Protected)?;
-            // Last, because this file marks the certificate as installed.
+            // This file is written last, because it marks the certificate as installed.
             files::write(host, path::KUBELET_FIRST_CERT, pem.as_bytes(), Access::Protected)?;
         }
         (CertificateKind::Wicd, Some(pem)) => install_wicd(host, pem.as_bytes(), now)?,
@@ -264,7 +264,7 @@ pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostErr
     prune(host, path::WICD_CERTS, "wicd-client-")
 }
 
-/// Removes the certificates that hybrid-overlay-node has left: it stores a new one a day beside the earlier ones.
+/// Removes the certificates that hybrid-overlay-node has left: it stores a new one every day beside the earlier ones.
 ///
 /// # Errors
 /// Fails when one of them cannot be listed or removed.
@@ -302,7 +302,7 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Reports whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
+/// Reports whether the host has a certificate of this kind, for this node, that is valid for at least another [`RENEW_BELOW`] seconds.
 ///
 /// # Errors
 /// Fails when a file of a certificate cannot be inspected or read. A damaged certificate is no error, and does not count.
@@ -319,7 +319,7 @@ pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) ->
     Ok(false)
 }
 
-/// Latest expiry time (Unix seconds) of the certificates of this kind on the host.
+/// Returns the latest expiry time (Unix seconds) of the certificates of this kind on the host.
 ///
 /// # Errors
 /// Fails when a file of a certificate cannot be read. Damaged certificates are skipped.

@@ -128,8 +128,8 @@ fn listed(host: &dyn Host) -> Result<Vec<String>, HostError> {
     Ok(names.map(|name| name.to_ascii_uppercase()).filter(|name| is_class(name)).collect())
 }
 
-/// Claims the keys of a registration that is about to be created, and of wicd's registrations that are not on record: a version of wicd without
-/// support for plugins drops them from the record.
+/// Adds the keys of a registration that is about to be created to the ownership record, and the keys of wicd's registrations that are not on record:
+/// a version of wicd without support for plugins drops them from the record.
 ///
 /// # Errors
 /// Fails when the registry cannot be read.

@@ -65,7 +65,7 @@ pub struct State {
     pub trusted: BTreeSet<Vec<u8>>,
     /// Number of restarts of the host.
     pub reboots: u32,
-    /// Number of times that networks were removed, and that left-over processes were ended.
+    /// Number of removals of networks, and of times that left-over processes were ended.
     pub sweeps: (u32, u32),
     /// Running programs whose parent process has ended.
     pub orphans: Vec<String>,
@@ -102,7 +102,7 @@ pub struct State {
     pub updates: Vec<String>,
     /// Number of starts of each service.
     pub starts: BTreeMap<String, u32>,
-    /// State of a started service; [`ServiceState::Running`] unless a test says otherwise.
+    /// State of a started service; [`ServiceState::Running`] unless a test sets another one.
     pub started_state: Option<ServiceState>,
     /// Names of calls that fail, such as `delete_service kubelet`.
     pub refused: BTreeSet<String>,
@@ -213,7 +213,7 @@ impl FakeHost {
         self.state().protect_hook = Some(Arc::new(hook));
     }
 
-    /// Makes all calls fail after `calls` further calls, as after a crash of the process. `None`: never.
+    /// Makes all calls fail after `calls` further calls, as after a crash of the process. `None` removes the limit.
     pub fn fail_after(&self, calls: Option<u32>) {
         let mut state = self.state();
         (state.calls, state.calls_left) = (0, calls);

@@ -1,4 +1,4 @@
-//! Simulated start of kubelet with the credentials in its kubeconfig. Accepts and refuses the same as client-go's `certificate_store.go` and
+//! Simulated start of kubelet with the credentials in its kubeconfig. Accepts and refuses the same input as client-go's `certificate_store.go` and
 //! `certificate_manager.go`.
 
 use std::fs;

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::access::Guard;
 use crate::host::{Host, HostError};
 
-/// Access to a file: that of its directory, or for SYSTEM and administrators only.
+/// Access to a file: inherited from its directory, or for SYSTEM and administrators only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Access that the file inherits from its directory.
@@ -180,7 +180,7 @@ fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl Fn
     }
 }
 
-/// Reports whether an error is that of Windows for a file that another program has opened or locked: access denied, sharing violation, lock
+/// Reports whether Windows returned this error because another program has opened or locked the file: access denied, sharing violation, or lock
 /// violation. Antivirus and backup programs open new files for moments.
 fn is_held(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ACCESS_DENIED | 32 | 33))
@@ -385,7 +385,7 @@ pub fn parent(path: &str) -> Option<&str> {
 /// Parent directories of a path, held open. Until this value is dropped, Windows lets no other program replace them.
 pub(crate) struct Parents(#[expect(dead_code, reason = "what is open cannot be renamed")] Vec<fs::File>);
 
-/// Holds the parent directories of `path` open. Fails if one of them is a link, by which a user could redirect wicd to other files.
+/// Holds the parent directories of `path` open. Fails if one of them is a link, with which a user could redirect wicd to other files.
 pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError> {
     let mut held = Vec::new();
     let mut above: Vec<&str> = std::iter::successors(parent(path), |directory| parent(directory)).collect();

@@ -148,7 +148,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// Fails when a directory cannot be listed, or an entry cannot be changed. [`HostError::Refused`] for a file with more than one
-    /// name that is not [out of reach](Place::is_out_of_reach). An entry that is removed meanwhile is no error.
+    /// name that is not [out of reach](PathEntry::is_out_of_reach). An entry that is removed meanwhile is no error.
     fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
     /// Reports whether the Windows feature Containers is installed on the host.
     fn has_containers(&self) -> bool;
@@ -240,7 +240,7 @@ pub trait Host: Send + Sync {
     /// Restores owner and access list of a registry key below `HKLM`, from [`Self::registry_key_access`]. A missing key is success.
     ///
     /// # Errors
-    /// Fails when `access` is not that of a registry key, or Windows refuses it.
+    /// Fails when `access` is not a valid security descriptor of a registry key, or Windows refuses it.
     fn restore_registry_key(&self, key: &str, access: &[u8]) -> Result<(), HostError>;
     /// Creates a registry key below `HKLM`, unless it exists, and sets these values in it. Others stay.
     ///
@@ -318,7 +318,8 @@ pub enum Kind {
 }
 
 impl Route {
-    /// Reports whether both are the same route for Windows. Metrics may differ: that of an existing route includes the network adapter's.
+    /// Reports whether both are the same route for Windows. Metrics may differ: the metric of an existing route includes that of its network
+    /// adapter.
     pub fn is(&self, other: &Self) -> bool {
         (self.destination, self.length, self.next_hop, self.interface)
             == (other.destination, other.length, other.next_hop, other.interface)
@@ -388,7 +389,8 @@ pub struct Route {
     pub next_hop: Ipv4Addr,
     /// Index of the network adapter.
     pub interface: u32,
-    /// Metric; the route with the lowest one wins. For an existing route, the sum with the adapter's metric; for a new one, without it.
+    /// Metric of the route; Windows prefers the route with the lowest one. Includes the metric of the network adapter for an existing route, but not
+    /// for a new one.
     pub metric: u32,
 }
 
@@ -409,7 +411,7 @@ pub enum StartType {
 pub struct ServiceSpec {
     /// Name and display name of the service.
     pub name: String,
-    /// Description; those of the operator's services begin with [`api::host::SERVICE_DESCRIPTION_PREFIX`].
+    /// Description of the service. Begins with [`api::host::SERVICE_DESCRIPTION_PREFIX`] for services of the operator.
     pub description: String,
     /// Command line of the service.
     pub command: String,
@@ -431,7 +433,7 @@ impl ServiceSpec {
     }
 }
 
-/// Restarts of a service after a failure: of its process, and also when the service stops with an error.
+/// Restarts of a service by the service manager: after a crash of its process, and after the service stops with an error.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recovery {
     /// Delay before the first, second, … restart. The last one applies to all further restarts.
@@ -546,7 +548,7 @@ impl HostError {
     }
 }
 
-/// Returns the message of an error with those of its causes, in one line.
+/// Returns the messages of an error and its causes, in one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -15,6 +15,8 @@
 //! * [`daemon`]: Windows service that keeps the host in its desired state.
 //! * [`kept_files`]: backup of the owner's files that wicd replaces, restored by a cleanup.
 //! * [`files`]: reading, and atomic writing and placing of files.
+//! * [`images`]: image store of containerd.
+//! * [`reach`]: checks of connections and ports in the host's network.
 
 pub mod access;
 pub mod certificates;

@@ -141,7 +141,7 @@ fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     if shown.annotation(key::MAINTENANCE) == Some("false") {
         return held("maintenance of this node is refused (annotation maintenance=false)");
     }
-    // Before the check for a hold, which prevents a maintenance but does not end one: patching may be in progress.
+    // This check comes before the one for a hold, which prevents a maintenance but does not end one: patching may be in progress.
     if is_requested && state == Some(MaintenanceState::Drained) {
         let message = "the node is drained: patch and restart the host, then run `maintenance end`";
         return Next::End(Outcome::new(Done, message));
@@ -296,8 +296,8 @@ impl Task<'_> {
         cluster.annotate(&self.name, annotations).await.map_err(|e| chain(&e))
     }
 
-    /// Reports whether the Node may have the request of this run. An earlier request, or one that replaced it, is another program's or from before a
-    /// restart of the host, and patching may be in progress for it.
+    /// Reports whether the Node may have the request of this run. Any other request is from another program or from before a restart of the host, and
+    /// patching may be in progress for it.
     fn has_ours(&self) -> bool {
         self.written.is_some() && (self.request.is_none() || self.request == self.written)
     }

@@ -1,11 +1,11 @@
 //! Host network that kube-proxy and CNI need in the hybrid overlay of OVN-Kubernetes, set up without scripts.
 //!
 //! `hybrid-overlay-node` creates the network [`HNS_NETWORK`] in the Host Networking Service (HNS). The CNI configuration follows from it, and
-//! kube-proxy needs a source address (source VIP) in it: that of an HNS endpoint attached to the host. One call of [`prepare`] observes the host
-//! and takes the next step; [`steps`] decides.
+//! kube-proxy needs a source address (source VIP) in it: the address of an HNS endpoint attached to the host. One call of [`prepare`] observes the
+//! host and takes the next step; [`steps`] decides.
 //!
-//! WMCO does this with a script, from which the names of network and endpoint, paths and settings are. Unlike the script, this module also
-//! attaches an endpoint that was created but not attached, and uses an address only if it is in the network.
+//! WMCO does this with a script, and this module uses the same paths, settings, and names of network and endpoint. Unlike the script, this module
+//! also attaches an endpoint that was created but not attached, and uses an address only if it is in the network.
 
 use std::net::Ipv4Addr;
 
@@ -38,7 +38,7 @@ pub const NODE_SUBNET: &str = "k8s.ovn.org/hybrid-overlay-node-subnet";
 
 /// Directory of the CNI configuration, and of hybrid-overlay-node's certificates and keys.
 const CNI_DIRECTORY: &str = r"C:\k\cni\config";
-/// Network compartment of the host, as opposed to those of containers.
+/// Network compartment of the host. Containers have others.
 const HOST_COMPARTMENT: u16 = 1;
 
 /// Parameters of the desired files and endpoint.

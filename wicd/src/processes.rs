@@ -1,4 +1,4 @@
-//! Process trees. Windows keeps the ID of a process's parent, but reuses IDs, so that it may be the ID of another process by now.
+//! Process trees. Windows keeps the ID of a process's parent, but reuses IDs, so that the parent ID may belong to another process by now.
 
 /// Entry in a list of all processes.
 #[derive(Clone, Debug, PartialEq, Eq)]

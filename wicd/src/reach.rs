@@ -35,7 +35,7 @@ pub fn unreachable(url: &str) -> Option<String> {
     last
 }
 
-/// Reports whether another program listens on a port.
+/// Reports whether a TCP port cannot be bound on all IPv4 addresses, most often because another program listens on it.
 pub fn is_in_use(port: u16) -> bool {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).is_err()
 }

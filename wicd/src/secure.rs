@@ -45,7 +45,7 @@ fn above(directory: &str) -> Vec<&str> {
 /// # Errors
 /// Fails when [`check_root`] refuses one of them, or it cannot be created or taken over.
 pub fn root(host: &dyn Host) -> Result<(), HostError> {
-    // First, because a user's `C:\k\wicd` in an administrator's `C:\k` would be taken over with it.
+    // Both are checked first, because a user's `C:\k\wicd` in an administrator's `C:\k` would be taken over with it.
     check_root(host)?;
     own(host, path::ROOT)?;
     own(host, path::WICD)
@@ -60,7 +60,7 @@ pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory, Guard::Private).map(drop))
 }
 
-/// Lets only administrators read the operator's uploads. Other users could never write there.
+/// Restricts read access to the operator's uploads to administrators. Other users never have write access there.
 ///
 /// # Errors
 /// Fails when the directory is a link, is a file, or belongs to a user who may not be an administrator. Also fails when it cannot be inspected or
@@ -168,7 +168,7 @@ fn is_ours(place: &PathEntry, guard: Guard) -> bool {
     place.owner == access::ADMINISTRATORS && place.access.is(guard)
 }
 
-/// Returns the directory at this path, `None` if there is none. Refuses one that cannot be used. A directory that users may read is a shared one.
+/// Returns the directory at this path, `None` if there is none. Refuses one that cannot be used. `guard` is [`Guard::Readable`] for a shared parent.
 fn check(host: &dyn Host, directory: &str, guard: Guard) -> Result<Option<PathEntry>, HostError> {
     let _held = files::parents(host, directory)?;
     let Some(place) = host.place(&host.path(directory)?)? else { return Ok(None) };
@@ -185,7 +185,7 @@ fn objection(place: &PathEntry, directory: &str, guard: Guard) -> Option<String>
         Kind::Link => return Some("it is a link to another place; remove the link".into()),
         Kind::File => return Some("it is not a directory; move it".into()),
     }
-    // A directory of wicd is taken over with its content; the content of a shared parent may be of others and stays theirs.
+    // A directory of wicd is taken over with its content. The content of a shared parent may belong to other owners, and stays unchanged.
     let command = if guard == Guard::Readable { "takeown /a /f" } else { "takeown /a /r /f" };
     let is_administrators = place.is_own || is_trusted(&place.owner);
     (!is_administrators).then(|| {

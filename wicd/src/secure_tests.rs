@@ -76,7 +76,7 @@ fn only_a_directory_of_an_administrator_is_used() {
 #[test]
 fn a_directory_of_an_administrator_is_taken_over_once() {
     let host = FakeHost::temporary();
-    // As WMCO creates it: by an administrator, with the rights that users have everywhere below `C:\`.
+    // The directory is as WMCO creates it: by an administrator, with the rights that users have everywhere below `C:\`.
     files::write(&host, r"C:\k\kubelet.exe", b"", Access::Inherited).unwrap();
     set_owner(&host, r"C:\k\theirs", USER);
     root(&host).unwrap();

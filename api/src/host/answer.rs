@@ -80,11 +80,10 @@ pub struct HostState {
     /// States of the operator's other services.
     #[serde(default)]
     pub services: BTreeMap<String, ServiceState>,
-    /// Expiry times of the certificates on the host, in Unix seconds. That of kubelet is the latest of the first and the rotated
-    /// certificate.
+    /// Expiry times of the certificates on the host, in Unix seconds. For kubelet, the later time of its first and its rotated certificate.
     #[serde(default)]
     pub certificates: BTreeMap<CertificateKind, i64>,
-    /// Reason why the host must be restarted before it can be a node. Absent if it need not.
+    /// Reason why the host must be restarted before it can be a node. Absent if no restart is necessary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_required: Option<String>,
     /// Services that another installer has created under names that the operator uses, for example a kubelet.
@@ -118,7 +117,7 @@ pub struct HostState {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
-    /// Host name of the host itself.
+    /// Host name that Windows reports.
     pub hostname: String,
     /// Machine ID: registry `HKLM\SOFTWARE\Microsoft\Cryptography` `MachineGuid`.
     pub machine_id: String,
@@ -180,7 +179,7 @@ pub enum ServiceState {
     Running,
 }
 
-/// Version and operation that a host follows, as wicd last wrote them.
+/// Record of the version that a host follows, of its owner, and of the last operation. Written by wicd.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Marker {

@@ -26,7 +26,7 @@ pub struct WindowsInstanceStatus {
     /// Version that the host fully follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_version: Option<String>,
-    /// Version that it followed before, and to which it can be rolled back.
+    /// Version that the host followed before, to which it can be rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_version: Option<String>,
     /// Version whose payload is complete on the host and waits for an update.
@@ -38,8 +38,8 @@ pub struct WindowsInstanceStatus {
     /// SHA-256 of the `wicd.exe` that the host runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd: Option<String>,
-    /// End of validity of wicd's newest certificate. wicd renews it by itself while the host runs; once it
-    /// has expired, only the operator can bring another.
+    /// End of validity of wicd's newest certificate. wicd renews the certificate by itself while the host runs; once it has expired, only the
+    /// operator can install another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd_certificate_expires: Option<Time>,
     /// The Node of the host.
@@ -82,7 +82,7 @@ pub struct WindowsInstanceStatus {
     /// Progress of a key rotation, if one is not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_rotation: Option<KeyRotation>,
-    /// Images of the pool's `provisioning.prePullImages` on the host. Set before the host is asked for the first one.
+    /// Images of the pool's `provisioning.prePullImages` on the host. Set before the operator requests the first pull.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_pulled: Option<PrePulled>,
     /// Set while the host refuses every key of its list.
@@ -97,8 +97,8 @@ pub struct WindowsInstanceStatus {
     /// Name of the last finished operation: its grant has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<String>,
-    /// Time when the last maintenance of the node since its last update ended, was withdrawn, or was given up after its drain had begun.
-    /// Maintenance that the host requests after it waits for pending updates.
+    /// Time when the last maintenance of the node ended, was withdrawn, or was given up after its drain had begun. Absent if the node was updated
+    /// since. While it is set, further maintenance that the host requests waits for pending updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_maintenance_time: Option<Time>,
     /// Failures since the last success.
@@ -133,7 +133,7 @@ pub struct PrePulled {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub images: Vec<String>,
-    /// Time when the host was last asked.
+    /// Time of the operator's last request to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked_time: Option<Time>,
     /// Failures since the last success, for these images. They do not delay any other operation.
@@ -145,7 +145,7 @@ pub struct PrePulled {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRefusal {
-    /// The keys of its list, as in `publicKeyHash`. The record does not apply to a list that has changed since.
+    /// The keys of the host's list, as in `publicKeyHash`. The record does not apply to a list that has changed since.
     pub key_hashes: Vec<String>,
     /// Time of the first refusal.
     pub first_time: Time,
@@ -227,7 +227,7 @@ pub struct TemplateApplied {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvenAt {
-    /// Address, as in its entry.
+    /// Address, as in the host's entry.
     pub address: String,
     /// Port of the SSH server.
     pub port: i32,
@@ -346,13 +346,13 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Reports whether the operation is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
-    /// and only the cordon must be lifted.
+    /// Reports whether the operation is a change of a node that must be completed. While the host is unchanged, the operation can be aborted: only
+    /// the cordon must be lifted.
     pub fn is_irrevocable(&self) -> bool {
         self.type_.is_change() && self.has_changed_the_host()
     }
 
-    /// Reports whether anything on the host is no longer as it was.
+    /// Reports whether the operation may have changed the host.
     pub fn has_changed_the_host(&self) -> bool {
         self.changed || self.rolling_back
     }
@@ -419,7 +419,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Reason of the last failure, `HostFailed` for one that only another release knows.
+    /// Returns the reason of the last failure, or `HostFailed` if this release does not know the stored reason.
     pub fn reason(&self) -> Reason {
         self.last_reason.parse().unwrap_or(Reason::HostFailed)
     }

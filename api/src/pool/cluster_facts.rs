@@ -49,7 +49,7 @@ pub struct ImageMirror {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 255)))]
     pub mirrors: Option<Vec<String>>,
-    /// Policy for an image that no mirror has. `AllowContactingSource` asks the source. Defaults to `AllowContactingSource`.
+    /// Policy for an image that no mirror has. With `AllowContactingSource`, hosts pull it from the source. Defaults to `AllowContactingSource`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_source_policy: Option<MirrorSourcePolicy>,
     /// Pulls that the mirrors serve. Defaults to all.
@@ -70,8 +70,8 @@ pub enum MirrorPull {
 /// Policy for the source of an image.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorSourcePolicy {
-    /// Hosts ask the source if no mirror has the image.
+    /// Hosts pull from the source if no mirror has the image.
     AllowContactingSource,
-    /// Hosts never ask the source.
+    /// Hosts never pull from the source.
     NeverContactSource,
 }

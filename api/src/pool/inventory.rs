@@ -84,7 +84,7 @@ pub enum MachineGroup {
     ClusterApi,
 }
 
-/// A Git repository. Fields and Secret keys are those of Flux's `GitRepository`, except that durations are in seconds.
+/// A Git repository. Fields and Secret keys are the same as in Flux's `GitRepository`, except that durations are in seconds.
 /// Pools that name the same repository share the fetched data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
@@ -278,7 +278,7 @@ pub struct Host {
     /// Labels for this host's Node, in addition to those of the template. They take precedence over labels of the template with the same key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 63})))]
-    // CEL knows no limit for the length of keys, so that only comparing prefixes is cheap enough for 1000 hosts. The operator checks the rest.
+    // CEL assumes no limit for the length of keys, so only a comparison of prefixes is cheap enough for 1000 hosts. The operator checks the rest.
     #[x_kube(
         validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node-role.kubernetes.io/control-plane') && !k.startsWith('node-role.kubernetes.io/master'))", "labels with a key under kubernetes.io or windowsmachineconfig.openshift.io belong to others, and a Windows node has no role of a control plane"),
         validation = (r"self.all(k, self[k].matches(r'^([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?$'))", "labels must have values of at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")

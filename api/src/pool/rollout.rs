@@ -65,8 +65,7 @@ pub struct Rollout {
     #[schemars(length(min = 1, max = 128))]
     pub approved_version: Option<String>,
     /// Times when changes may begin. Defaults to any time. When a window closes, a drain that has not ended is aborted and its node uncordoned; a
-    /// change that
-    /// has begun on a host is completed.
+    /// change that has begun on a host is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub maintenance_windows: Option<Vec<MaintenanceWindow>>,

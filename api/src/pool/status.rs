@@ -278,9 +278,8 @@ pub struct UncleanHost {
     pub time: Time,
 }
 
-/// Identity that a host of a list without names reported when the operator asked for its name. The key is stored before
-/// the operator writes to the host, and the host must show the same key when it joins. The other fields are not
-/// verified.
+/// Identity of a host in a list without names, as recorded at the first contact. The key is stored before the operator writes to the host, and the
+/// host must show the same key when it joins. The other fields are not verified.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct FirstContact {
@@ -295,15 +294,15 @@ pub struct FirstContact {
     /// The IP address that answered.
     #[schemars(length(max = 64))]
     pub dialed: String,
-    /// Host name that the host reported, once the operator asked for it.
+    /// Host name that the host reported. Absent until the operator has queried it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub hostname: Option<String>,
-    /// Machine id that the host reported, once the operator asked for it.
+    /// Machine id that the host reported. Absent until the operator has queried it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub machine_id: Option<String>,
-    /// Boot id that the host reported, once the operator asked for it.
+    /// Boot id that the host reported. Absent until the operator has queried it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,

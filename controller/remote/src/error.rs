@@ -48,7 +48,9 @@ pub enum RemoteError {
         user: String,
     },
     /// The host reported no address that a node can use.
-    #[error("the host reported no address that its node can use")]
+    #[error(
+        "the host reported no address that its node can use; check the network adapters of the host (ipconfig /all)"
+    )]
     NoAddress,
     /// The caller has not proven the identity of the host.
     #[error(
@@ -74,7 +76,9 @@ pub enum RemoteError {
         log: String,
     },
     /// wicd returned an invalid answer.
-    #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
+    #[error(
+        "wicd {verb} on the host returned an answer that cannot be read; the operator retries. If that repeats, check whether another program changes files in C:\\k\\wicd"
+    )]
     BadAnswer {
         /// Verb of the request.
         verb: &'static str,
@@ -95,7 +99,7 @@ impl RemoteError {
         Self::Host { reason: reason.parse().unwrap_or(Reason::HostFailed), message: text::line(message, MAX_MESSAGE) }
     }
 
-    /// Returns the error for a wicd that ended without an answer. Its output is untrusted as well.
+    /// Returns the error for a wicd that ended without an answer. The untrusted output of wicd is truncated and sanitised.
     pub(crate) fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
         let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
         let tail: String =

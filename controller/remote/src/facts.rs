@@ -62,7 +62,7 @@ fn language(reported: &str) -> Option<String> {
     is_tag.then(|| reported.to_owned())
 }
 
-/// Returns by how many milliseconds the host's clock is ahead of `now`.
+/// Returns the number of milliseconds by which the host's clock is ahead of `now`; negative if it is behind.
 pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
     machine.clock_ms.saturating_sub(now.as_millisecond())
 }

@@ -22,11 +22,11 @@ use crate::{
 /// Directory that exists only on Windows.
 const WINDOWS: &str = r"C:\windows\system32";
 
-/// Number of further reads of an answer file that must exist.
+/// Number of further reads if the answer file is missing although it must exist.
 const ANSWER_LOOKS: usize = 4;
 const ANSWER_POLL: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// Identity of the operator, shared by all sessions.
+/// Identity of the operator and the files that it sends, shared by all sessions.
 #[derive(Clone, Debug)]
 pub struct Operator {
     /// Id of the operator's cluster.
@@ -134,7 +134,7 @@ impl Session {
         &self.connection
     }
 
-    /// Checks that the host runs Windows, and whether it has the operator's `wicd.exe`, which the first request sends otherwise. Changes nothing on
+    /// Checks that the host runs Windows, and looks for the operator's `wicd.exe`; if it is missing, the first request sends it. Changes nothing on
     /// the host.
     ///
     /// # Errors
@@ -179,11 +179,11 @@ impl Session {
     /// # Errors
     /// [`RemoteError::NotProven`] for all requests but those for facts and support data, until [`Session::speak_to`] was called.
     /// [`RemoteError::ShellNotSupported`] when the shell of the user does not start wicd.
-    /// [`RemoteError::NoAnswer`] when wicd ends without an answer. [`RemoteError::BadAnswer`] when its answer is not one to
-    /// this request. [`RemoteError::Host`] when it answers that it failed. [`RemoteError::Ssh`] when the connection breaks,
+    /// [`RemoteError::NoAnswer`] when wicd ends without an answer. [`RemoteError::BadAnswer`] when its answer does not belong to
+    /// this request. [`RemoteError::Host`] when it reports a failure. [`RemoteError::Ssh`] when the connection breaks,
     /// the command does not end in time, or a file cannot be read or written on the host. When the program is not on the host
     /// yet, also [`RemoteError::NotAdministrator`] when the user may not write it, [`RemoteError::ProgramDamaged`] when the
-    /// host returns other bytes of it than it was sent, and [`RemoteError::OwnFile`] or [`RemoteError::Payload`] when the
+    /// program on the host differs from the one that was sent, and [`RemoteError::OwnFile`] or [`RemoteError::Payload`] when the
     /// operator's own `wicd.exe` cannot be read or has changed.
     pub async fn ask(&self, body: Body) -> Result<Answer, RemoteError> {
         let verb = body.verb();
@@ -213,7 +213,7 @@ impl Session {
                 self.connection.remove(&answer_path),
                 self.connection.write(&request_path, &json)
             );
-            // A user who may not write at all is the fault of the program's upload.
+            // If the user may not write at all, the error of the program's upload names the cause, so it comes first.
             program?;
             removed.and(written)?;
             self.operator.traffic.sent.inc_by(json.len() as u64);
@@ -258,7 +258,7 @@ impl Session {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
 
-    /// Requests the facts of the host with all options of `body`, of which [`Session::look`] uses only the files.
+    /// Requests the facts of the host with all options of `body`. [`Session::look`] sets only the files.
     ///
     /// # Errors
     /// Fails as [`Session::look`] does.
@@ -338,8 +338,11 @@ impl Session {
                 // Older versions of wicd may lie beside the current one.
                 if entry.is_directory && api::payload::is_sha256(&entry.name) {
                     let directory = format!(r"{parent}\{}", entry.name);
-                    for file in ["wicd.exe", "wicd.exe.partial"] {
-                        self.connection.remove(&format!(r"{directory}\{file}")).await?;
+                    // Beside the program, an interrupted upload and a replaced program that still ran may be left.
+                    for file in self.connection.list(&directory).await? {
+                        if file.name == "wicd.exe" || file.name.starts_with("wicd.exe.") {
+                            self.connection.remove(&format!(r"{directory}\{}", file.name)).await?;
+                        }
                     }
                     directories.push(directory);
                 }

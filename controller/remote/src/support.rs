@@ -53,7 +53,7 @@ fn entries(archive: &[u8], unpacked: &mut Unpacked) -> std::io::Result<()> {
                 unpacked.files.push((name, content));
                 continue;
             }
-            _ => "it is no file",
+            _ => "it is not a file",
         };
         unpacked.refused.push(api::text::line(&format!("{name}: {why}"), 200));
     }

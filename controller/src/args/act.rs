@@ -141,7 +141,11 @@ fn object_name(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     let is_name = (1..=253).contains(&name.len()) && name.chars().all(fits) && !name.starts_with('.');
-    if is_name { Ok(name) } else { Err("it is not the name of an object".into()) }
+    if is_name {
+        Ok(name)
+    } else {
+        Err("it is not the name of an object: use lower-case letters, digits, `-` and `.`".into())
+    }
 }
 
 fn fingerprint(text: &str) -> Result<String, String> {

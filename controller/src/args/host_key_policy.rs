@@ -1,4 +1,4 @@
-//! Decision which host key is trusted at a log-in. Pure functions.
+//! Decides which host key is trusted at a log-in. Pure functions.
 //!
 //! A source that exists but cannot be read is an error, without a fallback to a weaker source. Otherwise a client that
 //! can damage an annotation could make the operator trust any host.

@@ -88,7 +88,7 @@ fn a_setting_by_an_argument_or_an_unknown_variable_is_a_fault() {
     }
 }
 
-/// Returns the files below a folder, except the chart's templates, which are no YAML until Helm has rendered them.
+/// Returns the files below a folder, except the chart's templates, which are not YAML until Helm has rendered them.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries

@@ -69,7 +69,7 @@ pub struct Cluster {
     /// Context of the kubeconfig. Defaults to its current context.
     #[arg(long, global = true, help_heading = "Cluster", value_name = "CONTEXT")]
     pub context: Option<String>,
-    /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself takes no notice.
+    /// Time that the API server may take for a request, for example 10s. No limit with 0. The operator itself ignores this setting.
     #[arg(long, global = true, help_heading = "Cluster", value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub request_timeout: Duration,
     /// User in whose name requests are made, which you must be allowed to impersonate.
@@ -95,7 +95,7 @@ pub enum Command {
         after_help = "Exit status:\n  0  no operation is needed\n  1  an error, or a host that the pool cannot use\n  2  an operation is needed"
     )]
     Plan(Box<Plan>),
-    /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
+    /// Show the origin of a node: its instance, its pool, the entry in its list and, for Git, the commit.
     #[command(after_help = "Exit status:\n  0  the host is known\n  1  an error, or a host that is not known")]
     Explain(Explain),
     /// Check the installation, a cluster before it, a host, files or a takeover, without a change.
@@ -104,10 +104,10 @@ pub enum Command {
         after_help = "Exit status:\n  0  nothing has failed; warnings do not count\n  1  an error, or a check that has failed"
     )]
     Check {
-        /// Other subject of the check.
+        /// Subcommand that checks something other than the installation.
         #[command(subcommand)]
         what: Option<Check>,
-        /// Settings.
+        /// Settings of `check` without a subcommand.
         #[command(flatten)]
         installation: Box<CheckInstallation>,
     },
@@ -452,7 +452,7 @@ pub struct Login {
 pub struct CheckHost {
     /// IP address or DNS name.
     pub address: String,
-    /// Log-in.
+    /// User and key for the SSH login.
     #[command(flatten)]
     pub login: Login,
     /// URL of the API server, to which the host opens a connection. Not checked if not set.
@@ -461,13 +461,13 @@ pub struct CheckHost {
     /// VXLAN port of the cluster's hybrid overlay, if it is not 4789. Windows Server 2019 takes no other.
     #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: Option<u16>,
-    /// Room on C: that the host needs, in MiB.
+    /// Free space that the host needs on C:, in MiB.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     pub needed_mib: u64,
     /// Group Managed Service Account (gMSA) whose password the host must be able to retrieve, without the `$` at its end. May be repeated.
     #[arg(long, value_name = "ACCOUNT")]
     pub gmsa: Vec<String>,
-    /// The `wicd.exe` that asks the host.
+    /// The `wicd.exe` that checks the host.
     #[arg(long, env = "WICD_EXE", default_value = "/usr/local/share/windows-node-pools/wicd.exe", value_name = "FILE")]
     pub wicd: PathBuf,
     /// Output format.
@@ -521,7 +521,7 @@ pub struct Gather {
     /// Time of the oldest lines of pods' logs, for example 2026-01-31T12:00:00Z. Takes precedence over --since.
     #[arg(long, env = "MUST_GATHER_SINCE_TIME", value_name = "TIME")]
     pub since_time: Option<String>,
-    /// Hosts to ask over SSH, too: all, or those of these names. Only hosts whose host key the operator has pinned, or a user declared.
+    /// Hosts from which support data is gathered over SSH, too: all, or those of these names. Only hosts whose host key the operator has pinned, or a user declared.
     #[arg(long, value_name = "NAME,…", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     pub hosts: Option<String>,
     /// File with the private key for hosts, in OpenSSH or PEM form and without a passphrase. Defaults to the Secrets of the operator, which you must

@@ -61,7 +61,7 @@ pub fn ask(yes: bool, danger: &str) -> anyhow::Result<()> {
     if yes {
         return Ok(());
     }
-    ensure!(io::stdin().is_terminal(), "standard input is no terminal on which to confirm this: confirm with --yes");
+    ensure!(io::stdin().is_terminal(), "standard input is not a terminal, so nobody can be asked: confirm with --yes");
     eprint!("Continue? [y/N] ");
     io::stderr().flush()?;
     let mut answer = String::new();

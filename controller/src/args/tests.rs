@@ -46,7 +46,8 @@ fn the_command_line_is_consistent() {
     Operator::command().debug_assert();
 }
 
-/// `kubectl exec deploy/windows-node-pools -- kubectl-windows_node_pools plan` has the environment of the operator, and not its arguments.
+/// `kubectl exec deploy/windows-node-pools -- kubectl-windows_node_pools plan` has the environment of the operator, but
+/// not its arguments.
 #[test]
 fn every_setting_can_be_set_by_the_environment() {
     for arg in Run::command().get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {

@@ -1,4 +1,4 @@
-//! Watch cache of instances, with an index.
+//! Watch cache of instances, with an index by pool, name and address.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +17,7 @@ use wnp_core::{
     rollout::shared_limit::Sharer,
 };
 
-/// Instances of all pools. A pool reads only its own instances and those that its entries are compared with.
+/// Instances of all pools. A pool reads only its own instances, and those with a name or an address in its list.
 #[derive(Clone)]
 pub(crate) struct Instances {
     store: Store<WindowsInstance>,
@@ -78,6 +78,7 @@ impl Instances {
         self.store.clone()
     }
 
+    /// Returns one instance from the cache.
     pub(crate) fn get(&self, instance: &ObjectRef<WindowsInstance>) -> Option<Arc<WindowsInstance>> {
         self.count(1);
         self.store.get(instance)

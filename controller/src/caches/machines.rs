@@ -1,4 +1,4 @@
-//! Watch caches of Machines, of OpenShift's Machine API and of Cluster API.
+//! Watch caches of the Machines of OpenShift's Machine API and of Cluster API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,10 +31,11 @@ pub(crate) const HEALTH_CHECKS: &str = "machinehealthchecks";
 #[derive(Default)]
 pub(crate) struct Machines {
     watched: Mutex<BTreeMap<MachineGroup, Watched>>,
+    /// Notification of a change that pools of Machines may depend on.
     pub(crate) changed: Notify,
 }
 
-/// Watch caches of one API, once they are filled.
+/// Filled watch caches of one API.
 #[derive(Clone)]
 pub(crate) struct Watched {
     /// Kind of Machines.
@@ -46,6 +47,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
+    /// Returns the reference to a Machine of this API.
     pub(crate) fn reference(&self, namespace: &str, name: &str) -> ObjectRef<DynamicObject> {
         ObjectRef::new_with(name, self.kind.clone()).within(namespace)
     }
@@ -57,10 +59,12 @@ impl Machines {
         self.changed.notify_one();
     }
 
+    /// Returns the watch caches of an API, if they are filled.
     pub(crate) fn of(&self, group: MachineGroup) -> Option<Watched> {
         self.watched.lock().get(&group).cloned()
     }
 
+    /// Sets or removes the watch caches of an API.
     pub(crate) fn set(&self, group: MachineGroup, watched: Option<Watched>) {
         let mut all = self.watched.lock();
         match watched {
@@ -69,6 +73,7 @@ impl Machines {
         };
     }
 
+    /// Returns the APIs whose watch caches are filled.
     pub(crate) fn groups(&self) -> BTreeSet<MachineGroup> {
         self.watched.lock().keys().copied().collect()
     }
@@ -130,8 +135,8 @@ impl Machines {
     }
 }
 
-/// Reports whether the Machine `<namespace>/<name>` of an API no longer exists, and with it its host. An unknown state does not count: the Machine's
-/// own API must answer, not only one that never had the Machine.
+/// Reports whether the Machine `<namespace>/<name>` no longer exists, and with it its host. Returns false if that is not certain: the Machine's `own`
+/// API must answer, because the other API may never have had the Machine.
 pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -> bool {
     let Some((namespace, name)) = machine.split_once('/') else { return false };
     for (group, ..) in APIS {

@@ -1,4 +1,4 @@
-//! Query for the owner of a Node, which [`owner`](wnp_core::node::owner) decides.
+//! Query for the owner of a Node. The decision is in [`owner`](wnp_core::node::owner).
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};

@@ -31,11 +31,12 @@ struct State {
     objects: BTreeMap<(String, String), Object>,
 }
 
+/// Object that cannot be read.
 #[derive(Clone, Debug)]
 struct Object {
     pool: Option<String>,
     error: String,
-    /// Number of the kind's list operation in or after which the object was seen.
+    /// Number of the kind's list operation in which the object was seen, or after which a watch event had it.
     list: u64,
 }
 

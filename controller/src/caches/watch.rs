@@ -1,7 +1,7 @@
 //! Watch caches of kinds, and watches of single objects.
 //!
-//! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
-//! slot. Here, every listener gets every change after the cache has applied it.
+//! kube's own shared streams do not report deletions, on which the pool controller depends, because a deleted host frees a slot. Here, every listener
+//! gets every change, including deletions, after the cache has applied it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -42,9 +42,9 @@ use crate::{
 /// Pause before the list that follows an expired resource version, so that an API server that rejects every version is not queried in a tight loop.
 const RELIST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before a watch restarts after its first refusal.
+/// Pause before the watch of one object restarts after a first refusal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause. Pauses grow while refusals follow one another.
+/// Maximum pause before the watch of one object restarts. Pauses grow while refusals follow one another.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Stream of the objects that were added, changed or deleted, for a controller.
@@ -63,7 +63,7 @@ where
     listen(store.clone(), changes(store, events))
 }
 
-/// Watches instances like [`watch`]. The index has each change before the listeners.
+/// Watches instances like [`watch`]. The index has each change before the listeners get it.
 pub(crate) fn watch_instances<const LISTENERS: usize>(
     client: Client,
     unreadable: &Unreadable,
@@ -90,7 +90,7 @@ pub(crate) fn watch_nodes<const LISTENERS: usize>(
     listen(store.clone(), news(store.clone(), changes(store, events), differs))
 }
 
-/// Returns the changes that differ from what listeners have seen, and deleted objects. `differs` gets the seen object and the current one.
+/// Returns the changes that are new to listeners, and deletions. `differs` compares the object that listeners saw last with the current one.
 pub(crate) fn news<K>(
     store: Store<K>,
     changes: impl Stream<Item = Arc<K>> + Send + 'static,
@@ -167,8 +167,8 @@ where
     fill(api, config, (), move |event| only(read(event, &unreadable)?.modify(&adjust), &is_wanted))
 }
 
-/// Caches the objects of `api` after `adjust` has changed them, and otherwise works like [`readable`]. For kinds whose required fields can always be
-/// read.
+/// Caches the objects of `api` after `adjust` has changed them, like [`readable`], but for kinds whose objects can always be read. Managed fields are
+/// dropped.
 pub(crate) fn cache<K>(
     api: Api<K>,
     kind: K::DynamicType,
@@ -187,7 +187,7 @@ where
     fill(api, watcher::Config::default(), kind, adjusted)
 }
 
-/// Fills a cache with the result of `read` for each event, as long as the returned stream is polled.
+/// Fills a cache with the results of `read`, which converts or drops each event, as long as the returned stream is polled.
 fn fill<W, K>(
     api: Api<W>,
     config: watcher::Config,
@@ -249,8 +249,8 @@ where
     restarting(anew(move || watcher::watch_object(api.clone(), &name).boxed())).map_err(WatchError)
 }
 
-/// Starts a watch again after each refusal, because consumers that saw the refusal need the object, and a resumed watch reports only changes. The
-/// pauses of [`restarting`] end with each successful list, even if a refusal follows at once, so refusals have separate pauses here.
+/// Starts a watch again after each refusal. Consumers that saw the refusal need the current object, and a resumed watch would report only changes.
+/// The backoff of [`restarting`] is reset by each successful list, even if a refusal follows at once, so refusals have separate pauses here.
 fn anew<T: Send + 'static>(
     begin: impl Fn() -> BoxStream<'static, watcher::Result<T>>,
 ) -> impl Stream<Item = watcher::Result<T>> {
@@ -301,7 +301,8 @@ impl WatchError {
         matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// Returns the API server's refusal if a retry would repeat it. A broken connection is not a refusal.
+    /// Returns the message of the API server if it refuses the watch or the object cannot be read, so that a retry would fail again. A broken
+    /// connection is not a refusal.
     pub(crate) fn refusal(&self) -> Option<String> {
         use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
         match &self.0 {
@@ -334,6 +335,7 @@ where
     Ok(writer.as_reader())
 }
 
+/// Converts an event for a cache. Returns `None` if its object cannot be read, and records such an object.
 fn read<K>(event: Event<DeserializeGuard<K>>, unreadable: &Unreadable) -> Option<Event<K>>
 where
     K: Resource<DynamicType = ()>,
@@ -465,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Failures that are passed on cause the pause that is due.
+    /// A failure that is passed on causes the next pause of the backoff, and an expired resource version must not cause it.
     #[tokio::test]
     async fn an_expired_resource_version_is_no_failure() {
         let status = |code| Box::new(Status::failure("no", "Any").with_code(code));

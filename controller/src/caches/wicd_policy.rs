@@ -1,8 +1,8 @@
 //! Check that the cluster's admission policies match those of this release.
 //!
-//! The rights of wicd depend on the policies that restrict it. One role for all hosts lets every wicd patch every Node. Only the
-//! `ValidatingAdmissionPolicies` of `deploy/base/policies.yaml` limit each wicd to its own Node, so that role is bound only while the API server has
-//! exactly these policies, with bindings that deny.
+//! The rights of wicd depend on these policies: the ClusterRole of all hosts lets every wicd patch every Node, and only the
+//! `ValidatingAdmissionPolicies` of `deploy/base/policies.yaml` limit each wicd to its own Node. So the ClusterRole is bound only while the API
+//! server has exactly these policies, with bindings that deny.
 
 use api::names::{COMPONENT, DEFAULT_NAMESPACE};
 use k8s_openapi::{
@@ -21,9 +21,9 @@ macro_rules! policy {
     };
 }
 
-/// Policies that restrict wicd.
+/// Manifests of the policies that restrict wicd.
 const OF_WICD: &str = policy!("policies/wicd");
-/// Policies that restrict the operator and other clients.
+/// Manifests of the policies that restrict the operator and other clients.
 const OTHERS: [&str; 6] = [
     policy!("policies/instances"),
     policy!("policies/services"),
@@ -71,9 +71,9 @@ pub struct Guard<P, B> {
     pub binding: B,
 }
 
-/// Guard that this release ships.
+/// Policy with its binding as this release ships them.
 pub type Shipped = Guard<ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding>;
-/// Guard that the API server has.
+/// Policy with its binding as observed at the API server.
 pub type ObservedGuard = Guard<Observed<ValidatingAdmissionPolicy>, Observed<ValidatingAdmissionPolicyBinding>>;
 
 /// Object that does not match this release.
@@ -153,7 +153,8 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
     of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
 }
 
-/// Returns the first difference from the release, or `None` if all its policies are in force. Without shipped policies, nothing is in force.
+/// Returns the first difference from the release, or `None` if all its policies are in force. An empty list of shipped policies counts as a missing
+/// policy.
 pub fn fault(shipped: &[Shipped], seen: &[ObservedGuard]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         let missing = fault_in::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes");
@@ -187,7 +188,7 @@ fn object<K: kube::Resource>(observed: &Observed<K>) -> Result<&K, Deviation> {
     }
 }
 
-/// Fails with the first field that is not the same.
+/// Fails with the name of the first field that differs.
 fn all_same(fields: &[(&'static str, bool)]) -> Result<(), Deviation> {
     fields.iter().find(|(_, same)| !same).map_or(Ok(()), |(field, _)| Err(Deviation::Differs(field)))
 }
@@ -228,7 +229,7 @@ fn canonical(mut spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPoli
     spec
 }
 
-/// Checks that a binding denies everywhere. Further actions (`Audit`) do not weaken it.
+/// Checks that a binding denies and has the same scope as the shipped one. Further actions such as `Audit` do not weaken it.
 fn same_binding(
     shipped: &ValidatingAdmissionPolicyBinding,
     seen: &ValidatingAdmissionPolicyBinding,

@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::*;
 
-/// Index of the policy for Nodes. `REQUESTS` is the index of the policy for certificate requests.
+/// Index of the policy for Nodes in the sorted list.
 const NODES: usize = 1;
+/// Index of the policy for certificate requests in the sorted list.
 const REQUESTS: usize = 2;
 
 fn shipped() -> Vec<Shipped> {

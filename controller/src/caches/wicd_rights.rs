@@ -1,4 +1,5 @@
-//! Rights of the hosts' daemons (wicd), which also decide over their certificates. [`wicd_binding`](crate::rights::wicd_binding) sets them.
+//! State of the rights of the hosts' daemons (wicd). [`wicd_binding`](crate::rights::wicd_binding) sets it. No wicd gets a certificate without
+//! rights.
 
 use api::Reason;
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ impl RightsProblem {
         self.reason
     }
 
+    /// Returns the problem of a policy that is not in force.
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
             "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
@@ -30,6 +32,7 @@ impl RightsProblem {
         Self { reason: Reason::PolicyMissing, message }
     }
 
+    /// Returns the problem of a ClusterRoleBinding that cannot be written. `doing` completes "failed to …".
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
         let message =
             format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, api_message(error));
@@ -40,8 +43,11 @@ impl RightsProblem {
 /// State of the rights of the hosts' daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RightsState {
+    /// The API server has not answered yet.
     NotRead,
+    /// The rights are given.
     Given,
+    /// The rights are withheld because of this problem.
     Withheld(RightsProblem),
 }
 
@@ -65,12 +71,12 @@ impl WicdRights {
         Self { standing: watch::channel(standing).0, others: Mutex::default() }
     }
 
-    /// Returns rights before the first check, with which nothing is issued.
+    /// Returns the state before the first check, in which no certificate is issued.
     pub(crate) fn unknown() -> Self {
         Self::new(RightsState::NotRead)
     }
 
-    /// Returns the state of all policies for the pools.
+    /// Returns the state of all policies, as pools report it.
     pub(crate) fn policies(&self) -> Policies {
         match (self.problem(), self.others.lock().clone()) {
             (Some(problem), _) => Policies::Withheld(problem.reason, problem.message),
@@ -84,7 +90,7 @@ impl WicdRights {
         std::mem::replace(&mut *self.others.lock(), others.clone()) != others
     }
 
-    /// Returns the problem because of which no wicd may get a certificate now, or `None`.
+    /// Returns the problem that keeps every wicd from getting a certificate now, or `None`.
     pub(crate) fn problem(&self) -> Option<RightsProblem> {
         match &*self.standing.borrow() {
             RightsState::Given => None,
@@ -102,6 +108,7 @@ impl WicdRights {
         let _ = self.standing.subscribe().wait_for(|standing| *standing != RightsState::NotRead).await;
     }
 
+    /// Records the state of the rights. Reports whether it changed.
     pub(crate) fn set(&self, standing: RightsState) -> bool {
         self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing)
     }

@@ -1,4 +1,5 @@
-//! Writes of this process: check that a cached object is new enough to act on, and statuses that are not written yet.
+//! Writes of this process that the watch caches may not have yet, so that no decision is based on an older object, and statuses that are not written
+//! yet.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,8 +12,8 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// Newest resource version of each instance that this process has written, by name. The cached instance may be older for a moment, and acting on it
-/// would repeat the last step. A recreated instance has a newer version than the deleted one.
+/// Newest resource version of each instance that this process has written, by name. A cached instance may be older for a moment, and acting on it
+/// would repeat the last step. A recreated instance has a newer resource version than the deleted one.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracker(Mutex<HashMap<String, u64>>);
 
@@ -64,8 +65,8 @@ impl WrittenNodes {
     }
 }
 
-/// Statuses that this process has not stored, by the name of the instance. Only a status whose loss costs nothing but another look at the host is kept
-/// here.
+/// Statuses that this process has not stored, by instance name. A status is kept here only if its loss costs no more than another observation of the
+/// host.
 #[derive(Debug, Default)]
 pub(crate) struct UnsavedStatuses(Mutex<HashMap<String, UnsavedStatus>>);
 
@@ -78,7 +79,7 @@ struct UnsavedStatus {
 }
 
 impl UnsavedStatuses {
-    /// Keeps a status until the next reconcile of the instance. `stored` is the one that the API server has.
+    /// Keeps the `desired` status until the next reconcile of the instance. `stored` is the status in the API server.
     pub(crate) fn keep(
         &self,
         instance: &WindowsInstance,

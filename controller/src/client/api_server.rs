@@ -18,7 +18,7 @@ const NO_PROXY: &str = "http://none.invalid";
 pub struct Chosen {
     /// Configuration for a client.
     pub config: Config,
-    /// Title by which users recognise the cluster.
+    /// Title that identifies the cluster to users.
     pub title: String,
 }
 

@@ -21,15 +21,15 @@ use tower::{Layer, Service};
 
 use crate::{client::write_count::resource_of, runtime::clock};
 
-/// Time for which requests must have failed before they count: a watch that ends restarts within seconds.
+/// Time after which failures of requests count. Shorter failures are normal: a watch that ends restarts within seconds.
 const LASTING: Duration = Duration::from_mins(1);
-/// Time within which a request that is still repeated fails again: the longest wait for an answer, and the longest backoff.
+/// Time within which a request that is still repeated fails again: the longest wait for an answer plus the longest backoff.
 const REPEATED: Duration = Duration::from_mins(2);
 /// Difference from the clock of the API server that counts as a wrong clock.
 const MAX_SKEW: SignedDuration = SignedDuration::from_mins(1);
 /// Difference up to which the operator's own clock is not corrected: answers take time, and dates have whole seconds.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
-/// Number of answers whose times must all differ, because one of several API servers may itself have a wrong clock.
+/// Number of consecutive answers whose times must all differ from a clock, because one of several API servers may itself have a wrong clock.
 const CLOCKS: usize = 5;
 
 /// Access to the API server that the operator needs for its decisions.
@@ -69,7 +69,7 @@ struct Failing {
 }
 
 impl Failing {
-    /// Returns the time from which the failures count. `None` if the request is no longer repeated.
+    /// Returns the time from which the failures count. `None` if the request has failed only once, or is no longer repeated.
     fn counts_from(&self, now: Instant) -> Option<Instant> {
         (self.times > 1 && now < self.last + REPEATED).then_some(self.since + LASTING)
     }
@@ -123,14 +123,14 @@ impl Skews {
         }
     }
 
-    /// Returns the smallest difference, if that of every answer is more than `more_than`.
+    /// Returns the smallest difference, if each of the last [`CLOCKS`] differences is more than `more_than`.
     fn agreed(&self, more_than: SignedDuration) -> Option<SignedDuration> {
         let differ = self.0.len() == CLOCKS && self.0.iter().all(|ahead| ahead.abs() > more_than);
         self.0.iter().min_by_key(|ahead| ahead.abs()).copied().filter(|_| differ)
     }
 }
 
-/// Observations of the answers of the API server.
+/// Health of the access to the API server, from its observed answers.
 #[derive(Debug, Default)]
 pub(crate) struct ApiHealth {
     failing: Mutex<BTreeMap<Need, Failing>>,
@@ -162,8 +162,8 @@ impl ApiHealth {
         self.changed.notify_one();
     }
 
-    /// Records the time of an answer that came at `here` by the clock of this machine, and at `now` by that of the operator. Returns the correction
-    /// of the latter.
+    /// Records the date of an answer, `server`. `here` is the arrival time by the clock of this machine, and `now` the arrival time by the
+    /// operator's corrected clock. Returns the correction that the operator's clock needs, if any.
     fn dated(&self, server: Timestamp, here: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         self.machine.lock().note(here.duration_since(server));
         let mut own = self.own.lock();
@@ -233,7 +233,7 @@ impl ApiHealth {
     }
 }
 
-/// Layer of a client that observes each answer for a [`ApiHealth`].
+/// Layer of a client that observes each answer for an [`ApiHealth`].
 #[derive(Clone)]
 pub(crate) struct Observe(Arc<ApiHealth>);
 
@@ -296,6 +296,7 @@ where
     }
 }
 
+/// Reports whether a status concerns only the object of the request, so that other requests may succeed.
 fn is_of_one_object(status: StatusCode) -> bool {
     let of_one = [
         StatusCode::NOT_FOUND,

@@ -1,5 +1,5 @@
-//! Command line of the client: its grouped help, and its completion by kubectl, which starts the program under the name
-//! `kubectl_complete-windows_node_pools`.
+//! Client: its connection to the API server, its command line with grouped help, and its completion by kubectl, which starts the program under
+//! the name `kubectl_complete-windows_node_pools`.
 
 pub mod api_server;
 pub(crate) mod cluster_view;
@@ -24,7 +24,7 @@ use crate::args::{self, output};
 
 /// Name under which kubectl finds the program: kubectl writes the dashes of a command as underscores.
 pub const PROGRAM: &str = "kubectl-windows_node_pools";
-/// Name under which kubectl asks the program for completions.
+/// Name under which kubectl starts the program for completions.
 pub const COMPLETION: &str = "kubectl_complete-windows_node_pools";
 
 /// Groups of commands in the help.
@@ -88,7 +88,7 @@ where
     found.into_iter().flatten().map(CompletionCandidate::new).collect()
 }
 
-/// Reports whether the program was started under the name by which kubectl asks for completions.
+/// Reports whether the program was started under the name that kubectl uses for completions.
 pub fn is_completion(program: Option<&OsStr>) -> bool {
     program.and_then(|program| Path::new(program).file_stem()).is_some_and(|name| name == COMPLETION)
 }
@@ -158,7 +158,7 @@ mod tests {
         assert!(help(&["--version"]).starts_with(PLUGIN));
     }
 
-    /// There is no cluster, so names are not completed.
+    /// Completes no names, because there is no cluster.
     #[test]
     fn commands_and_options_are_completed() {
         for (line, expected) in [

@@ -1,4 +1,4 @@
-//! Certificate of the API server: proof of a CA from a ConfigMap, and names that no host may have.
+//! Serving certificate of the API server. It proves the CA in a ConfigMap, and has names that no host may have in a certificate.
 //!
 //! Clients that may write ConfigMaps in the operator's namespace must not decide which CA all nodes trust.
 
@@ -47,8 +47,8 @@ impl Fault {
     }
 }
 
-/// Returns the names and addresses in the API server's certificate, verified as for all requests of the operator. Returns none if the operator
-/// reaches the API server without TLS, without its own root certificates, or through a proxy.
+/// Returns the names and addresses in the API server's certificate, which is verified as for all requests of the operator. The set is empty if the
+/// operator reaches the API server without TLS, without its own root certificates, or through a proxy.
 pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterError> {
     let roots = config.root_cert.iter().flatten().cloned().map(CertificateDer::from).collect::<Vec<_>>();
     if roots.is_empty() || config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
@@ -57,7 +57,7 @@ pub(super) async fn names(config: &Config) -> Result<BTreeSet<String>, ClusterEr
     shown(config, roots).await.map_err(|fault| no_answer(config, &fault))
 }
 
-/// Proves that `ca` has the PEM certificates of the API server that answers the operator.
+/// Checks that the PEM certificates in `ca` prove the API server that answers the operator.
 pub(super) async fn prove(config: &Config, ca: &str) -> Result<(), ClusterError> {
     let roots = CertificateDer::pem_slice_iter(ca.as_bytes()).flatten().collect();
     match shown(config, roots).await {

@@ -1,4 +1,4 @@
-//! Versions of all API servers, which differ during an upgrade of the control plane. kubelet must not be newer than the oldest one.
+//! Versions of all API servers, which differ during an upgrade of the control plane. kubelet must not be newer than the oldest API server.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -24,7 +24,7 @@ pub(super) struct Versions {
     pub silent: Vec<String>,
 }
 
-/// Queries the API server that the operator uses, and all others that the cluster lists.
+/// Queries the version of the API server that the operator uses, and of all others in the EndpointSlice `default/kubernetes`.
 pub(super) async fn versions(client: &Client, config: &Config) -> Result<Versions, ClusterError> {
     let answers = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");

@@ -106,7 +106,7 @@ pub(crate) fn outdated(shipped: &CustomResourceDefinition, crd: &CustomResourceD
     Some(CrdFault::Outdated { name: crd.name_any(), lacks })
 }
 
-/// Returns the properties of a value that the schema has. Server-side apply refuses a value with other properties.
+/// Returns the value without the properties that the schema lacks, which server-side apply would refuse.
 pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     match (value, schema["properties"].as_object()) {
         (Value::Object(map), Some(properties)) => {
@@ -118,8 +118,8 @@ pub(crate) fn known(value: &Value, schema: &Value) -> Value {
     }
 }
 
-/// Returns the path of the first property that `shipped` has and `served` lacks. The API server drops such a property without an error that a tool
-/// would report. Properties that only `served` has are of a newer release, which accepts everything that this release writes.
+/// Returns the path of the first property that `shipped` has and `served` lacks. The API server drops such a property without an error. Properties
+/// that only `served` has are no fault: they belong to a newer release, whose CRD accepts everything that this release writes.
 fn lacking(shipped: &Value, served: &Value) -> Option<String> {
     lacking_below(shipped.get("openAPIV3Schema")?, &served["openAPIV3Schema"], "")
 }

@@ -26,7 +26,7 @@ const MIRRORS_KEY: &str = "mirrors.yaml";
 const PULL_SECRET: &str = "pull-secret";
 const OPENSHIFT_CONFIG: &str = "openshift-config";
 
-/// Image settings of the cluster, and messages about settings that cannot be used.
+/// Image settings of the cluster, and the faults of settings that cannot be used.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Images {
     pub mirrors: Vec<MirrorRule>,
@@ -80,6 +80,7 @@ pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: boo
     Ok(images)
 }
 
+/// Content of the ConfigMap `image-mirrors`, with the field names of OpenShift's mirror sets.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct MirrorLists {
@@ -97,7 +98,7 @@ struct Entry {
     mirror_source_policy: String,
 }
 
-/// Parses lists of mirrors.
+/// Parses the YAML text of the ConfigMap `image-mirrors`. Empty text is an error.
 pub(crate) fn mirror_lists(text: &str) -> Result<MirrorLists, String> {
     // Empty text would count as empty lists.
     if text.trim().is_empty() {
@@ -171,7 +172,7 @@ impl Images {
         }
     }
 
-    /// Returns the certificates of a `ControllerConfig` that are readable.
+    /// Returns the readable certificates of a `ControllerConfig` in PEM. Adds a message for each of the others.
     fn certificates(&mut self, config: &Value) -> String {
         let mut trusted = String::new();
         for field in ["imageRegistryBundleUserData", "imageRegistryBundleData"] {

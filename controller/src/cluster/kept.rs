@@ -1,4 +1,4 @@
-//! Cluster facts in force, stored in a Secret for the next operator, which uses them in place of unusable facts.
+//! Secret with the cluster facts in force. An operator that starts uses them in place of facts that are unusable at that time.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{ClusterError, failed, number};
 
 const KEY: &str = "facts.json";
 
-/// Loads the facts that the last operator stored. If there are none, the version of Kubernetes comes from the nodes.
+/// Loads the facts that the last operator stored. If there are none, returns only the version of Kubernetes, which comes from the nodes of pools.
 pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept>, ClusterError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = match api.get_opt(KEPT_FACTS).await {
@@ -48,7 +48,7 @@ fn minor(node: &Node) -> Option<u32> {
     number(version.strip_prefix("v1.")?.split('.').next()?)
 }
 
-/// Stores the facts in force, unless they are equal to `stored`.
+/// Stores the facts in force, unless they are equal to `stored`, the text that this process stored last.
 pub(crate) async fn store(client: &Client, namespace: &str, cluster: &Cluster, stored: &mut String) {
     let text = Kept::of(cluster).to_json();
     if *stored == text {

@@ -33,7 +33,7 @@ use wnp_core::{
     render::{Cluster, Found, Network, Platform, TlsProfile, Unusable},
 };
 
-/// Error of cluster facts that cannot be detected.
+/// Error of the detection of cluster facts.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     /// A request to the API server failed.
@@ -94,6 +94,7 @@ impl ClusterError {
     }
 }
 
+/// Wraps an error of the API server. `what` completes "failed to get …".
 fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
     move |source| ClusterError::Api { what, source: Box::new(source) }
 }
@@ -204,7 +205,7 @@ fn pod_network(
     }
 }
 
-/// Returns the fault of the pod network, for a check before the installation.
+/// Returns the fault of the pod network, if any, for a check before the installation.
 pub(crate) async fn network_fault(client: &Client, choice: Option<NetworkArg>) -> Option<ClusterError> {
     let (network, operator) = match networks(client).await {
         Ok(both) => both,
@@ -270,7 +271,7 @@ fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
     object.and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
 }
 
-/// Detects the names that no host may have in a certificate, the only facts that the review of a certificate request needs.
+/// Detects the names and addresses that no host may have in a certificate. The certificate approver needs no other cluster facts.
 pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
     let infrastructure = infrastructure(client).await?;
     let network = openshift(client, "config.openshift.io", "Network", "networks").await?;
@@ -402,7 +403,7 @@ fn has_cloud_controller(infrastructure: &Value) -> bool {
     }
 }
 
-/// Reports whether a URL has the address of a Service, as in a pod.
+/// Reports whether a URL names a Service, as the URL of the API server does in a pod.
 fn is_inside(url: &Uri, service_cidr: &str) -> bool {
     let host = url.host().unwrap_or_default();
     match host.trim_matches(['[', ']']).parse() {
@@ -411,8 +412,8 @@ fn is_inside(url: &Uri, service_cidr: &str) -> bool {
     }
 }
 
-/// Returns the API server's address that the operator uses, if hosts can use it as well. In a pod, it is the name or the address of a Service: hosts
-/// cannot resolve the name, and reach the address only once kube-proxy runs, which needs the API server.
+/// Returns the URL of the API server that the operator uses, if hosts can use it as well. In a pod, the URL names a Service: hosts cannot resolve the
+/// name of a Service, and reach its address only once kube-proxy runs, which needs the API server.
 fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterError> {
     if is_inside(url, service_cidr) {
         return Err(ClusterError::Unknown {
@@ -434,7 +435,7 @@ async fn openshift(
     custom_object(client, &resource(group, kind, plural), "cluster", "the OpenShift configuration").await
 }
 
-/// Returns the version v1 of a kind.
+/// Returns the API resource of a kind in version v1.
 fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
 }
@@ -484,7 +485,7 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let is_there = match api.get_opt(user::NODE_MANAGER).await {
         Ok(found) => found.is_some(),
-        // The Role is from an older release, and so is everything else.
+        // A Role of an older release lacks the permission, and the ServiceAccount is then missing, too.
         Err(kube::Error::Api(status)) if status.code == 403 => false,
         Err(error) => return Err(failed("the ServiceAccount of cloud-node-managers")(error)),
     };
@@ -496,7 +497,7 @@ async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>
     }))
 }
 
-/// Returns the tenth address of a network, by convention that of the cluster DNS.
+/// Returns the tenth address of a network, by convention the address of the cluster DNS.
 fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
     let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
     let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;

@@ -18,7 +18,7 @@ fn of_cluster(object: &Value) -> Option<Proxy> {
     (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
 }
 
-/// Returns the proxy of the cluster, or else that of the operator, if hosts can use it.
+/// Returns the proxy of the OpenShift cluster, or else the operator's own proxy. Fails if hosts cannot use it.
 pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy, Unusable> {
     let of_args = || {
         let own = Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() };
@@ -43,6 +43,7 @@ pub(super) async fn trusted_ca(client: &Client, namespace: &str) -> Result<Resul
     Ok(map.map_or_else(|| Ok(String::new()), |map| bundle(map, namespace)))
 }
 
+/// Returns the PEM certificates of the ConfigMap, or an empty string if it has none.
 pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable> {
     const KEY: &str = "ca-bundle.crt";
     let unusable = |problem: String| Unusable {

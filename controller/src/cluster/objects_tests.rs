@@ -1,4 +1,4 @@
-//! Tests of an operator that finds broken or missing objects when it starts.
+//! Tests of the cluster facts of an operator that starts while objects are broken or missing.
 
 use clap::Parser as _;
 use k8s_openapi::{
@@ -17,7 +17,7 @@ use crate::{
 
 const NAMESPACE: &str = "operator";
 
-/// Cluster that an operator reads.
+/// Simulated cluster whose facts an operator detects.
 struct World {
     api: FakeApi,
     args: Run,

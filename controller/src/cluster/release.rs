@@ -1,4 +1,4 @@
-//! Release for the hosts of this operator: the payload, wicd, and the data from which services are rendered.
+//! Release for the hosts of this operator: the payload, wicd, and the data from which their configuration is rendered.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -57,7 +57,7 @@ impl ReleaseError {
 pub(crate) struct Release {
     /// Facts of the cluster.
     pub cluster: Cluster,
-    /// Payload.
+    /// Files for hosts, with their manifests.
     pub payload: Payload,
     /// `wicd.exe`, which is sent first.
     pub wicd: Wicd,
@@ -101,7 +101,7 @@ impl Release {
         Ok(self)
     }
 
-    /// Returns a release that has only its manifests.
+    /// Returns the release that a release file announces. It has manifests, but no files to send.
     ///
     /// # Errors
     /// Fails when the services of hosts cannot be rendered with them.
@@ -111,7 +111,7 @@ impl Release {
         Ok(Self { cluster, payload, wicd, settings }.checked()?)
     }
 
-    /// Returns this release with changed facts of the cluster, if it can be rendered.
+    /// Returns this release with other facts of the cluster. Fails if the services cannot be rendered with them.
     fn with(&self, cluster: Cluster) -> Result<Self, RenderError> {
         let Self { cluster: _, payload, wicd, settings } = self;
         Self { cluster, payload: payload.clone(), wicd: wicd.clone(), settings: settings.clone() }.checked()
@@ -147,7 +147,7 @@ pub(crate) struct CurrentRelease {
 }
 
 impl CurrentRelease {
-    /// Puts a release in force.
+    /// Creates the current release, and logs the problems of its facts.
     pub(crate) fn new(release: Release) -> Self {
         log_problems(&release.cluster);
         Self { release: RwLock::new(Arc::new(release)), fault: RwLock::default() }
@@ -183,7 +183,7 @@ impl CurrentRelease {
         Some((Reason::ApiServerSilent, message))
     }
 
-    /// Returns the problems of the facts in force that keep hosts from getting them as configured.
+    /// Returns a warning about the facts in force that do not reach hosts as they are configured.
     pub(crate) fn problems(&self) -> Option<Warning> {
         warning(Reason::ClusterFactsInvalid, &self.get().cluster.problems())
     }

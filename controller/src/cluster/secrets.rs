@@ -121,7 +121,7 @@ impl Secrets {
         }
     }
 
-    /// Reads one private key.
+    /// Reads one private key. A cached key is used if it is younger than [`CACHE_DURATION`].
     pub(crate) async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
         self.key_not_older(from, CACHE_DURATION).await
     }
@@ -163,7 +163,7 @@ impl Secrets {
         cache.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
     }
 
-    /// Returns the hashes of all public keys in order. Fails if one cannot be read.
+    /// Returns the hashes of all public keys in order. Fails if a key cannot be read.
     pub(crate) async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
         let mut hashes = Vec::new();
         for reference in from {

@@ -1,4 +1,4 @@
-//! Texts in ConfigMaps and Secrets, which users may have written with any Windows program.
+//! Texts in ConfigMaps and Secrets, in any encoding of Unicode, because users may write them with any Windows program.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Versions of the services for hosts, as ConfigMaps `windows-services-<version>`. They are immutable, shared by all pools with the same rendered
 //! services, and kept for as long as a pool or a host needs them.
 //!
-//! Any client with rights for ConfigMaps may have written the stored data. It is used only if it matches the digest in
-//! its name ([`api::services_version`]); other content is deleted and stored again. ConfigMaps of WMCO have no digest:
-//! they show the state of a node that WMCO created, and are given to no host.
+//! Any client with rights for ConfigMaps may have written the stored data. It is used only if it matches the digest in the name
+//! ([`api::services_version`]); other content is deleted and stored again. The names of WMCO's ConfigMaps have no digest. Such a ConfigMap only shows
+//! the configuration of a node that WMCO created; the operator gives it to no host.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -125,7 +125,8 @@ impl Versions {
         stored
     }
 
-    /// Returns the content of a version, or `None` if it is not stored, or does not match its name. Such a ConfigMap is deleted.
+    /// Returns the content of a version, or `None` if it is not stored or does not match its name. A ConfigMap that does not match its name is
+    /// deleted.
     pub(crate) async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));
@@ -160,7 +161,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Deletes unused versions of the operator that are older than `age`, because newer ones may not be referenced yet. Restores needed versions that
+    /// Deletes unused versions of the operator that are older than `age`; a newer version may not be referenced yet. Restores needed versions that
     /// another client has deleted or replaced.
     pub(crate) async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
@@ -242,6 +243,7 @@ impl Versions {
         }
     }
 
+    /// Lists the stored versions, also those of WMCO.
     async fn live(&self) -> Result<Vec<Live>, VersionError> {
         let all = self.api.list_metadata(&ListParams::default()).await.map_err(failed("list the ConfigMaps"))?;
         let now = clock::now();
@@ -257,7 +259,7 @@ impl Versions {
         Ok(all.items.iter().filter_map(live).collect())
     }
 
-    /// Permits the hosts' daemons to read only these versions, without those that have no digest.
+    /// Permits the hosts' daemons to read these versions, except those without a digest in the name, and no others.
     async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
         let followed = live.iter().filter(|l| services_version::carried(&l.version).is_some());
         let names = followed.map(|l| name(&l.version)).collect();
@@ -274,7 +276,7 @@ fn name(version: &str) -> String {
     format!("{SERVICES_CONFIG_MAP_PREFIX}{version}")
 }
 
-/// Stored version.
+/// Metadata of a stored version.
 struct Live {
     version: String,
     ours: bool,

@@ -50,7 +50,7 @@ impl Fixture {
         Self { api, versions, version, path, right, forged }
     }
 
-    /// Answers a list of ConfigMaps with this ConfigMap.
+    /// Makes the API server answer lists of ConfigMaps with this ConfigMap.
     fn listed(&self, config_map: &Value) -> &Self {
         let item = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": config_map["metadata"]});
         self.api.on("GET", MAPS, 200, list("PartialObjectMetadataList", "meta.k8s.io/v1", &[item], ""));

@@ -28,7 +28,8 @@ const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Returns the binding that grants the role to all hosts' daemons.
 ///
-/// `owner` is the binding of the policy that restricts them. The garbage collector revokes the rights with it, even while no operator runs.
+/// `owner` is the binding of the policy that restricts the daemons. If it is deleted, the garbage collector deletes the returned binding with it,
+/// even while no operator runs.
 pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
     let owner = owner.owner_ref(&()).map(|o| OwnerReference { controller: None, ..o });
     ClusterRoleBinding {

@@ -35,8 +35,9 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     part(seconds, large) + &rest.map(|(rest, small)| part(rest, small)).unwrap_or_default()
 }
 
-/// Returns a message of the operator with ages in place of its times: a past `since TIME` becomes `for 5m`, and a future `next try TIME` becomes
-/// `next try in 5m`, as `begins at TIME` does. Other times, for example those of maintenance windows, are kept.
+/// Returns a message of the operator with ages in place of its times: a past `since TIME` becomes `for 5m`, a future
+/// `next try TIME` becomes `next try in 5m`, and a future `begins at TIME` becomes `begins in 5m`. Other times, for
+/// example those of maintenance windows, are kept.
 pub fn with_ages(message: &str, now: Timestamp) -> String {
     let mut text = String::new();
     for word in message.split_inclusive(' ') {

@@ -1,4 +1,4 @@
-//! SSH sessions with hosts, for commands of the operator's program.
+//! SSH sessions with hosts, for the commands `check host` and `gather`, and for the program `acceptance`.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::args::Login;
 
-/// Reads a private key.
+/// Reads a private key from a file.
 ///
 /// # Errors
 /// Fails when the file cannot be read, or has no private key.

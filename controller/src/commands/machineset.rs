@@ -27,8 +27,9 @@ const SET: &str = "machine.openshift.io/cluster-api-machineset";
 const ROLE: &str = "machine.openshift.io/cluster-api-machine-role";
 /// Annotations with the node size, which the autoscaler reads while the MachineSet has no node.
 const SIZES: [&str; 3] = ["machine.openshift.io/vCPU", "machine.openshift.io/memoryMb", "machine.openshift.io/GPU"];
-/// Annotations with node labels and taints, which the autoscaler reads while the MachineSet has no node.
+/// Annotation with the labels of future nodes, which the autoscaler reads while the MachineSet has no node.
 const CAPACITY_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
+/// Annotation with the taints of future nodes, which the autoscaler reads while the MachineSet has no node.
 const CAPACITY_TAINTS: &str = "capacity.cluster-autoscaler.kubernetes.io/taints";
 /// Maximum length of a Windows host name (NetBIOS).
 const NETBIOS: usize = 15;

@@ -159,6 +159,7 @@ fn terminal() -> Option<(usize, usize)> {
 /// State of the operator. While none works, all statuses are outdated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Operator {
+    /// An operator holds the Lease and renews it.
     Leads,
     /// No operator leads: a sentence with the remedy.
     Missing(String),
@@ -325,6 +326,7 @@ struct Ask {
     command: Option<String>,
 }
 
+/// Returns the status, reason and message of the condition `Ready`.
 fn ready_of(conditions: &[Condition]) -> (String, String, String) {
     find(conditions, kind::READY).map_or_else(
         || ("Unknown".into(), "Pending".into(), "the operator has not reported on it yet".into()),
@@ -332,6 +334,7 @@ fn ready_of(conditions: &[Condition]) -> (String, String, String) {
     )
 }
 
+/// Returns the state of the pools and their hosts, the worst first.
 fn summarize(
     pools: &[impl Borrow<WindowsNodePool>],
     instances: &[impl Borrow<WindowsInstance>],
@@ -387,7 +390,7 @@ fn summarize(
 /// Version that waits for an approval.
 pub(super) struct WaitingVersion<'a> {
     pub version: &'a str,
-    /// Sentence of the operator, which says what the version changes.
+    /// Message of the operator that says what the version changes.
     pub message: String,
 }
 
@@ -480,6 +483,8 @@ fn rank(host: &Host) -> u8 {
     }
 }
 
+/// Returns the exit status: 1 without a working operator or if a pool is Degraded or not Ready, 2 while work is in progress, and 0 if every pool
+/// is Ready.
 fn exit(pools: &[Pool], operator: &Operator) -> u8 {
     let is_missing = matches!(operator, Operator::Missing(_));
     if is_missing || pools.iter().any(|pool| pool.ready == "False" || pool.degraded) {

@@ -54,9 +54,9 @@ use crate::{
 /// Maximum number of concurrent requests of one client. Each has its own TLS connection, because the client uses HTTP/1.1:
 /// without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
-/// Timeout from the start of a request until its answer begins, including retries, so that an unreachable API server does not block all requests.
+/// Timeout from the start of a request until its response begins, including retries, so that an unreachable API server does not block all requests.
 const ANSWER: Duration = Duration::from_secs(75);
-/// Timeout for the next bytes of an answer. It is longer than a watch, which may receive nothing until it ends after 290 s.
+/// Timeout for the next bytes of a response. It is longer than a watch, which may receive nothing until it ends after 290 s.
 const SILENCE: Duration = Duration::from_secs(295);
 /// Maximum number of hosts that are examined at once without a grant. They do not take the SSH connections of granted operations.
 const LOOKS: usize = 16;
@@ -64,7 +64,8 @@ const LOOKS: usize = 16;
 const LOOKS_OF_ONE_POOL: usize = 4;
 /// Maximum number of hosts of all pools that pull images at once.
 const PULLS: usize = 200;
-/// Share of one pool in the SSH connections of granted operations: at most 90 of 100, however many of its hosts hang.
+/// Maximum share of one pool in the SSH connections for granted operations: nine times the free ones, for example 90 of 100. So a pool whose hosts
+/// all hang leaves connections to other pools.
 const CONNECTIONS_OF_ONE_POOL: Share = Share::ForEachFree(9);
 /// Label selector of the Nodes that are watched.
 pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
@@ -81,7 +82,7 @@ pub(crate) struct Cluster {
     pub direct: Client,
     /// Client for the watch of certificate requests. After a mass join, their list has hundreds of pages, which must not wait behind other requests.
     pub watch_requests: Client,
-    /// View of the cluster, from the answers of its API server.
+    /// Health of the API server, as observed from its responses to all clients.
     pub sight: Arc<ApiHealth>,
 }
 
@@ -132,7 +133,7 @@ impl Cluster {
         Release::begin(kept.as_ref(), found, args)
     }
 
-    /// Returns another release, as hosts would get it in this cluster.
+    /// Returns the release that a release file announces, rendered with the facts of this cluster.
     ///
     /// # Errors
     /// Fails if the release cannot be rendered, or the facts of the cluster cannot be read.
@@ -141,7 +142,7 @@ impl Cluster {
         Release::announced(settled(kept.as_ref(), found), args, file)
     }
 
-    /// Returns the facts of the cluster that were last in force, and the current ones.
+    /// Returns the stored facts of the cluster, which were last in force, and the facts that are detected now.
     async fn facts(&self, args: &Run) -> Result<(Option<Kept>, Found), ClusterError> {
         let found = cluster::discover(&self.client, &self.config, args).await?;
         Ok((cluster::kept::load(&self.client, &args.namespace).await?, found))
@@ -156,7 +157,7 @@ fn client(mut config: Config, metrics: &Arc<Metrics>, sight: &Arc<ApiHealth>) ->
     Ok(bounded.with_layer(&sight.layer()).with_layer(&write_count::layer(metrics.clone())).build())
 }
 
-/// Limits a client to [`REQUESTS`] concurrent requests in the order of their arrival, each with a timeout. A watch counts until its answer begins.
+/// Limits a client to [`REQUESTS`] concurrent requests in the order of their arrival, each with a timeout. A watch counts until its response begins.
 fn bounded<S>(builder: ClientBuilder<S>, answer: Duration) -> ClientBuilder<ConcurrencyLimit<Timeout<S>>> {
     builder.with_layer(&TimeoutLayer::new(answer)).with_layer(&ConcurrencyLimitLayer::new(REQUESTS))
 }
@@ -175,7 +176,7 @@ pub(crate) struct Caches {
 pub(crate) struct Process {
     pub args: Run,
     pub identity: String,
-    /// Epoch of the Lease, by which hosts refuse earlier leaders.
+    /// Epoch of the Lease. wicd refuses requests with a lower epoch, so that an earlier leader cannot change a host.
     pub epoch: i64,
     pub metrics: Arc<Metrics>,
     /// Token that stops all tasks of the process.
@@ -219,21 +220,21 @@ pub(crate) struct Hosts {
     pub pulls: SshSlots,
 }
 
-/// Record of what this process has written or is about to write, so that no decision is based on older state.
+/// Recent and pending writes of this process, so that no decision is based on an older state in the caches.
 #[derive(Default)]
 pub(crate) struct Writes {
     pub instances: WriteTracker,
     pub grants: WriteTracker,
     pub nodes: WrittenNodes,
-    /// Statuses of instances that wait for their Nodes.
+    /// Statuses that are kept in memory while their instances wait for their Nodes.
     pub unsaved: UnsavedStatuses,
 }
 
 /// Rights, certificates and reports of wicd on the hosts.
 pub(crate) struct Wicd {
-    /// Decision whether wicd may have rights and certificates.
+    /// Decision whether wicd may get rights and certificates.
     pub rights: WicdRights,
-    /// Certificates that wicd has renewed.
+    /// Expiry of the certificates that wicd has renewed, by node.
     pub renewals: Renewals,
     /// Last reports of wicd.
     pub reports: WicdReports,
@@ -291,7 +292,7 @@ impl Base {
         self.wake.pools(self.caches.pools.state().iter().map(|pool| pool.name_any()));
     }
 
-    /// Returns the Node with this name, as last seen.
+    /// Returns the Node with this name from the cache.
     pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.caches.nodes.get(&ObjectRef::new(name))
     }
@@ -339,7 +340,7 @@ impl Context {
         Self { base, hosts, writes: Writes::default() }
     }
 
-    /// Returns a stored version, if it is one of this operator.
+    /// Returns the rendered configuration of a stored version. Returns `None` if the version is not stored, or was not created by this operator.
     ///
     /// # Errors
     /// Fails if the version cannot be read.
@@ -350,7 +351,7 @@ impl Context {
         })
     }
 
-    /// Returns the pool of an instance.
+    /// Returns the pool of an instance from the cache.
     pub(crate) fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
         self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
     }

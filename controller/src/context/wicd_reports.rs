@@ -1,4 +1,4 @@
-//! Last reports of wicd on the hosts, by the clock of this process, because a host may have any clock.
+//! Last report of wicd from each node. Its age is measured with the clock of this process, because the clock of a host may be wrong.
 
 use std::{
     collections::HashMap,
@@ -7,12 +7,12 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Last report of each node, and when it was first seen.
+/// Last report of each node by node name, with the time at which this process first saw it.
 #[derive(Default)]
 pub(crate) struct WicdReports(Mutex<HashMap<String, (String, Instant)>>);
 
 impl WicdReports {
-    /// Records the last report of a node, and returns for how long it has not changed.
+    /// Records the last report of a node, and returns the time for which it has not changed.
     pub(crate) fn unchanged(&self, node: &str, reported: &str, now: Instant) -> Duration {
         let mut seen = self.0.lock();
         let (last, since) = seen.entry(node.to_owned()).or_insert_with(|| (reported.to_owned(), now));

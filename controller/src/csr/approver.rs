@@ -60,7 +60,7 @@ const PAGE: u32 = 50;
 ///   process left.
 /// - `again` triggers another evaluation of requests, for changes that no request shows.
 ///
-/// One replica at a time should run this. Two would do no harm: each write is bound to the version that was evaluated.
+/// Only one replica at a time should run this function. Two replicas would do no harm: each write is bound to the version that was evaluated.
 pub async fn run<H: Hosts>(
     clients: impl Into<Clients>,
     hosts: H,

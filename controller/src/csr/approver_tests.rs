@@ -239,7 +239,7 @@ async fn a_waiting_request_is_evaluated_again_when_its_host_is_proven() {
     running.await.unwrap();
 }
 
-/// Compromised hosts may post hundreds of requests of a megabyte each.
+/// Covers compromised hosts, which may post hundreds of requests of a megabyte each.
 #[test]
 fn only_the_beginning_of_a_large_request_is_kept() {
     let large = "x".repeat(1 << 20);

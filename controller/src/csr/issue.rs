@@ -25,10 +25,11 @@ use wnp_core::csr::{is_decided, request::Request};
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Delay between the approval and the first check for the certificate. Doubles with each check, up to [`LAST_LOOK`].
 const FIRST_LOOK: Duration = Duration::from_millis(50);
+/// Maximum delay between two checks for the certificate.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to approve an object that other clients change.
 const APPROVAL_ATTEMPTS: usize = 5;
-/// User name of the operator in the check before posting. The API server then sets the real one.
+/// Placeholder for the operator's user name in the check before posting. The API server sets the real one.
 const OPERATOR: &str = "the operator";
 
 /// Error of a certificate request of the operator.
@@ -108,7 +109,7 @@ pub enum CsrError {
 }
 
 impl CsrError {
-    /// Reason for conditions and events, stable and `PascalCase`.
+    /// Returns the stable reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Refused { reason, .. } => *reason,
@@ -123,7 +124,7 @@ impl CsrError {
     }
 }
 
-/// Returns the user name by which the API server knows the operator.
+/// Returns the operator's user name on the API server.
 ///
 /// # Errors
 /// [`CsrError::Identity`] when the API server does not answer, or returns no user name.
@@ -187,7 +188,7 @@ pub async fn request_and_sign(
             // A user, or the approver of this operator, has changed the request first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
                 let now = api.get(&name).await.map_err(failed("read"))?;
-                // Only the evaluated request may be approved: another object of that name may ask for anything.
+                // Only the evaluated request may be approved: another object with this name may request anything.
                 if now.uid() != csr.uid() || !asks_the_same(&now.spec, &wanted.spec) {
                     return Err(CsrError::Replaced { name });
                 }
@@ -269,8 +270,8 @@ fn build(
     }
 }
 
-/// Reports whether two requests ask for the same, compared after parsing. ECDSA signatures are random: a host that repeats a request for the same key
-/// sends another text.
+/// Reports whether two requests have the same content, compared after parsing. ECDSA signatures are random: a host that repeats a request for the
+/// same key sends another text.
 fn asks_the_same(a: &CertificateSigningRequestSpec, b: &CertificateSigningRequestSpec) -> bool {
     (&a.signer_name, &a.usages, a.expiration_seconds) == (&b.signer_name, &b.usages, b.expiration_seconds)
         && Request::read(&a.request.0) == Request::read(&b.request.0)

@@ -15,8 +15,8 @@ const MAX_OF_ONE_HOST: usize = 20;
 /// Maximum number of requests of any other requester that are evaluated at a time. Such a requester may act for many hosts.
 const MAX_OF_OTHERS: usize = 1000;
 
-/// Maximum number of unfinished requests of one host for one kind of certificate that are kept in memory. The requester of a dropped request asks
-/// again when it gets no certificate.
+/// Maximum number of unfinished requests of one host for one kind of certificate that are kept in memory. The requester of a dropped request
+/// creates another one when it gets no certificate.
 const MAX_KEPT_OF_ONE_HOST: usize = 100;
 
 /// Requester and certificate kind of a request. Signers without a kind count as one: a requester can invent any number.

@@ -8,7 +8,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-/// User name of the requester of a renewal, without the node name.
+/// Prefix of the user name of wicd on a host. The node name follows it.
 const REQUESTER: &str = "system:wicd-node:";
 
 /// Expiry of the latest wicd certificate of each node.

@@ -1,4 +1,4 @@
-//! Certificate requests for tests, as the API server returns them, and the API server itself.
+//! Certificate requests for tests, as the API server returns them, and scripts for the fake API server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigni
 pub(super) const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 
-/// Returns the text of a request of the kubelet on a host.
+/// Returns a request of the kubelet on a host as PEM.
 pub(super) fn pem(node: &str) -> String {
     Forged::new(&format!("system:node:{node}"), &["system:nodes"]).pem()
 }
@@ -61,7 +61,7 @@ pub(super) fn parsed(request: Value) -> CertificateSigningRequest {
     serde_json::from_value(request).unwrap()
 }
 
-/// Returns the path of the subresource by which a request is approved.
+/// Returns the path of the subresource for the approval of a request.
 pub(super) fn approval(name: &str) -> String {
     format!("{REQUESTS}/{name}/approval")
 }

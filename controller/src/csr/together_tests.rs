@@ -17,7 +17,7 @@ use super::{
 };
 use crate::fake_api::FakeApi;
 
-/// All hosts. Those named `slow-…` have a foreign Node in the API server, and each check of them triggers another evaluation.
+/// Source of claims for any host. Hosts named `slow-…` have a foreign Node in the API server, and each check of them triggers another evaluation.
 struct All(Arc<Notify>);
 
 impl Hosts for All {

@@ -17,7 +17,7 @@ use wnp_core::drain::classify::{EvictionDecision, EvictionKey, eviction_key};
 /// Grace period that the API server gives a pod that sets none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
-/// Result of the eviction of one pod.
+/// Result of the attempt to evict or delete one pod.
 enum Asked {
     /// The pod is terminating, or gone.
     Leaving,
@@ -50,7 +50,7 @@ impl Pass<'_> {
                     come_back_in(self.patience());
                 }
                 EvictionDecision::WaitCompleted { .. } => {
-                    self.block(pod, "waits for the pod to complete");
+                    self.block(pod, "the drain waits for the pod to complete");
                     come_back_in(self.patience());
                 }
                 EvictionDecision::Skip(_) | EvictionDecision::Refuse(_) => {}
@@ -126,6 +126,7 @@ impl Pass<'_> {
         Self::settle(answer, target)
     }
 
+    /// Translates an answer of the API server into the result for the pod.
     fn settle(answer: Answer, target: &Target) -> Result<Asked, DrainError> {
         match answer {
             Answer::Evicting | Answer::Gone | Answer::Terminating => Ok(Asked::Leaving),
@@ -147,11 +148,13 @@ impl Pass<'_> {
         candidates
     }
 
+    /// Stores the pod after which the next pass begins.
     fn go_on_after(&self, pod: &Pod) {
         self.resume().insert(self.drain.node.name_any(), key(pod));
     }
 }
 
+/// Reads the result of a request for a pod. A refusal is an answer, all other failures are errors.
 fn read(result: Result<(), kube::Error>, verb: &str, target: &Target) -> Result<Answer, DrainError> {
     match result {
         Ok(()) => Ok(Answer::Evicting),

@@ -31,6 +31,7 @@ impl Clock {
         }
     }
 
+    /// Awaits several API calls until the deadline of the pass. `what` completes "cannot …".
     pub(super) async fn bound<T>(
         &self,
         what: &str,

@@ -102,8 +102,8 @@ pub(crate) struct Drainer {
 }
 
 impl Drainer {
-    /// Creates a drainer. The client must be built with `Config::default_retry = false`: the default client retries status 429, by which a budget
-    /// refuses, for minutes.
+    /// Creates a drainer. The client must be built with `Config::default_retry = false`: the default client retries for minutes when a disruption
+    /// budget refuses an eviction with status 429.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, limits: Arc::new(limit::Limits::new()), budget: PASS_BUDGET, resume: Arc::default() }
     }

@@ -22,14 +22,17 @@ use wnp_core::drain::{Options, elapsed};
 
 /// Wait between passes during [`PATIENCE`]. Afterwards, [`SLOW_RETRY`] applies.
 const RETRY: Duration = Duration::from_secs(5);
+/// Wait between passes after [`PATIENCE`].
 pub(super) const SLOW_RETRY: Duration = Duration::from_secs(20);
+/// Time since the beginning of the drain after which passes become less frequent.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Time for which a scheduler that has not seen the cordon may still bind pods.
 const CORDON_SETTLES: Duration = Duration::from_secs(5);
 /// Grace period and wait while the kubelet does not report: nothing confirms then that a pod has stopped.
 const UNREACHABLE: Duration = Duration::from_secs(1);
-/// Time after the end of its grace period when a terminating pod counts as stuck.
+/// Time after the end of its grace period from which a terminating pod counts as stuck.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(5);
+/// Maximum number of blockers in a report.
 const MAX_BLOCKERS: usize = 5;
 
 /// Performs one round: ensures that the node is cordoned, lists all its pods, evicts those that may leave, and reports.
@@ -57,6 +60,7 @@ pub(crate) async fn left_behind(
     Ok(verdicts.iter().filter(|(_, verdict)| !stays(verdict)).map(|(pod, _)| key(pod)).collect())
 }
 
+/// State of one pass.
 pub(super) struct Pass<'a> {
     pub(super) cx: &'a Drainer,
     pub(super) drain: &'a Drain<'a>,
@@ -64,6 +68,7 @@ pub(super) struct Pass<'a> {
     pub(super) clock: Clock,
     /// Time since the drain began.
     waited: Duration,
+    /// True if the kubelet does not report, so that the condition `Ready` of the Node is `Unknown`.
     unreachable: bool,
     recordoned: bool,
     pub(super) blockers: Vec<String>,
@@ -100,7 +105,7 @@ impl<'a> Pass<'a> {
                 if matches!(verdict, EvictionDecision::Evict { .. })
                     && let Some(found) = self.put_back(pod)
                 {
-                    self.warnings.push(format!("{}: it stays: {}", Target::of(pod), found.why));
+                    self.warnings.push(format!("{}: the pod stays: {}", Target::of(pod), found.why));
                     *verdict = EvictionDecision::Skip(Skip::Rule);
                 }
                 if let EvictionDecision::WaitCompleted { order } = *verdict {
@@ -141,6 +146,7 @@ impl<'a> Pass<'a> {
         Ok(self.report(State::Waiting, remaining, next))
     }
 
+    /// Cordons the node if another client has uncordoned it and the drain may do so.
     async fn ensure_cordoned(&mut self, node: &Node) -> Result<(), DrainError> {
         if is_cordoned(node) {
             return Ok(());
@@ -233,12 +239,14 @@ impl<'a> Pass<'a> {
         Ok(self.report(State::Drained, 0, Duration::ZERO))
     }
 
+    /// Returns the report of this pass.
     fn report(&mut self, state: State, remaining: usize, next: Duration) -> Progress {
         if matches!(state, State::Drained | State::TimedOut) {
             self.resume().remove(&self.drain.node.name_any());
         }
         if self.recordoned {
-            self.warnings.push("another client had uncordoned the node; the operator has cordoned it again".into());
+            self.warnings
+                .push("another client had uncordoned the node; the operator has cordoned the node again".into());
         }
         self.blockers.sort();
         self.blockers.dedup();
@@ -256,6 +264,7 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Records a reason why the pod has not left.
     pub(super) fn block(&mut self, pod: &Pod, why: &str) {
         self.blockers.push(format!("{}: {why}", key(pod)));
     }
@@ -265,6 +274,7 @@ impl<'a> Pass<'a> {
         if self.recordoned { None } else { put_back(pod, self.drain.cordoned_at, self.drain.now) }
     }
 
+    /// Records a terminating pod whose grace period has ended as an obstacle.
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
         // The kubelet takes a moment to report that containers have stopped.
         let late = |time: &Timestamp| self.drain.now.duration_since(*time) > STUCK_AFTER;
@@ -281,8 +291,9 @@ impl<'a> Pass<'a> {
                     self.warnings.extend(warnings.iter().map(|warning| format!("{target}: {warning}")));
                 }
                 EvictionDecision::Skip(Skip::DeletedLongAgo) => {
-                    self.warnings
-                        .push(format!("{target}: its deletion is not confirmed; the drain no longer waits for it"));
+                    self.warnings.push(format!(
+                        "{target}: kubelet does not confirm the deletion of the pod; the drain no longer waits for it"
+                    ));
                 }
                 _ => {}
             }
@@ -293,10 +304,12 @@ impl<'a> Pass<'a> {
         self.drain.options.timeout.filter(|timeout| !timeout.is_zero())
     }
 
+    /// Reports whether the drain has exceeded its timeout.
     pub(super) fn overdue(&self) -> bool {
         self.timeout().is_some_and(|timeout| self.waited >= timeout)
     }
 
+    /// Returns the wait until the next pass.
     pub(super) fn patience(&self) -> Duration {
         if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
     }
@@ -311,6 +324,7 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Returns the grace period of evictions, in seconds. `None` for the grace period of each pod.
     pub(super) fn grace(&self) -> Option<u32> {
         if self.unreachable {
             return u32::try_from(UNREACHABLE.as_secs()).ok();
@@ -319,6 +333,7 @@ impl<'a> Pass<'a> {
         Some(u32::try_from(seconds).unwrap_or(u32::MAX).max(1))
     }
 
+    /// Returns the pod at which the last pass of each node ran out of time.
     pub(super) fn resume(&self) -> parking_lot::MutexGuard<'_, HashMap<String, String>> {
         self.cx.resume.lock()
     }
@@ -328,6 +343,7 @@ pub(super) fn key(pod: &Pod) -> String {
     Target::of(pod).to_string()
 }
 
+/// Returns the order in which the pod leaves. `None` if it is not evicted.
 pub(super) fn order(verdict: &EvictionDecision) -> Option<i32> {
     match verdict {
         EvictionDecision::Evict { order, .. }

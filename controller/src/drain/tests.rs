@@ -69,6 +69,7 @@ fn budget(name: &str) -> Value {
     )
 }
 
+/// Drain of a node on a scripted API server.
 struct Bed {
     api: FakeApi,
     cx: Drainer,
@@ -202,7 +203,11 @@ async fn two_budgets_are_a_blocker_in_either_wording() {
         bed.api.on("POST", &eviction("cart"), code, failure(500, "", TWO_BUDGETS, Value::Null));
         let progress = bed.pass().await;
         assert_eq!(progress.state, State::Waiting, "{code}");
-        assert!(progress.blockers[0].starts_with("shop/cart: more than one budget"), "{:?}", progress.blockers);
+        assert!(
+            progress.blockers[0].starts_with("shop/cart: more than one PodDisruptionBudget"),
+            "{:?}",
+            progress.blockers
+        );
         assert_eq!(progress.next, Duration::from_secs(20));
     }
 }
@@ -331,7 +336,10 @@ async fn an_unreachable_node_is_not_waited_for() {
     let gone = changed(pod("a"), "/metadata/deletionTimestamp", json!("2026-11-21T12:00:30Z"));
     let progress = Bed::on(&node(true, Some("op-1"), "Unknown"), &[gone]).pass().await;
     assert_eq!(progress.state, State::Drained);
-    assert_eq!(progress.warnings, ["shop/a: its deletion is not confirmed; the drain no longer waits for it"]);
+    assert_eq!(
+        progress.warnings,
+        ["shop/a: kubelet does not confirm the deletion of the pod; the drain no longer waits for it"]
+    );
 }
 
 #[tokio::test]
@@ -348,7 +356,7 @@ async fn lower_orders_leave_first() {
     bed.evicts(&["plain"]).on("GET", "/api/v1/namespaces/shop", 200, namespace);
     let progress = bed.pass().await;
     assert_eq!((progress.remaining, bed.evictions()), (3, vec!["plain".to_owned()]));
-    assert_eq!(progress.blockers, ["shop/runs: waits for the pod to complete"]);
+    assert_eq!(progress.blockers, ["shop/runs: the drain waits for the pod to complete"]);
 
     bed.api.forget("GET", PODS).on("GET", PODS, 200, pods(&[pod("late")]));
     bed.evicts(&["late"]);
@@ -399,7 +407,7 @@ async fn a_recreated_pod_is_named_and_evicted_less_often() {
     (bed.options.on_timeout, bed.options.timeout, bed.at) = (OnTimeout::Force, Some(Duration::from_mins(1)), 110);
     let progress = bed.pass().await;
     assert_eq!((progress.state, bed.evictions().len()), (State::Drained, 0), "the drain ends");
-    assert!(progress.warnings.iter().any(|w| w.contains("it stays")), "{:?}", progress.warnings);
+    assert!(progress.warnings.iter().any(|w| w.contains("the pod stays")), "{:?}", progress.warnings);
 }
 
 #[tokio::test]

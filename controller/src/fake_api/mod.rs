@@ -63,7 +63,7 @@ struct Route {
     replies: VecDeque<Reply>,
 }
 
-/// Event at a write.
+/// Event that a test injects at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtWrite {
     /// The write takes effect, but its client gets no answer.
@@ -77,8 +77,9 @@ pub(crate) enum AtWrite {
 #[derive(Default)]
 struct State {
     objects: Option<Objects>,
-    /// Number of writes so far. `fault` is the event at a later one.
+    /// Number of writes so far.
     writes: usize,
+    /// Number of a later write, and the event at it.
     fault: Option<(usize, AtWrite)>,
     crashed: Arc<Notify>,
     routes: Vec<Route>,

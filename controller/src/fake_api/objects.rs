@@ -24,6 +24,7 @@ struct Target {
 /// Objects of the fake API server.
 pub(crate) struct Objects {
     all: BTreeMap<Key, Value>,
+    /// Resource version of the newest object.
     version: u64,
     signer: Issuer<'static, KeyPair>,
 }

@@ -22,8 +22,8 @@ fn is_elsewhere(scope: &Scope) -> bool {
     scope.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
 }
 
-/// Proves a host whose address has changed before it is removed: a node must not be drained because of another machine. If the entry leads to
-/// another machine by now, tries the last proven address with the host key and the machine ID recorded there. If that succeeds, the rest of this
+/// Proves a host whose address has changed before it is removed: a node must not be drained because of another machine. If the host is not proven at
+/// the address of its entry, tries the last proven address with the host key and the machine ID recorded there. If that succeeds, the rest of this
 /// reconcile uses that address.
 pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
     let Some(place) = scope.status.proven_at.clone().filter(|_| is_elsewhere(scope)) else { return Ok(()) };
@@ -37,7 +37,7 @@ pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepE
     (host.address, host.port, host.host_key) = (place.address, place.port, None);
     verify_identity_at_entry(scope, Purpose::Remove, true).await.map_err(|_| {
         Arc::make_mut(&mut scope.instance).spec.host = entry;
-        // The author of the list can correct this error.
+        // Only the error at the entry's address is returned, because the author of the list can correct it.
         error
     })
 }
@@ -76,7 +76,7 @@ fn is_name(address: &str) -> bool {
     address.parse::<IpAddr>().is_err()
 }
 
-/// Returns the wait before the next lookup of a name, with jitter to spread the lookups.
+/// Returns the wait before the next DNS lookup, with jitter to spread the lookups of all hosts.
 fn next_lookup() -> Duration {
     NAME_INTERVAL.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }
@@ -141,11 +141,11 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     }
 }
 
-/// Returns what could not be verified. `known_key` is the proven host key if the entry declares another one. `is_moved` is false if the entry has not
-/// changed, but its DNS name leads to another address.
+/// Returns a message about the part of the entry that could not be verified. `known_key` is the proven host key if the entry declares another one.
+/// `is_moved` is false if the entry has not changed, but its DNS name resolves to another address.
 fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32) -> String {
     match known_key {
-        Some(known) => format!("its entry declares another host key than {known}, which the host has proven"),
+        Some(known) => format!("the entry declares another host key than {known}, which the host has proven"),
         None if is_moved => format!("the new address {address} port {port} could not be verified"),
         None => format!("{address} leads to another address than before, and the host could not be verified there"),
     }

@@ -45,7 +45,7 @@ async fn address_checks_have_their_own_ssh_slots() {
 #[test]
 fn the_note_says_what_could_not_be_verified() {
     for (known_key, is_moved, expected) in [
-        (Some("SHA256:a"), true, "its entry declares another host key than SHA256:a, which the host has proven"),
+        (Some("SHA256:a"), true, "the entry declares another host key than SHA256:a, which the host has proven"),
         (None, true, "the new address win-1 port 22 could not be verified"),
         (None, false, "win-1 leads to another address than before, and the host could not be verified there"),
     ] {
@@ -53,7 +53,7 @@ fn the_note_says_what_could_not_be_verified() {
     }
 }
 
-/// An entry may be pointed to another machine just before its removal. Its host is still at the proven address.
+/// The author of a list may change the address of an entry just before removing the entry. The host is still at the proven address.
 #[tokio::test]
 async fn a_leaving_host_is_contacted_at_its_last_proven_address() {
     let bed = Bed::new().await;
@@ -97,7 +97,7 @@ async fn behind_a_name(host: std::net::SocketAddr) -> u16 {
     port
 }
 
-/// The list keeps the name, and a DHCP server has given the host another address.
+/// The list keeps the DNS name, and a DHCP server has given the host another address.
 #[tokio::test]
 async fn a_name_that_leads_elsewhere_is_verified() {
     let mut bed = Bed::new().await;
@@ -124,7 +124,7 @@ async fn a_name_that_leads_elsewhere_is_verified() {
     }
 }
 
-/// A failure of the address ends when the host is proven, and not when the resolver fails.
+/// An address failure ends when the host is proven, and not when the resolver fails.
 #[tokio::test]
 async fn a_failure_stays_as_long_as_the_name_has_no_answer() {
     let bed = Bed::new().await;

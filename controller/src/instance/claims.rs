@@ -1,4 +1,4 @@
-//! Claims of the hosts of all pools, for the verdicts on their certificate requests.
+//! Certificate claims of hosts: the facts about a host and its Node on which the verdicts on their certificate requests depend.
 
 use std::{
     sync::Arc,
@@ -26,19 +26,21 @@ use wnp_core::{
 
 /// Minimum interval between lists of the Nodes of other operating systems, which are read only for serving certificates.
 const FRESH: Duration = Duration::from_mins(1);
-/// Time for which a failed list is reused: hundreds of hosts may ask at once.
+/// Time for which the error of a failed list is reused: hundreds of hosts may request certificates at once.
 const FAILED: Duration = Duration::from_secs(5);
+/// Maximum number of Nodes in one page of the list.
 const PAGE: u32 = 500;
 /// Time limit for a page of the list, including the client's queue. All requests for serving certificates wait for it.
 const ANSWER: Duration = Duration::from_mins(2);
 
-/// Returns the claim of an instance from its status, for a request of the operator itself.
+/// Returns the claim of an instance with this status, for a certificate request that the operator itself creates for the host.
 pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
     let reserved = Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts);
     claims::claim(instance, status, &cx.beside(instance, status, &reserved, &Neighbours::default(), None))
 }
 
 impl Base {
+    /// Returns the inputs of a claim beyond the instance and its status. `node` is the Node of the host, if the claim depends on it.
     fn beside<'a>(
         &'a self,
         instance: &WindowsInstance,
@@ -61,7 +63,7 @@ impl Base {
     }
 }
 
-/// Hosts of all pools, as the certificate approver queries them.
+/// Lookup of claims for the certificate approver, over the hosts of all pools.
 pub(crate) struct Hosts {
     cx: Arc<Base>,
     reserved: Reserved,
@@ -69,12 +71,13 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Creates the hosts of this operator. No host may claim what is `reserved`.
+    /// Creates the lookup. No host may claim the names and addresses in `reserved`.
     pub(crate) fn new(cx: Arc<Base>, reserved: Reserved) -> Self {
         Self { reserved, neighbours: Recent::default(), cx }
     }
 
-    /// Returns the claim of a Node without an instance, which may renew. While WMCO runs, it approves the requests of its nodes.
+    /// Returns the claim of a Node that an operator created and that has no instance, so that it can renew its certificates. Returns `None` while
+    /// WMCO runs, because WMCO approves the requests of its own nodes.
     fn of_node(&self, node: &Node, neighbours: &Neighbours) -> Option<Claim> {
         let is_left = is_of_operator(node) && self.cx.other_operator.is_gone();
         is_left.then(|| claims::of_node(node, &self.reserved, neighbours))
@@ -95,7 +98,7 @@ impl csr::Hosts for Hosts {
 
     /// Returns the claim of a host, confirmed with its Node in the API server. Returns `None` if that Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
-        // Queried first, because this may take long, and the facts about the host must be current.
+        // The neighbours are read first, because that may take long, and the facts about the host must be current.
         let neighbours = match kind {
             Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
             _ => Arc::default(),
@@ -119,7 +122,7 @@ impl csr::Hosts for Hosts {
     }
 }
 
-/// Cache of the neighbours that were last gathered.
+/// Cache of the neighbours that were last gathered, or of the error, with the time.
 #[derive(Default)]
 struct Recent(Mutex<Option<(Instant, Gathered)>>);
 
@@ -147,7 +150,8 @@ impl Recent {
     }
 }
 
-/// Gathers the neighbours. Lists only the Nodes of other operating systems: Windows Nodes, the majority, are in the cache.
+/// Gathers the names and addresses of all instances and Nodes. Lists only the Nodes of other operating systems, because the Windows Nodes are in the
+/// cache.
 async fn gather(cx: &Base) -> kube::Result<Arc<Neighbours>> {
     let api: Api<Node> = Api::all(cx.cluster.client.clone());
     let (mut others, mut params) = (Vec::new(), ListParams::default().labels(OTHER_NODES).limit(PAGE));

@@ -28,15 +28,15 @@ use wnp_core::{
 pub(super) enum Converged {
     /// The host follows the target completely and its Node is Ready.
     Works(Option<Arc<Node>>),
-    /// The host turns out to be a node already.
+    /// The joining host turns out to be a node already.
     AlreadyNode(FoundNode),
-    /// The host must be restarted, and pods may run on it, because the change itself needs no drain.
+    /// The host must be drained first: it needs a restart, and pods may run on it, because the change itself needs no drain.
     MustBeEmpty,
     /// The host has not reached the target yet: the reconcile ends with this action.
     Waits(Action),
 }
 
-/// Existing node that a host turns out to be.
+/// Existing node that a joining host turns out to be.
 pub(super) struct FoundNode {
     /// Version that the node follows.
     pub version: String,
@@ -111,7 +111,7 @@ impl<'a> Convergence<'a> {
         let node = own_node(self.scope)?;
         if !joins(self.scope) && node.is_none() && !is_connected && self.scope.status.record().node_ref.take().is_some()
         {
-            // The Node was deleted. kubelet registers only when it starts, and the next Node of this name belongs to the host.
+            // The Node was deleted. kubelet registers a Node only when it starts, and the next Node with this name belongs to the host.
             self.scope.status.record().holds_node_name = true;
             self.registering = false;
         }
@@ -218,7 +218,7 @@ impl<'a> Convergence<'a> {
     }
 }
 
-/// Reports whether the host joins. Otherwise, it is a node that changes.
+/// Reports whether the operation joins the host. Otherwise, it changes a node.
 fn joins(scope: &Scope) -> bool {
     scope.operation_type().unwrap_or_default() == GrantType::Provision
 }
@@ -232,8 +232,8 @@ fn observe(node: &Node) -> NodeSeen {
     }
 }
 
-/// Records that the files of the target are in place, if the host reports them: an operator that crashed may have placed all files without storing
-/// that. The next start of the services uses the new files in any case.
+/// Records that the files of the target are in place, if the host reports so: an operator that crashed may have placed all files without recording
+/// it. The next start of the services uses the new files in any case.
 fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
     let placed = is_placed(&wanted(scope, target)?, state);
     if placed {
@@ -284,11 +284,10 @@ impl Scope {
     }
 }
 
-/// Returns the existing node of a host that joins: a node of the legacy operator, of another client, or of this operator if its record of the host
-/// was lost. The node is adopted unchanged, and updated like any other.
+/// Returns the existing node of a host that joins, if there is one: a node of the legacy operator, of another client, or of this operator if its
+/// status of the host was lost. The node is adopted unchanged, and updated later like any other node.
 ///
-/// `restored` is true if everything stored about the host is lost. A proven host with a record is then the node that it was, Ready or not, of any
-/// version.
+/// `restored` is true if the status of the host was lost. A host that still has this operator's record is then adopted even if its Node is not Ready.
 fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: bool) -> Option<FoundNode> {
     let node = node?;
     let says = node.annotations().get(key::VERSION).filter(|v| !v.is_empty()).cloned();
@@ -303,6 +302,7 @@ fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: 
     }
 }
 
+/// Returns the desired state of the host and its Node for this target.
 fn wanted(scope: &Scope, target: &Target) -> Result<DesiredJoin, StepError> {
     // Until the host is proven, its address is unknown, and the digest is not compared.
     let configs =

@@ -24,9 +24,9 @@ use wnp_core::{
     operation::remove::is_deconfiguring,
 };
 
-/// Interval at which pods are checked again that may not be evicted or that a budget blocks.
+/// Interval between drain passes while the drain options do not allow the eviction of a pod.
 const BLOCKED_POLL: Duration = Duration::from_secs(20);
-/// Interval at which pods of a deleted Node are checked again.
+/// Interval at which the pods of a deleted Node are listed again.
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 
 /// Returns the cordon of the current operation.
@@ -40,7 +40,7 @@ pub(super) async fn lift_cordon(scope: &Scope, node: &Node) -> Result<(), StepEr
     Ok(drain::release_cordon(&cordon(scope), &scope.cx.cluster.client, node).await?)
 }
 
-/// Reports whether a Node has a leftover cordon of the legacy operator, on a host that has not changed since.
+/// Reports whether the Node has a leftover cordon of the legacy operator, and the host does not run this operator's wicd yet.
 pub(super) fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.wicd.is_none() && is_of_the_legacy_operator(node)
 }
@@ -64,8 +64,8 @@ fn pool_options(scope: &Scope) -> Options {
     options(&scope.pool.spec.drain())
 }
 
-/// Reports whether the operation was granted without a slot in the disruption budget, because the node accepted no pods. An operation that has
-/// changed the host continues.
+/// Reports whether the operation was granted without a slot in the disruption budget, because the node accepted no pods. Returns false for an
+/// operation that has changed the host, because it must be completed in any case.
 fn is_outside_budget(scope: &Scope) -> bool {
     let is_irrevocable = |o: &Operation| o.is_irrevocable() || is_deconfiguring(o);
     let Some(operation) = scope.status.operation.as_ref().filter(|o| !is_irrevocable(o)) else { return false };
@@ -111,8 +111,8 @@ async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(PLACE_POLL))
 }
 
-/// Records that another client removed the cordon during the drain. The new cordon is the operator's, whoever owned the old one, and the scheduler
-/// gets time to see it.
+/// Records that another client removed the cordon during the drain. The new cordon belongs to the operator, whoever owned the old one, and the
+/// scheduler gets time to observe it.
 fn lifted(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.pre_cordoned = false;
@@ -124,8 +124,8 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
     scope.say(EventReason::ExternalUncordon, "Drain", note);
 }
 
-/// Waits until no pod is bound to the name of a missing Node. Such pods run as long as the host does. The cluster removes them, or the Node is
-/// created again and drained.
+/// Waits until no pod is bound to the name of a missing Node. Such pods run as long as the host does, until the cluster removes them, or the Node is
+/// created again and drained. Returns `None` when no pod is left.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = pool_options(scope);
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &scope.name(), clock::now(), &options).await?;
@@ -154,7 +154,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         scope.enter_step(Step::Drain, "evicting pods").await?;
         node_events::draining(scope);
     }
-    // The scheduler may not have seen a cordon that was just renewed.
+    // The scheduler may not have observed a cordon that was just renewed.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
     let options = pool_options(scope);
     let may_cordon = !is_outside_budget(scope);

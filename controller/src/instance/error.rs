@@ -19,13 +19,13 @@ use wnp_core::{
     render::RenderError,
 };
 
-/// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, even an unknown one.
+/// Reasons with which wicd reports unusable content of a version. Every other reason that wicd reports is a fault of the host, even an unknown one.
 const OF_THE_VERSION: [Reason; 2] = [Reason::PayloadInvalid, Reason::HostCallFailed];
 
 /// Error of a step on a host. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// The host could not be queried, or reported a failure.
+    /// The host could not be reached or queried, or reported a failure.
     #[error("{0}")]
     Remote(#[from] RemoteError),
     /// No trusted host key.
@@ -90,7 +90,7 @@ pub(crate) enum StepError {
     },
     /// The host is a node, and no Node is proven to be its own.
     #[error(
-        "it is not proven that the Node {name} is this host's, so that neither is touched: {why}. To take the host out and leave both as \
+        "the operator cannot prove that the Node {name} belongs to this host, so it changes neither: {why}. To take the host out and leave both as \
          they are, {}",
         Act::Abandon(name)
     )]
@@ -120,7 +120,7 @@ pub(crate) enum StepError {
     NodeRefused { name: String, why: String },
     /// The Node was deleted during a change, and has not been registered again.
     #[error(
-        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s"
+        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s; see C:\\var\\log\\kubelet on the host"
     )]
     NodeDeleted { name: String, seconds: u64 },
     /// No file has the line of the key that the host accepts.
@@ -141,12 +141,12 @@ pub(crate) enum StepError {
     },
     /// The host does not accept the new key, although it was added next to the accepted one.
     #[error(
-        "the host does not accept the key {key}, which is now in {files}: often the permissions of the file are wrong; see its event log OpenSSH/Operational"
+        "the host does not accept the key {key}, which is now in {files}: often the permissions of the file are wrong; see the event log OpenSSH/Operational of the host"
     )]
     KeyNotTaken { key: String, files: String },
     /// The image is missing, although the host reports no error.
     #[error(
-        "the host reports no error, and does not have the image {image}; check for a program on it that deletes images"
+        "the host does not have the image {image}, although its pull reported no error; check whether another program on the host deletes images"
     )]
     ImageNotKept { image: String },
     /// The host did not answer in time after its restart.
@@ -175,7 +175,7 @@ impl StepError {
         move |source| Self::Api { doing, source }
     }
 
-    /// Reason for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Remote(e) => e.reason(),
@@ -205,7 +205,7 @@ impl StepError {
         }
     }
 
-    /// Returns the part at fault, which alone decides whether a failure counts against a version.
+    /// Returns the part at fault. Only an error that is the fault of the version counts against the version.
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(reason) => Blame::Version,
@@ -241,7 +241,7 @@ impl StepError {
         }
     }
 
-    /// Reports whether the error is a failed API request, so that it is retried without aborting the operation.
+    /// Reports whether the error is a failed API request or depends on the API server's state, so that the operation is retried and not aborted.
     pub(crate) fn is_api_failure(&self) -> bool {
         matches!(
             self,
@@ -255,7 +255,7 @@ impl StepError {
         )
     }
 
-    /// Reports whether the time limit is exceeded, so that another attempt is useless.
+    /// Reports whether the Node did not register within its time limit, so that another attempt with the same version is useless.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::NotRegistered(_))
     }

@@ -300,7 +300,7 @@ async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate:
             ended.store(true, Ordering::Relaxed);
         }
     };
-    // Each run mostly waits.
+    // The runs are concurrent, because each of them mostly waits.
     futures::stream::iter(0..MAX_WRITES).for_each_concurrent(40, with_number).await;
     assert!(ended.into_inner(), "the operation has no end");
 }
@@ -417,7 +417,7 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
     .await;
 }
 
-/// A Node that a user deletes comes back without a cordon, and pods are scheduled to it.
+/// A Node that a user deletes is registered again without a cordon, and pods are scheduled to it.
 #[tokio::test]
 async fn a_node_recreated_during_its_change_is_drained_again() {
     let (mut world, _) = World::joined().await;
@@ -523,7 +523,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     assert_eq!(world.bed.host.boots(), boots + 1);
 }
 
-/// The pool revokes the grant of a host that it sees waiting. If it sees the host only afterwards, the grant stays.
+/// A pool usually revokes the grant of a failed key rotation. Here, the grant stays, as if the pool observed the host only after its wait.
 #[tokio::test]
 async fn a_failed_key_rotation_is_retried_although_the_instance_changes() {
     let (mut world, _) = World::joined().await;
@@ -670,7 +670,7 @@ async fn an_annotation_without_effect_is_reported() {
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
 }
 
-/// The cache still has an abandoned instance for a moment.
+/// The cache may still contain an instance that was just abandoned and deleted.
 #[tokio::test]
 async fn an_abandoned_host_is_not_abandoned_twice() {
     let (mut world, _) = World::joined().await;
@@ -754,7 +754,7 @@ async fn a_node_that_cannot_reach_the_api_server_is_repaired() {
     world.works_until("it is restarted", |w| w.bed.host.boots() > boots).await;
 }
 
-/// Users look for the cause of a failure where its message says.
+/// Users look for the cause of a failure in the place that its message names.
 #[tokio::test]
 async fn a_failure_names_its_cause() {
     let failure = |w: &World| {

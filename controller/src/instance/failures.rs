@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use api::{Failures, GrantType, Step, act::Act, names::key, text::line};
+use api::{
+    Failures, GrantType, Step,
+    act::{Act, IF_GONE},
+    names::key,
+    text::line,
+};
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
@@ -17,16 +22,16 @@ use wnp_core::{
     status::instance::Situation,
 };
 
-/// Maximum wait after an error that users correct elsewhere, as in credentials. They then watch the pool, so that a long wait has no benefit.
+/// Maximum wait after an error that users correct in another object, such as a Secret. Users then watch the pool, so a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: Duration = Duration::from_secs(15);
 
 impl Scope {
-    /// Returns the failure that follows earlier ones, and the wait until the next attempt.
+    /// Returns the failure for this error, counted from the failures `before`, and the wait until the next attempt.
     pub(super) fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, Duration) {
         let now = clock::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
-            // A correction by a user elsewhere is detected soon.
+            // No watch reports the correction, so the next attempt must follow soon.
             StepError::Secret(_) | StepError::Rights(_) => {
                 CREDENTIALS_BACKOFF_MAX.max(self.cx.process.args.backoff_base).min(self.cx.process.args.backoff_max)
             }
@@ -53,7 +58,7 @@ impl Scope {
         if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();
         }
-        format!("{error}. If this host is gone for good, abandon it: {}", Act::Abandon(&self.name()))
+        format!("{error}{IF_GONE}{}", Act::Abandon(&self.name()))
     }
 
     /// Records a failure, and returns the wait until the next attempt.
@@ -92,8 +97,8 @@ impl Scope {
         Ok(wait)
     }
 
-    /// Ends an operation that leaves the node as it is, like a key rotation, with a failure. Other operations on the node continue, and this one is
-    /// tried again later. Returns the failure that follows earlier ones, which the caller stores, and the wait until the next attempt.
+    /// Ends an operation that does not disrupt the node, like a key rotation, with a failure, so that other operations can begin. Returns the
+    /// failure, counted from the failures `before`, which the caller stores, and the wait until the next attempt.
     pub(super) async fn fail_side_operation(
         &mut self,
         before: Option<&Failures>,
@@ -126,8 +131,8 @@ impl Scope {
         is_retry_open(&self.instance, self.status.last_handled_retry.as_ref())
     }
 
-    /// Reports whether a user requests another attempt on a node that is not Ready: its
-    /// pool grants a repair, and the request stays open until the repair begins.
+    /// Reports whether a user requests another attempt on a node that is not Ready: its pool grants a repair, and the request stays open until the
+    /// repair begins.
     pub(super) fn awaits_repair(&self) -> bool {
         let is_idle = self.status.operation.is_none() && self.status.current_version.is_some() && !self.leaving();
         is_idle && self.is_retry_open() && self.cx.node(&self.name()).is_some_and(|node| !ready(&node).0)
@@ -156,7 +161,8 @@ impl Scope {
         }
     }
 
-    /// Returns the wait until the next attempt, if there is one. A user ends the wait by requesting a retry, or by allowing a host key.
+    /// Returns the remaining wait until the next attempt, if any. A user ends the wait by requesting a retry or by changing the entry of the host.
+    /// Records a requested retry as handled, except for a node that awaits a repair.
     pub(super) fn retry_after(&mut self) -> Option<Duration> {
         if self.is_retry_open() && !self.awaits_repair() {
             self.take_retry();
@@ -167,7 +173,7 @@ impl Scope {
             end_wait(self.status.record().address_failures.as_mut());
             end_wait(self.status.record().key_rotation.as_mut().and_then(|k| k.failures.as_mut()));
             if let Some(pulled) = &mut self.status.record().pre_pulled {
-                // The next pull asks the host for its images.
+                // The next pull queries the host for its images again.
                 pulled.images.clear();
                 pulled.failures = None;
             }
@@ -182,7 +188,8 @@ impl Scope {
         until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
-    /// Returns the wait until the next attempt, if the last one failed in the same way and no retry was requested. The failure is already reported.
+    /// Returns the remaining wait until the next attempt, if the last attempt failed with the same error and no retry was requested. Such a failure
+    /// is already reported.
     pub(super) fn same_failure(&mut self, error: &StepError) -> Option<Duration> {
         let wait = self.retry_after()?;
         let (reason, message) = (error.reason(), self.message_with_remedy(error));
@@ -196,12 +203,12 @@ impl Scope {
         hex::encode(&Sha256::digest(text)[..8])
     }
 
-    /// Returns the wait of the next key rotation after a failure, if there is one.
+    /// Returns the remaining wait before the next key rotation after a failure, if any.
     pub(super) fn key_waits(&self) -> Option<Duration> {
         until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
-    /// Returns the wait of the next image pull after a failure, if there is one.
+    /// Returns the remaining wait before the next image pull after a failure, if any.
     pub(super) fn images_wait(&self) -> Option<Duration> {
         let pulled = self.status.pre_pulled.as_ref()?;
         let failures = image_pull::failures(pulled, self.pool.spec.pre_pull_images())?;
@@ -221,7 +228,8 @@ pub(super) fn end_wait(failures: Option<&mut Failures>) {
     }
 }
 
-/// Returns the wait until the next attempt after these failures, if there is one.
+/// Returns the remaining wait until the next attempt after these failures, if any. A stored time that lies too far ahead for the maximum wait `max`
+/// was written with a wrong clock, and is ignored.
 pub(super) fn until(failures: &Failures, max: Duration) -> Option<Duration> {
     let now = clock::now();
     let until = believed(failures.next_retry_time?.known()?, now, max);
@@ -255,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Checks both answers to a requested retry: the repair of a broken node, or an event that there is nothing to retry.
+    /// A requested retry of a broken node stays open for its repair. If nothing has failed, an event says that there is nothing to retry.
     #[tokio::test]
     async fn a_retry_request_leads_to_a_repair_or_is_reported_as_needless() {
         let mut bed = Bed::new().await;

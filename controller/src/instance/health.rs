@@ -1,5 +1,5 @@
-//! Conditions of a host between operations. A host whose kubelet has stopped reporting, or that is back, is contacted at once, and a wicd that
-//! stops reporting is detected. Does not change the host.
+//! Conditions of a host between operations. Contacts a host at once when its kubelet stops reporting or reports again, and detects a wicd that has
+//! stopped reporting. Does not change the host.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub(super) fn follow(scope: &mut Scope) {
     follow_node(scope.status.record(), (is_ready, is_ready_unknown(&node)), &says, generation, clock::now());
 }
 
-/// Contacts a host that may or may not answer. Returns the wait if no SSH slot is free.
+/// Contacts a host if it is unknown whether it answers, and records the result. Returns the wait if no SSH slot is free.
 pub(super) async fn try_host(scope: &mut Scope, node: &Node) -> Result<Option<Duration>, StepError> {
     if !is_untried(&scope.status) {
         return Ok(None);

@@ -44,7 +44,7 @@ fn says(status: &api::WindowsInstanceStatus) -> String {
     find(&status.conditions, kind::READY).map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Observations from before a host's kubelet stopped, or from before its Node was Ready again, no longer apply.
+/// A result from before kubelet stopped, or from before the Node was Ready again, says nothing about the host now.
 #[tokio::test]
 async fn a_host_is_contacted_when_kubelet_stops_and_when_its_node_is_ready_again() {
     let failures = json!({"failures": {"count": 8, "lastReason": "Unreachable", "lastMessage": "refuses connections",
@@ -115,7 +115,10 @@ async fn a_wrong_host_key_in_an_entry_is_reported_at_once() {
     let pinned = told.host_key.clone().unwrap().fingerprint;
     assert_eq!(condition(&told, kind::REACHABLE), ("False".to_owned(), "HostKeyMismatch".to_owned()));
     let text = says(&told);
-    assert!(text.contains("its entry is refused") && text.contains(OTHER) && text.contains(&pinned), "{text}");
+    assert!(
+        text.contains("the entry of the host in its list is refused") && text.contains(OTHER) && text.contains(&pinned),
+        "{text}"
+    );
     assert!(text.contains("trust-host-key win-1"), "the remedy names the host: {text}");
 
     // The entry gets another wrong key, which is verified without a wait.
@@ -162,7 +165,7 @@ async fn a_wicd_that_reports_nothing_is_missed() {
     update_wicd_silence(&mut scope, &node("True", Some(first)), at(31));
     assert!(silent(&scope), "it does not forget what was reported");
     update_wicd_silence(&mut scope, &node("True", Some(second)), at(31));
-    assert!(!silent(&scope), "it reports again");
+    assert!(!silent(&scope), "wicd reports again");
 
     // A host that is off reports nothing, which another condition shows. When it is back, wicd has time to report.
     assert_eq!(update_wicd_silence(&mut scope, &node("Unknown", Some(second)), at(71)), None);

@@ -38,7 +38,7 @@ use wnp_core::{
 
 /// Interval at which a restarting host is contacted.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
-/// Time after which a host that has not restarted is asked to restart again.
+/// Time after which the operator requests the restart again from a host that has not restarted.
 const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
 /// Lifetime of kubelet's first certificate; kubelet rotates it by itself.
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
@@ -54,6 +54,7 @@ pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Ste
     Ok(())
 }
 
+/// Renders the configuration files of the target for this host.
 pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
     let node_ip = scope.node_ip();
     let taints = template_taints(&scope.pool, &scope.instance.spec.host);
@@ -61,7 +62,8 @@ pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::Config
     Ok(target.rendered.configs(&scope.cx.hosts.release.get().cluster, &host)?)
 }
 
-/// Logs in, pins the host key, sends wicd, queries the facts of the host, and checks that it can be a node.
+/// Logs in, claims the Node name, pins the host key, sends wicd, queries the facts of the host, and checks that the host can be a node. Fails if the
+/// operation has requested a restart that has not happened yet.
 pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
     let what = scope.logging_in();
     if !is_rebooting(scope) {
@@ -71,7 +73,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     let operation = scope.operation_id();
     let mut session = login::open(scope, &operation, &login, &what).await?;
     scope.mark_reachable();
-    // The host is only read, and therefore need not wait for the claim.
+    // Preparing the session changes nothing on the host, so it runs at the same time as the claim.
     let prepare = Box::pin(session.prepare());
     let prepare = match future::select(Box::pin(claim(scope, session.connection())), prepare).await {
         Either::Left((claimed, prepare)) => {
@@ -115,11 +117,11 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     Ok((session, state))
 }
 
-/// Claims the name of the host that answered, and pins its first key, before the host is changed.
+/// Claims the Node name for the host that answered, and pins its first host key, before the host is changed.
 async fn claim(scope: &mut Scope, connection: &Connection) -> Result<(), StepError> {
     // The host gets nothing while its name may belong to another host.
     scope.claim_name(Some(connection.peer_address())).await?;
-    // A key that was trusted once stays trusted. Another key is stored only when the host is proven, because it may belong to another host.
+    // A pinned host key stays. A different key replaces it only when the host is proven, because the key may belong to another host.
     if scope.status.host_key.is_none() {
         scope.record_identity(connection);
         scope.save().await?;
@@ -135,8 +137,8 @@ fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     }
 }
 
-/// Records, before an operation restarts the host, the boot ID that must end. So the operation restarts the host only once, even if the cause of the
-/// restart remains.
+/// Records the boot ID that the restart of this operation must end, if the operation restarts the host. So it restarts the host only once, even if
+/// the cause of the restart remains.
 fn note_boot(scope: &mut Scope, state: &HostState) {
     let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
     if let Some(operation) =
@@ -172,7 +174,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     Ok(())
 }
 
-/// Checks whether the host can be a node, and reports the result in its condition.
+/// Checks whether the host can be a node, and reports the result in the condition `PreflightPassed`.
 fn preflight(scope: &mut Scope, target: &Target, cluster: &Cluster, state: &HostState) -> Result<(), StepError> {
     let user = scope.instance.spec.host.username.clone();
     let (now, needed) = (clock::now(), space(target.rendered.files(), state));
@@ -203,7 +205,8 @@ fn is_rebooting(scope: &Scope) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some())
 }
 
-/// Returns the wait for a restarting host, on which connection errors and a wrong clock are expected until the timeout. Returns any other error.
+/// Returns the action that waits for a restarting host. Connection errors and a wrong clock are expected until the restart times out. Fails with any
+/// other error.
 pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
@@ -222,6 +225,7 @@ pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, 
     Ok(Action::requeue(REBOOT_POLL))
 }
 
+/// Sends the missing files of the target to the host. Returns the state of the host afterwards.
 pub(super) async fn upload(
     scope: &mut Scope,
     session: &Session,
@@ -238,7 +242,7 @@ pub(super) async fn upload(
     Ok(scope.run_showing_step(session.upload(files, &state.missing)).await??)
 }
 
-/// Rejects a version if the host lacks files that no payload has, as for a version of an earlier operator.
+/// Fails if the host lacks files that no payload of this operator has, as for a version of an earlier operator.
 fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Result<(), StepError> {
     let mut lacking = missing.iter().filter(|file| !payload.has(&file.sha256));
     let Some(first) = lacking.next() else { return Ok(()) };
@@ -251,12 +255,13 @@ fn can_send(version: &str, missing: &[&payload::File], payload: &Payload) -> Res
     })
 }
 
-/// Records that the host is changed from here on, so that the change must be completed. The next step stores that, and fails if the grant was revoked
-/// in the meantime. Returns true if the change begins here: an operator that resumes it has announced it before.
+/// Records that the host is changed from here on, so that the change must be completed. The next stored step stores the record, and fails if the
+/// grant was revoked in the meantime. Returns true if the change begins here, and false if it is resumed and was already announced.
 fn mark_irrevocable(scope: &mut Scope) -> bool {
     scope.status.record().operation.as_mut().is_some_and(|operation| !std::mem::replace(&mut operation.changed, true))
 }
 
+/// Places the files and configuration of the target on the host. wicd also makes the keys, whose certificate requests are recorded in `seen`.
 pub(super) async fn configure(
     scope: &mut Scope,
     session: &Session,
@@ -310,6 +315,7 @@ pub(super) async fn configure(
     Ok(())
 }
 
+/// Restarts the host. Returns the action that waits until the host answers again.
 pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
     let begins = mark_irrevocable(scope);
     let boot_id = state.machine.boot_id.clone();
@@ -319,7 +325,7 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     let of_windows = scope.operation_type().filter(|&t| is_restart_due(t, &state.restart_causes));
     let causes = of_windows
         .and_then(|_| restart_causes(state))
-        .map(|causes| format!("Windows waits for it because of {causes}"));
+        .map(|causes| format!("Windows waits for a restart because of {causes}"));
     let why = state.reboot_required.clone().or(causes).unwrap_or_else(|| "a restart was requested".to_owned());
     let why = facts::message(&why);
     scope.enter_step(Step::Reboot, &format!("restarting the host: {why}")).await?;
@@ -332,6 +338,7 @@ pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostSta
     }
 }
 
+/// Gets the certificates that the host has requested, and records them in `seen`. Fails while wicd may get no certificate.
 pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
     scope.claim_name(None).await?;
     scope.enter_step_if_changed(Step::Certify, "requesting certificates").await?;
@@ -361,6 +368,7 @@ pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<()
     Ok(())
 }
 
+/// Sends the issued certificates to the host, and starts the services. `no_node` is true if the host has no Node yet.
 pub(super) async fn start(
     scope: &mut Scope,
     session: &Session,

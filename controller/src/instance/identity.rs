@@ -1,4 +1,4 @@
-//! Proves that the host at the other end is the expected one, before it is changed.
+//! Proves that the host that answered is the expected one, before it is changed.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,8 @@ pub(super) fn purpose(scope: &Scope) -> Purpose {
     if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
-/// Identifies the host that answered, and restricts the session to it.
+/// Identifies the host that answered, and binds the session to it, so that it accepts commands. Fails if the host is not the expected one. A host of
+/// another owner stays unbound.
 pub(super) fn prove(
     scope: &mut Scope,
     session: &mut Session,
@@ -63,8 +64,8 @@ pub(super) fn prove(
     Ok(identity)
 }
 
-/// Reports whether both the address and the host key differ from the recorded ones, and the key is not explicitly allowed for this host. The
-/// author of a list may change both.
+/// Reports whether both the address and the host key differ from the recorded ones, and no user has allowed the key for this host. The author of a
+/// list can change both, and so point the entry to another machine.
 fn address_and_key_changed(scope: &Scope, session: &Session) -> bool {
     let (host, status) = (&scope.instance.spec.host, &scope.status);
     let moved = status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
@@ -82,6 +83,7 @@ fn node_proof(scope: &Scope, reached: IpAddr) -> NodeProof {
     if matches!(whose(Some(&node), &evidence), NodeOwner::Hosts(_)) { NodeProof::Proven } else { NodeProof::Unproven }
 }
 
+/// Returns the other Nodes and instances that may belong to the host that answered.
 fn others(scope: &Scope, found: &Found) -> Others {
     let (cx, name) = (&scope.cx, scope.name());
     let other = found.owner.as_ref().map(|o| o.node_name.as_str()).filter(|other| *other != name);
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, CLUSTER};
 
-    /// A host is recognised at any address. Otherwise, wicd would treat the node name in its record as obsolete.
+    /// A host is recognised by its machine ID at any address. Otherwise, wicd would treat the node name in the record on the host as obsolete.
     #[tokio::test]
     async fn a_host_with_an_instance_of_another_name_is_recognized() {
         let mut bed = Bed::with_objects().await;

@@ -1,4 +1,4 @@
-//! Observes a host and proves its identity, without changing it.
+//! Sessions in which the operator observes a host and proves its identity, without changing it.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_mins(3);
 /// Minimum wait when all slots are taken. The maximum is twice as long.
 const SLOT_WAIT: Duration = Duration::from_secs(15);
 
-/// Takes an SSH slot for an observation without a grant, or returns the wait. Does not queue, because work that is granted to
-/// the host in the meantime would wait, too.
+/// Takes an SSH slot for an observation without a grant. Fails with the wait until the next attempt if no slot is free. Does not queue, because work
+/// that is granted to the host in the meantime would wait, too.
 pub(super) fn take_slot(scope: &Scope) -> Result<SshSlot, Duration> {
     let pool = &scope.instance.spec.pool_ref.name;
     scope.cx.hosts.looks.take(pool).ok_or_else(until_next_slot)
@@ -47,7 +47,7 @@ pub(super) async fn in_time<T>(
     })
 }
 
-/// Logs in to the host. If `granted` is true, takes a slot of granted work. Otherwise, the caller holds a [`place`].
+/// Logs in to the host. If `granted` is true, waits for an SSH slot of granted work. Otherwise, the caller holds a slot from [`take_slot`].
 pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
     let host = &scope.instance.spec.host;
     let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));
@@ -56,7 +56,7 @@ pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepEr
     if !granted {
         return open_without_slot(&scope.cx, &scope.instance, &operation, &login).await;
     }
-    // There is no step that could show the wait.
+    // The wait is not shown, because no step is announced.
     let slot = scope.cx.hosts.connections.acquire(&scope.instance.spec.pool_ref.name).await;
     Ok(Session::open(&scope.cx.hosts.operator, &login, &host.name, &operation, Some(Box::new(slot))).await?)
 }

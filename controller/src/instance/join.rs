@@ -18,7 +18,7 @@ use wnp_core::node::reference;
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
-    // The host may be another machine, or have a new containerd.
+    // Images that were pulled earlier may be missing: the host may be another machine, or have a new containerd.
     if let Some(pulled) = &mut scope.status.record().pre_pulled {
         pulled.images.clear();
     }
@@ -42,8 +42,8 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     Ok(Action::await_change())
 }
 
-/// Adopts a host that was a node of another operator. The node stays unchanged, and gets this operator's version later
-/// like any other node, with a drain if needed.
+/// Adopts a host that is already a node. The node stays unchanged, and gets the version of its pool later like any other node, with a drain if
+/// needed.
 async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepError> {
     let FoundNode { version, wicd } = found;
     scope.status.record().wicd = wicd;
@@ -58,6 +58,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     Ok(Action::await_change())
 }
 
+/// Records that the host is a node that follows this version, and ends the operation.
 async fn is_node(scope: &mut Scope, node: Option<&Node>, version: String) -> Result<(), StepError> {
     scope.status.record().current_version = Some(version);
     scope.finish_operation();

@@ -1,4 +1,4 @@
-//! Log-in to a host: its private keys, and the trusted host key.
+//! Log-in to a host: private keys, trusted host key, and jump host.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) async fn login(
 /// Returns the host key that the operator trusts for an instance. The instance need not be stored.
 ///
 /// # Errors
-/// Fails if the operator trusts no key, or cannot read the known ones.
+/// Fails if the operator trusts no key, or cannot read the known keys.
 pub(crate) async fn trusted_key(
     cx: &Context,
     instance: &WindowsInstance,
@@ -70,7 +70,8 @@ pub(crate) async fn trusted_key(
     Ok(check)
 }
 
-/// Reports whether the Node may follow a version of this operator, which records the key of each host. True if the version cannot be read.
+/// Reports whether the Node may follow a version of this operator, which records the host key of each of its nodes. Returns true if the version
+/// cannot be read.
 async fn is_ours(cx: &Context, node: &Node) -> bool {
     let Some(version) = node.annotations().get(key::VERSION) else { return false };
     !matches!(cx.hosts.versions.get(version).await.as_ref().map(|v| v.as_deref()), Ok(None | Some(Stored::Legacy(_))))
@@ -117,7 +118,7 @@ pub(crate) async fn check(
     }
 }
 
-/// Returns the log-in target: the address, the private keys, and the host keys that it trusts (`check`).
+/// Returns the log-in target: the address, the private keys, the jump host, and the host keys to trust (`check`).
 pub(crate) async fn credentials(
     cx: &Context,
     instance: &WindowsInstance,

@@ -1,4 +1,4 @@
-//! Maintenance of a node: its requests, and the state that its Node shows.
+//! Maintenance of a node: the requests for it, and its state in an annotation of the Node.
 
 use api::{
     MaintenanceState, Step, Time,
@@ -24,7 +24,7 @@ pub(super) fn requested(scope: &Scope, node: Option<&Node>) -> Requests {
     requests(&scope.instance, node)
 }
 
-/// Returns the state of the maintenance requests, for the current operation.
+/// Returns whether maintenance is requested or over, for the decisions of the current operation.
 pub(super) fn observed(scope: &Scope, node: Option<&Node>) -> Maintenance {
     match requested(scope, node).request {
         Some(_) => Maintenance::Requested,
@@ -42,7 +42,7 @@ pub(super) async fn show(scope: &Scope, node: &Node, seen: &ObservedChange) -> R
     write(scope, node, Some(state)).await
 }
 
-/// Writes the maintenance state of a node without an operation to its Node. Returns the same as [`show`].
+/// Writes the maintenance state of a node without an operation to its Node. Returns true if the Node must be observed again, like [`show`].
 pub(super) async fn show_idle(scope: &Scope, node: &Node) -> Result<bool, StepError> {
     let requests = requested(scope, Some(node));
     let state = idle_state(&requests, is_held(&scope.instance, Some(node)));
@@ -54,7 +54,7 @@ pub(super) async fn withdraw(scope: &Scope, node: &Node) -> Result<(), StepError
     write(scope, node, None).await.map(drop)
 }
 
-/// Returns a message about what a node without an operation waits for, if a maintenance is requested.
+/// Returns a message if maintenance is requested for a node without an operation: what the node waits for, or that a user refuses the request.
 pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
     let requests = requested(scope, Some(node));
     let Some(request) = requests.request else {
@@ -77,6 +77,7 @@ pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
     Some(format!("maintenance requested: {}; {waits} {why}", request.in_words()))
 }
 
+/// Writes the maintenance state to the Node, if it differs. Returns true if the Node must be observed again.
 async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> Result<bool, StepError> {
     let word = state.map(MaintenanceState::as_str);
     if node.annotations().get(key::MAINTENANCE_STATE).map(String::as_str) == word {
@@ -99,7 +100,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
     let is_new = scope.step() != Step::Maintain;
     if let Some(operation) = &mut scope.status.record().operation {
         operation.changed = true;
-        // The files of the version are in place. So a removal that is revoked meanwhile ends with a verified node.
+        // The files of the version are in place. So if a removal begins and is revoked in the meantime, the node is verified.
         operation.applied = true;
         // If another client removes the cordon, the next drain starts its own timeout.
         operation.drain = None;

@@ -89,7 +89,7 @@ async fn a_request_that_is_withdrawn_before_the_node_is_drained_leaves_it_as_it_
     withdraw(&world, key::MAINTENANCE);
     world.works_until("it is as it was", |w| w.follows(&version) && state(w).is_none()).await;
     assert!(world.has_pods());
-    // Otherwise, a host could disturb its node again and again before any update gets its turn.
+    // The request counts as a maintenance. Otherwise, a host could disturb its node again and again before any update gets its turn.
     assert!(was_maintained(&world));
 }
 

@@ -1,7 +1,7 @@
 //! Instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! A reconcile uses one connection while work remains, and returns when it has to wait. Only one reconcile runs for a host at a time. Everything
-//! essential is stored before it takes effect, so a reconcile may end anywhere.
+//! A reconcile uses one connection while work remains, and returns when it has to wait. Only one reconcile runs for a host at a time. Essential state
+//! is stored before it takes effect, so a reconcile can be interrupted at any point.
 
 pub(crate) mod wmco_versions;
 
@@ -91,7 +91,7 @@ use wnp_core::{
 /// Delay before an instance is reconciled again after an error of the API server.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Maximum delay before an instance is reconciled again whose observed state is out of date.
+/// Maximum delay before an instance is reconciled again after its observed state was out of date.
 const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
 /// Interval at which a leaving host checks whether its Machine is deleted.
@@ -175,6 +175,7 @@ fn report_annotations(scope: &Scope) {
     }
 }
 
+/// Works on the host as its state and its grant require: removes it, joins it, or works on its node.
 async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     report_annotations(scope);
     health::follow(scope);
@@ -183,7 +184,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         return Box::pin(leave(scope, grant)).await;
     }
     remove::take_back(scope).await?;
-    // No operation begins that would stop halfway because wicd may get no certificate. The pool reconciles its hosts when that is over.
+    // While wicd may get no certificate, no operation begins that would stop halfway. A change of the pool's status triggers the next reconcile.
     let held = scope.cx.wicd.rights.problem().filter(|_| scope.status.operation.is_none());
     let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
     if scope.status.current_version.is_some() {
@@ -206,7 +207,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     }
 }
 
-/// Returns the time for which a new instance does not yet report what it waits for. Its pool decides soon, and a short wait is not worth a write.
+/// Returns the remaining time in which a new instance does not report its wait yet. Its pool decides soon, and a short wait is not worth a write.
 fn undecided_for(scope: &Scope) -> Option<Duration> {
     let created = scope.instance.creation_timestamp().filter(|_| scope.status.conditions.is_empty())?;
     let age = Duration::try_from(clock::now().duration_since(created.0)).unwrap_or_default();
@@ -258,7 +259,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
             return Ok(Action::requeue(wait));
         }
         if let Some(grant) = grant.as_ref().filter(|_| scope.status.current_version.is_some()) {
-            // The grant was given when nothing was known about the host. Removing a node may exceed the disruption budget.
+            // The grant was given when nothing was known about the host. The removal of a node needs a new grant, within the disruption budget.
             scope.status.record().last_operation = Some(grant.id.clone());
             return Ok(Action::await_change());
         }
@@ -361,8 +362,8 @@ async fn adopt_reported_version(scope: &mut Scope) {
     scope.say(EventReason::VersionCorrected, "Keep", &note);
 }
 
-/// Keeps the desired metadata in the Node of a host without an operation, and reports its health. Returns the time until the next reconcile without
-/// a change.
+/// Keeps the desired metadata in the Node of a host without an operation, and reports its health. Returns the time after which the host is reconciled
+/// again even without a change.
 async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     // A user may request another attempt of a failed version.
     let _ = scope.retry_after();
@@ -443,7 +444,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     let looks = [address::verify(scope).await?, health::try_host(scope, &node).await?];
     if let Some(moved) = scope.moved() {
         says = format!(
-            "{says}; {moved}: the Node gets it with a restart of kubelet, in its turn (rollout.maxUnavailable)"
+            "{says}; {moved}: the Node gets the new address with a restart of kubelet, in its turn (rollout.maxUnavailable)"
         );
     }
     report_idle_node(scope, &node, &says);
@@ -456,7 +457,7 @@ fn report_idle_node(scope: &mut Scope, node: &Node, says: &str) {
     report_node(scope, &Situation::Node { ready: node::ready(node).0, says: &says, up_to_date });
 }
 
-/// Returns the message about a node: kubelet's own, and other known facts.
+/// Returns the message about a node: kubelet's own message, followed by other known facts.
 fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     let silent = conditions::is_true(&scope.status.conditions, kind::WICD_SILENT);
     let silent = silent.then(|| format!("wicd reports nothing: see the condition {}", kind::WICD_SILENT));
@@ -469,7 +470,7 @@ fn with_host(scope: &Scope, says: &str, node: &Node) -> String {
     format!("{}; {}", says.trim_end_matches('.'), more.join("; "))
 }
 
-/// Reports the health of a node. For a node that must leave, that is reported instead.
+/// Reports the health of a node. Does nothing for a node that must leave, because its removal is reported instead.
 fn report_node(scope: &mut Scope, situation: &Situation<'_>) {
     if !scope.leaving() {
         scope.set_conditions(situation);
@@ -493,7 +494,7 @@ fn report_host(scope: &mut Scope, node: &Node) {
     }
 }
 
-/// Reports whether and why the node keeps the version of the legacy operator.
+/// Sets or removes the condition for a node that keeps its legacy version because the next change would lose settings.
 async fn report_lost_settings(scope: &mut Scope) {
     let target = scope.pool.status.as_ref().and_then(|s| s.desired_version.clone());
     let message = match (adopted_version(&scope.instance), target) {

@@ -1,5 +1,5 @@
-//! Events on the Node: effects of an operation that the node's owner notices, with the cause. `kubectl describe node` shows them to users who do not
-//! know instances and pools.
+//! Events on the Node for effects of an operation that users of the node notice, with the cause. `kubectl describe node` shows them to users who do
+//! not know instances and pools.
 
 use api::{GrantType, Operation, WindowsInstance, services_version::short};
 use k8s_openapi::api::core::v1::Node;
@@ -38,8 +38,8 @@ pub(super) fn draining(scope: &Scope) {
     say_on_node(scope, EventReason::Draining, operation.type_.as_str(), &note);
 }
 
-/// Reports, when the first change of the host `begins`, that services are restarted while pods run, or that a broken node is repaired. The operator
-/// is logged in by then: an attempt on an unreachable host disturbs no node.
+/// Reports that services are restarted while pods run, or that a broken node is repaired. Does nothing unless the change of the host `begins` now.
+/// The operator is logged in by then: an attempt on an unreachable host disturbs no node.
 pub(super) fn disturbing(scope: &Scope, begins: bool) {
     let Some(operation) = scope.status.operation.as_ref().filter(|_| begins) else { return };
     let why = cause(operation, &scope.instance, None);

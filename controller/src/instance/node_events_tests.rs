@@ -1,4 +1,4 @@
-//! Tests of the events on the Node for each operation that disturbs it: its owner may not know instances and pools.
+//! Tests of the events on the Node for each operation that disturbs the node: users of the node may not know instances and pools.
 
 use api::GrantType;
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ async fn operations_that_disturb_a_node_report_events_on_it() {
             "Updated",
         ),
     ];
-    // Each case mostly waits.
+    // The cases are concurrent, because each of them mostly waits.
     let each = cases.map(|(about, begin, expected, absent)| async move {
         let (mut world, old) = World::joined().await;
         let new = world.publish(120);
@@ -127,7 +127,7 @@ async fn no_event_is_reported_before_the_login() {
 /// A drain may be aborted, for example when the maintenance window closes: pods were evicted, and the node is as it was before.
 #[tokio::test]
 async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
-    for (hold, cause) in [(false, "pool p has revoked the grant"), (true, "hold=true holds the host")] {
+    for (hold, cause) in [(false, "pool p has ended the operation"), (true, "hold=true holds the host")] {
         let (mut world, _) = World::joined().await;
         world.run_pod("cart");
         let eviction = "/api/v1/namespaces/shop/pods/cart/eviction";

@@ -24,7 +24,7 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
         wanted.annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
         wanted.annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
     }
-    // The legacy operator sets it for the duration of an upgrade. A leftover one only shows the owner of the cordon.
+    // The legacy operator sets this label during an upgrade. A leftover label is needed only to recognise the legacy operator's cordon.
     if !is_legacy_cordon(scope, node) {
         wanted.stale.push(key::UPGRADING);
     }
@@ -36,7 +36,8 @@ pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetada
     wanted
 }
 
-/// Returns the provider ID of the host's Machine, by which the Machine API finds the Node. A cloud controller manager sets its own.
+/// Returns the provider ID of the host's Machine, with which the Machine API finds the Node. Returns `None` if a cloud controller manager sets the
+/// ID.
 fn provider_id(scope: &Scope) -> Option<String> {
     let id = scope.instance.spec.origin.as_ref()?.provider_id.clone();
     id.filter(|_| !has_cloud_controller(&scope.cx.hosts.release.get().cluster, &scope.pool.spec.template_spec()))
@@ -84,7 +85,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
     }
 }
 
-/// Reports whether the requested restart has happened in the current operation.
+/// Reports whether the restart of the current operation has happened.
 fn restarted(scope: &Scope) -> bool {
     let left = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
     left.is_some_and(|left| scope.status.facts.as_ref().is_some_and(|f| f.boot_id != *left))

@@ -1,4 +1,4 @@
-//! Ownership of Nodes: finds the Node that belongs to an instance, by [`name_owner`](crate::caches::name_owner).
+//! Ownership of Nodes: claims the Node name for a host, and finds the Node that belongs to an instance.
 
 use std::net::IpAddr;
 
@@ -11,13 +11,13 @@ use wnp_core::node::{
     reference,
 };
 
-/// Node on record for a host.
+/// Result of the search for the Node that is on record for a host.
 pub(crate) enum Found {
     /// The Node exists.
     Node(Box<Node>),
     /// The host was a node, and its Node no longer exists. Pods may still be bound to the name.
     Gone,
-    /// The host never was a node, or the Node with its name is not proven to be its own.
+    /// The host never was a node, or the Node with its name is not proven to belong to the host.
     None,
 }
 
@@ -37,9 +37,9 @@ impl Scope {
         evidence(&self.instance, &self.status, &|machine| self.cx.caches.machines.addresses(machine))
     }
 
-    /// Checks in the API server who owns the Node with the host's name, before the host gets anything that makes it that Node. Fails if the Node
-    /// belongs to another owner. Reserves the name for the host if there is no Node. `reached` is the address of the connection, if it is not on
-    /// record yet.
+    /// Claims the Node name for the host, before the host gets any credentials of that Node. Reads the owner of the Node from the API server, and
+    /// fails if the Node belongs to another owner. If there is no Node, records that the host holds the name. `reached` is the address of the
+    /// connection, if it is not on record yet.
     pub(super) async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
             (_, NodeOwner::Nobodys) => self.status.record().holds_node_name = true,
@@ -72,14 +72,14 @@ impl Scope {
                 self.status.record().node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            // A mark shows that some operator created the node. Without a record of the host, that is not enough.
+            // A mark on the Node shows that some operator created it. That is not enough without a record of the host.
             _ => Found::None,
         }
     }
 
-    /// Returns the Node as [`Scope::find_node`] does, before the host is disturbed. Fails if the host may be a node and no Node is proven to be its
-    /// own: its pods could not be evicted. A host with a recorded host key is going to be cleaned, so a marked Node counts as its own, whichever
-    /// operator has joined the host.
+    /// Returns the Node whose pods must leave before the host is disturbed, like [`Scope::find_node`]. Fails if the host may be a node and no Node is
+    /// proven to belong to it, because its pods could not be evicted. A host with a recorded host key will be cleaned, so a Node with an operator's
+    /// mark counts as its own, whichever operator has joined the host.
     pub(super) async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
         let will_be_cleaned = self.status.host_key.is_some();
         match self.ask_for_node(None).await? {
@@ -96,7 +96,8 @@ impl Scope {
         }
     }
 
-    /// Reads the Node with the host's name from the API server, and its owner. `reached` is the connection's address, if not on record yet.
+    /// Reads the Node with the host's name from the API server, and decides who owns it. `reached` is the address of the connection, if it is not on
+    /// record yet.
     pub(super) async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, NodeOwner), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));

@@ -47,7 +47,7 @@ async fn a_recreated_node_belongs_to_its_host_at_any_address() {
     }
 }
 
-/// Pods may run on such a host, and could not be evicted.
+/// Pods may run on a host whose Node is unproven, and could not be evicted.
 #[tokio::test]
 async fn no_host_is_cleaned_while_its_node_is_unproven() {
     let mut bed = Bed::new().await;
@@ -67,7 +67,7 @@ async fn no_host_is_cleaned_while_its_node_is_unproven() {
             assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
             assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
         } else {
-            // The attempt to cordon is enough.
+            // The attempt to cordon the Node shows that the removal proceeds.
             bed.api.forget("PATCH", NODE).fail("PATCH", NODE, 403, "Forbidden", "no", Value::Null);
             let error = remove::run(&mut scope, &grant).await.unwrap_err();
             assert!(matches!(error, StepError::Drain(_)), "{error}");
@@ -76,7 +76,7 @@ async fn no_host_is_cleaned_while_its_node_is_unproven() {
         assert_eq!(bed.host.stats().connections, 0, "it was taken for a host without pods");
         assert_eq!(bed.api.calls("DELETE", INSTANCE), []);
     }
-    // For a host that never was a node, this does not matter.
+    // For a host that never was a node, an unproven Node does not matter.
     let mut joins = status(&bed);
     joins.as_object_mut().unwrap().retain(|k, _| k.starts_with("proven"));
     bed.node("n-2", "10.9.9.9", &json!({}));

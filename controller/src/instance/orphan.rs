@@ -15,8 +15,8 @@ use wnp_core::{
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 
-/// Returns the differences between a Node and the expectations of the legacy operator: what is missing, and what must not be there. `of_machine`
-/// is true for the host of a Machine.
+/// Returns the differences between a Node and the expectations of the legacy operator: missing metadata, and, with the prefix "no", unwanted
+/// metadata. `of_machine` is true for the host of a Machine.
 pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     let (labels, annotations) = (node.labels(), node.annotations());
     let mut lacks: Vec<String> = ANNOTATIONS
@@ -47,7 +47,7 @@ pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     lacks
 }
 
-/// Removes the operator's cordon, and returns a note that includes what the legacy operator would miss.
+/// Removes the operator's cordon from the Node. Returns a note for the user, which lists the metadata that the legacy operator would miss.
 pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     const NOTE: &str = "the host was released as it is; its node continues to run";
     let Some(node) = scope.find_node().await?.node() else { return Ok(NOTE.into()) };
@@ -61,7 +61,7 @@ pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     if lacks.is_empty() {
         return Ok(NOTE.into());
     }
-    Ok(format!("{NOTE}. The Windows Machine Config Operator would miss: {}", lacks.join(", ")))
+    Ok(format!("{NOTE}. For the Windows Machine Config Operator, the Node must have: {}", lacks.join(", ")))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ async fn reconcile(world: &mut World) -> (Action, u64) {
     (action, world.bed.host.stats().connections - before)
 }
 
-/// The grant of a failed join remains, because its refused pool revokes nothing.
+/// The grant of a failed join remains, because no pool is reconciled while the legacy operator runs, and so none revokes its grants.
 #[tokio::test]
 async fn a_failed_join_is_not_begun_again() {
     let mut world = World::new().await;
@@ -81,7 +81,7 @@ async fn no_kind_of_operation_is_begun_on_a_node() {
     }
 }
 
-/// A node that is being drained is not changed yet.
+/// A host whose node is only being drained is not changed yet, so its operation can be aborted.
 #[tokio::test]
 async fn a_drain_is_aborted_and_a_begun_change_is_completed() {
     for (about, changed) in [("only cordoned", false), ("changed", true)] {

@@ -1,4 +1,4 @@
-//! Status of the instance that is being reconciled: read by dereferencing, changed through `record`, and stored by `commit`.
+//! Status of the instance that is being reconciled. Dereferencing reads it, `record` changes it, and `commit` stores it.
 
 use std::{
     ops::Deref,
@@ -28,7 +28,7 @@ pub(super) struct OwnStatus {
     desired: WindowsInstanceStatus,
     /// Status that this reconcile has stored last, if any.
     saved: Option<WindowsInstanceStatus>,
-    /// True if the operation is not stored yet. Its first write fails if the grant was revoked in the meantime.
+    /// True if the operation is not stored yet. Its first write fails if the instance has changed, because the grant may have been revoked.
     begins: bool,
 }
 
@@ -41,20 +41,20 @@ impl Deref for OwnStatus {
 }
 
 impl OwnStatus {
-    /// Creates the status from an instance as it was read, or from what the previous reconcile has left unsaved.
+    /// Creates the status from an instance as it was read, or from the status that the previous reconcile has left unsaved.
     pub(super) fn of(instance: &WindowsInstance, unsaved: Option<WindowsInstanceStatus>) -> Self {
-        // Copied only here: nearly every reconcile sets its conditions again.
+        // Copied in any case, because nearly every reconcile sets the conditions again.
         let mut desired = unsaved.or_else(|| instance.status.clone()).unwrap_or_default();
         times::correct(&mut desired, clock::now());
         Self { desired, saved: None, begins: false }
     }
 
-    /// Returns the status for changes. The end of the reconcile stores it, or an earlier [`commit`](Self::commit).
+    /// Returns the status for changes. The change is stored at the end of the reconcile, or by an earlier [`commit`](Self::commit).
     pub(super) fn record(&mut self) -> &mut WindowsInstanceStatus {
         &mut self.desired
     }
 
-    /// Continues the stored operation with the same ID and type, or begins this one.
+    /// Continues the stored operation if it has the same ID and type. Otherwise, begins this operation.
     pub(super) fn begin(&mut self, operation: Operation) {
         let is_same = |o: &Operation| o.id == operation.id && o.type_ == operation.type_;
         let stored = self.desired.operation.take().filter(is_same);
@@ -73,8 +73,8 @@ impl OwnStatus {
         self.saved.as_ref().or(instance.status.as_ref()).unwrap_or(&NO_STATUS)
     }
 
-    /// Stores the status, if it has changed. The write is bound to what was read: an operator that was replaced while it was suspended must not
-    /// overwrite its successor's status.
+    /// Stores the status, if it has changed. The write is bound to the resource version: an operator that was replaced while it was suspended must
+    /// not overwrite its successor's status.
     pub(super) async fn commit(&mut self, instance: &mut Arc<WindowsInstance>, cx: &Context) -> Result<(), StepError> {
         if self.desired == *self.stored(instance) {
             return Ok(());
@@ -108,7 +108,8 @@ impl OwnStatus {
         Ok(())
     }
 
-    /// Returns the new resource version of a changed instance. Fails if its status has changed, because another operator works on the host.
+    /// Returns the current resource version of an instance that has changed since it was read. Fails if it no longer exists, if its status has
+    /// changed, because another operator then works on the host, or if the grant of an operation that can still be aborted was revoked.
     async fn version_of_fresh(
         &self,
         instance: &WindowsInstance,

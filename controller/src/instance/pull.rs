@@ -1,5 +1,6 @@
 //! Makes a host pull and pin the images of its pool's `provisioning.prePullImages`, one per reconcile, so that a changed grant takes effect in
-//! between. It may end anywhere: what may be pinned is stored before the host is asked, and a repeated request finds existing images.
+//! between. A pull can be interrupted at any point: the list of images is stored before the host pins any of them, and a repeated request finds the
+//! images that exist.
 
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ use crate::runtime::{clock, events::EventReason};
 use remote::Session;
 use wnp_core::{operation::identity::Purpose, rollout::image_pull};
 
-/// Time limit for the pull of one image. What was downloaded by then stays on the host, and the next attempt continues.
+/// Time limit for the pull of one image. Layers that were downloaded by then stay on the host, and the next attempt continues with the others.
 const TIMEOUT: Duration = Duration::from_mins(30);
 
-/// Margin in which wicd reports a timeout of the pull, before the operator's own timeout.
+/// Difference between the time limit of wicd for a pull and the longer one of the operator, so that wicd can report its timeout.
 const MARGIN: Duration = Duration::from_secs(15);
 
 /// Finds the missing images, unpins images that are no longer listed, and pulls the next one.
@@ -64,7 +65,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Requests the images, and the pull of one of them, and records the images on the host. Returns the missing ones.
+/// Sends the list of images to the host, with the image to pull, if any. Records the images that the host has, and returns the missing ones.
 async fn request(
     scope: &mut Scope,
     session: &Session,
@@ -88,7 +89,7 @@ fn done(scope: &mut Scope, images: &[String]) -> Action {
         if let Some(pulled) = &mut scope.status.record().pre_pulled {
             pulled.failures = None;
         }
-        let note = format!("the host has all images that it pulls ahead ({})", images.len());
+        let note = format!("the host has all images that are pulled in advance ({})", images.len());
         scope.say(EventReason::ImagesPulled, Step::PullImages.as_str(), &note);
     }
     scope.end_operation();

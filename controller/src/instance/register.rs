@@ -35,8 +35,8 @@ use wnp_core::{
 /// Interval at which an unchanged Node is checked.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
-/// Returns the host's Node, as last observed. Every change of it triggers another reconcile. Fails if the Node with that name has
-/// another owner.
+/// Returns the host's Node from the cache, and records it in the status. Every change of the Node triggers another reconcile. Fails if the Node with
+/// that name belongs to another owner.
 pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
     match whose(Some(&node), &scope.evidence()) {
@@ -47,7 +47,7 @@ pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError
     Ok(Some(node))
 }
 
-/// Waits for the Node, and applies its metadata. wicd follows the version in it.
+/// Waits for the Node to be Ready, and applies its metadata, which names the version that wicd must follow. Fails after the time limit.
 pub(super) async fn register(
     scope: &mut Scope,
     node: Option<&Node>,
@@ -66,7 +66,7 @@ pub(super) async fn register(
     };
     if scope.step() != Step::Register {
         scope.announce_step(Step::Register, &what);
-        // The end of the reconcile may keep that of a join in memory.
+        // For a join, the end of the reconcile may keep the step in memory.
         if scope.operation_type() != Some(GrantType::Provision) {
             scope.save().await?;
         }
@@ -106,8 +106,8 @@ pub(super) async fn request_restart(scope: &Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Logs in once before the version is blamed: an unreachable host proves nothing about its version. After a failure, the next attempt
-/// connects first, with the full timeout.
+/// Logs in once before the failure counts against the version: an unreachable host proves nothing about its version. If the log-in fails, the next
+/// attempt begins with the step `Connect`, and its services get the full time again.
 async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     let opened = match login(&scope.cx, &scope.instance, &scope.pool).await {
         Ok(login) => login::open(scope, "reach", &login, "logging in, to see whether the host answers").await,
@@ -128,8 +128,8 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     }
 }
 
-/// Applies the desired metadata to the Node. Called whenever the Node or the pool changes. Returns false if another client has changed
-/// the Node since: it must be observed again.
+/// Applies the desired metadata to the Node. Returns false if another client has changed the Node since it was read, so that it must be observed
+/// again.
 pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<bool, StepError> {
     let written = scope.cx.writes.nodes.newer_than(node);
     let node = written.as_deref().unwrap_or(node);
@@ -148,7 +148,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
             Ok(written) => scope.cx.writes.nodes.note(written),
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(false),
-            // Neither a retry nor another operator changes the answer of the API server.
+            // The API server would refuse the same patch again.
             Err(kube::Error::Api(status)) if is_refused(&status) => {
                 let why = api::text::line(&status.message, 500);
                 return Err(StepError::NodeRefused { name: node.name_any(), why });
@@ -161,7 +161,7 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
     Ok(true)
 }
 
-/// Records the metadata that kubelet registers its Node with and that is applied to it, before either happens. The caller stores it.
+/// Records the template's metadata before kubelet registers the Node with it and before it is applied to the Node. The caller stores the record.
 pub(super) fn record_template(scope: &mut Scope) {
     let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host, scope.status.facts.as_ref()));
     let recorded = scope.status.record().template_applied.take();

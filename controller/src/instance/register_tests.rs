@@ -6,7 +6,7 @@ use super::super::test_bed::{Bed, NODE, operation};
 use super::*;
 use wnp_core::operation::update::{AfterFailure, Blame, Failure, after_failure};
 
-/// Returns the consequence of the failure of an update that has changed the host.
+/// Returns the consequence of this error for an update that has changed the host.
 fn follows(error: &StepError) -> AfterFailure {
     after_failure(Failure {
         type_: api::GrantType::Update,
@@ -67,7 +67,7 @@ async fn an_unreachable_host_is_not_blamed_on_its_version() {
     assert!(scope.in_step() < Duration::from_mins(1), "{:?}", scope.in_step());
 }
 
-/// The pool may want another version while a host joins. Waiting does not update the version in place.
+/// The pool may want another version while a host joins. Waiting for the Node is then useless, because the old version is in place.
 #[tokio::test]
 async fn a_host_that_joins_is_given_the_version_that_its_pool_wants_meanwhile() {
     let bed = Bed::new().await;

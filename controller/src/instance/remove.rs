@@ -39,8 +39,8 @@ use wnp_core::{
     },
 };
 
-/// Minimum time between marking a node as leaving and its removal: a host that was removed by mistake, or is in the next applied object, can come
-/// back.
+/// Minimum time between the removal mark of a node and its removal. In this time, a host that was removed by mistake, or that another pool is about
+/// to list, can be kept.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Interval at which a Node kept by finalizers is checked.
@@ -129,7 +129,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Begins the removal. The changes of an interrupted operation stay on record, in case the host stays after all.
+/// Begins the removal. Keeps the record of an interrupted change, in case the removal is revoked.
 fn take_up(scope: &mut Scope, grant: &Grant) {
     let interrupted = scope.status.operation.clone().filter(|o| o.id != grant.id && is_half_changed(o));
     let operation = scope.start_operation(grant, Step::Cordon);
@@ -145,7 +145,7 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
     }
 }
 
-/// Restarts the timeout of the drain: after a user removed the cordon, new pods arrived, which get the full time.
+/// Restarts the timeout of the drain: after another client removed the cordon, new pods may have arrived, and they get the full time.
 fn drain_anew(scope: &mut Scope) {
     if let Some(drain) = scope.status.record().operation.as_mut().and_then(|o| o.drain.as_mut()) {
         drain.start_time = clock::now().into();
@@ -163,7 +163,7 @@ pub(super) fn irrevocable(scope: &Scope) -> Option<Grant> {
     scope.instance.is_deleting().then(|| removal.as_grant())
 }
 
-/// Returns the remaining time before a newly marked node may be removed.
+/// Returns the remaining time before a node that was just marked may be removed.
 fn remaining_grace(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
     let age = age(leaving.since.known()?, clock::now());
@@ -171,8 +171,8 @@ fn remaining_grace(scope: &Scope) -> Option<Duration> {
     (!left.is_zero()).then_some(left)
 }
 
-/// Returns another pool that lists a node in its spec. Reads the pools from the API server directly before the removal becomes irrevocable: a cache
-/// may be older than the move of the host.
+/// Returns the name of another pool that lists the host of this node in its spec. Reads the pools from the API server, directly before the removal
+/// becomes irrevocable: a cache may be older than the move of the host.
 async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     if scope.status.current_version.is_none() || scope.instance.is_deleting() {
         return Ok(None);
@@ -185,7 +185,7 @@ async fn listed_elsewhere(scope: &Scope) -> Result<Option<String>, StepError> {
     Ok(HostOwners::default().other(own, &host.name, &host.address, &pools))
 }
 
-/// Reverts a removal that was revoked, or whose grant was revoked. A change that the removal has interrupted is completed.
+/// Reverts a removal whose mark or grant was revoked. A change that the removal has interrupted continues.
 pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.record().operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
@@ -231,7 +231,7 @@ async fn find_and_uncordon(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Releases the host unchanged, without a drain. Removes only the cordon of an operation that has begun.
+/// Releases the host unchanged, without a drain. Removes only the operator's cordon and maintenance state from the Node.
 pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     // A node that accepts pods again must not look drained.
     if let Some(node) = scope.find_node().await?.node() {
@@ -262,8 +262,8 @@ fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
     instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
 }
 
-/// Deletes the instance if its current state requires it, unless it is already being deleted: from here on, the removal cannot be revoked. The
-/// finalizer keeps the instance until the removal is complete.
+/// Deletes the instance, unless it is already being deleted: from here on, the removal cannot be revoked. Fails if `is_wanted` is false for the
+/// current instance. The finalizer keeps the instance until the removal is complete.
 async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
     if scope.instance.is_deleting() {
         return Ok(());
@@ -285,10 +285,11 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
 enum Cleanup {
     /// Everything that the operator put on the host is removed.
     Done,
-    /// The host belongs to this Node, and was not changed.
+    /// The host belongs to another Node, which has this name. The host was not changed.
     OfOther(String),
 }
 
+/// Removes from the host everything that the operator put on it, unless the host belongs to another Node by now.
 async fn deconfigure(scope: &mut Scope) -> Result<Cleanup, StepError> {
     if let Some(operation) = &mut scope.status.record().operation {
         operation.deconfiguring = true;
@@ -355,7 +356,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     finish(scope).await
 }
 
-/// Abandons an unreachable host: deletes its Node, and records the host as unclean.
+/// Abandons the host at the request of a user: deletes its Node, and records the host as unclean. Does not contact the host.
 pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
@@ -374,7 +375,7 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
         delete_node(scope, &node).await?;
     }
     let note = format!(
-        "{} at {} was abandoned without being deconfigured: the operator's services and files are still on it. Clean or rebuild it before you use it again",
+        "{} at {} was abandoned without being deconfigured: the operator's services and files may still be on it. Clean or rebuild it before you use it again",
         scope.name(),
         scope.instance.spec.host.address
     );
@@ -424,7 +425,7 @@ async fn write_unclean(scope: &Scope, pool: &str, change: impl FnOnce(&mut Vec<U
     Ok(())
 }
 
-/// Removes the finalizer of the instance, which deletes the instance and its operation.
+/// Removes the operator's finalizer from the instance, so that the API server can delete it.
 async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let finalizers = scope.instance.finalizers();
     if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {

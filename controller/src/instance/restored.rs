@@ -1,6 +1,6 @@
-//! Recovers the state of a host whose status was lost, for example after a restore of the cluster's objects from a backup without it. A host
-//! that stays is found to be a node when it joins. A host that leaves must be identified before: otherwise, it would be released as untouched,
-//! while it still runs with its Node.
+//! Recovers the state of a host whose status was lost, for example after a restore of the cluster's objects from a backup without statuses. A host
+//! that stays is found to be a node when it joins. A host that leaves must be identified before its removal: otherwise, it would be released as
+//! untouched while its node still runs.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn query(scope: &mut Scope) -> Result<(), StepError> {
         return Err(StepError::NodeUnproven { name: scope.name(), why });
     }
     let (identity, state, facts) = idle_session::ask(scope, &mut session, Purpose::Remove).await?;
-    // The node of another operator has no record of this one on its host. A Node with the address of the host is enough.
+    // The host of a node that another operator created has no record of this operator. A Node with the address of the host is enough.
     let version = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty()).cloned();
     let version = version.or_else(|| state.marker.as_ref().map(|m| m.version.clone()));
     let is_a_node = node.is_some() || state.marker.is_some();

@@ -13,7 +13,7 @@ use super::super::{
 use super::*;
 use crate::runtime::ssh_slots::SshSlot;
 
-/// Returns a host that reports to be the node, and the spec of a leaving instance.
+/// Returns a test bed whose host reports to be the node `win-1`, and the spec of a leaving instance.
 async fn bed() -> (Bed, Value) {
     let bed = Bed::new().await;
     let marker =

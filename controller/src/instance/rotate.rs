@@ -1,6 +1,6 @@
 //! Replaces the key that a host accepts with the first key of its list: adds the new key next to the old one, logs in with the new key alone, and
-//! only then removes the old one. Changes only lines of the operator's own keys. A rotation may end anywhere: the host accepts at least one of the
-//! keys at any time.
+//! only then removes the old one. Changes only lines of the operator's own keys. A rotation can be interrupted at any point: the host accepts at
+//! least one of the keys at any time.
 //!
 //! User data of another operator replaces all keys with its own at each start of the machine. Such a host keeps its key, because its next start
 //! would otherwise lock the operator out.
@@ -53,7 +53,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     let retiring = scope.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
     let old = if is_new { retiring } else { taken };
     let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
-        // No key is being replaced, or the old key is no longer listed and does not belong to the operator.
+        // Nothing is to be replaced, or the old key is no longer listed, so that the operator must not remove it.
         session.close().await;
         return Ok(done(scope));
     };
@@ -73,7 +73,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     Ok(done(scope))
 }
 
-/// Returns the Machine of the host.
+/// Returns the Machine of the host as `<namespace>/<name>`, if it has one.
 fn machine(scope: &Scope) -> Option<String> {
     scope.instance.spec.origin.as_ref().and_then(|origin| origin.machine.clone())
 }
@@ -140,7 +140,7 @@ async fn add(
     }
     let places = places.join(", ");
     let check = HostKeyCheck::Pinned(connection.host_key().clone());
-    // A host may allow only one connection at a time, and so may the limit for all hosts.
+    // Closed first, because the host or the limit of SSH connections may allow only one connection at a time.
     session.close().await;
     let what = format!("logging in with the key {} alone", new.fingerprint());
     scope.enter_step(Step::VerifyKey, &what).await?;

@@ -1,4 +1,4 @@
-//! Instance that is being reconciled: its status, and how it is stored.
+//! Scope of a reconcile: the instance with its pool and its status, and the methods that change and store the status.
 
 use std::{
     pin::pin,
@@ -41,7 +41,7 @@ use wnp_core::{
 /// cost one more write for every host that joins.
 pub(super) const REGISTER_QUIET: Duration = Duration::from_secs(10);
 
-/// Instance that is being reconciled.
+/// Scope of the reconcile of one instance.
 pub(super) struct Scope {
     /// Context that all controllers share.
     pub cx: Arc<Context>,
@@ -80,7 +80,7 @@ impl Scope {
         self.instance.name_any()
     }
 
-    /// Reports whether the host must leave: marked for removal, or being deleted. Until the instance is being deleted, the mark can be revoked.
+    /// Reports whether the host must leave: its instance is marked for removal, or is being deleted. The mark alone can be revoked.
     pub(super) fn leaving(&self) -> bool {
         self.instance.is_leaving()
     }
@@ -90,7 +90,7 @@ impl Scope {
         !self.leaving() && self.operation_type() == Some(type_)
     }
 
-    /// Reports whether a Node is the one on record for the host.
+    /// Reports whether this Node, by its UID, is on record for the host.
     pub(super) fn is_recorded(&self, node: &Node) -> bool {
         self.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
     }
@@ -111,17 +111,17 @@ impl Scope {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
     }
 
-    /// Reports whether the host and the Node stay unchanged, except to finish what has begun.
+    /// Reports whether no operation may begin, because the pool is in mode Plan or the legacy operator runs. Operations that have begun may continue.
     pub(super) fn only_watches(&self) -> bool {
         self.is_plan() || !self.cx.other_operator.is_gone()
     }
 
-    /// Reports whether the operation of a grant is over, by the status of this reconcile.
+    /// Reports whether the operation of this grant is the last one that ended, according to the status of this reconcile.
     pub(super) fn has_used(&self, grant: &Grant) -> bool {
         self.status.last_operation.as_ref() == Some(&grant.id)
     }
 
-    /// Reports whether the operation of this grant may be worked on. An operation that has begun continues; next to another operator, only if it has
+    /// Reports whether the operation of this grant may begin or continue. While the legacy operator runs, an operation continues only if it has
     /// changed the host: a failed attempt is not repeated, and a drain is aborted. No join begins in a paused pool, because a used grant may have
     /// been restored from a backup without its status.
     pub(super) fn may_start(&self, grant: &Grant) -> bool {
@@ -177,7 +177,7 @@ impl Scope {
         operation.and_then(|o| o.to_version.as_deref()).or(current).or(desired)
     }
 
-    /// Reports whether the host follows what its pool wants.
+    /// Reports whether the host has the version that its pool wants, this operator's wicd, and the right address for its Node.
     pub(super) fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
@@ -185,7 +185,7 @@ impl Scope {
         wicd && (wanted.is_none() || wanted == current) && self.moved().is_none()
     }
 
-    /// Returns the address that the Node must have. Empty until the host has reported one.
+    /// Returns the address that the Node must have. The string is empty until the host has reported an address.
     pub(super) fn node_ip(&self) -> String {
         node_ip::desired(&self.instance.spec.host.address, &self.status)
     }
@@ -195,12 +195,12 @@ impl Scope {
         node_ip::moved(&self.instance.spec.host.address, &self.status)
     }
 
-    /// Returns the step of the operation; [`Step::Unknown`] without an operation.
+    /// Returns the step of the operation, or [`Step::Unknown`] without an operation.
     pub(super) fn step(&self) -> Step {
         self.status.operation.as_ref().map(|o| o.step).unwrap_or_default()
     }
 
-    /// Returns the ID of the operation; empty without an operation.
+    /// Returns the ID of the operation, or an empty string without an operation.
     pub(super) fn operation_id(&self) -> String {
         self.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default()
     }
@@ -220,7 +220,7 @@ impl Scope {
         self.operation_type().is_some_and(|type_| drains(type_, self.disruption()))
     }
 
-    /// Records that the operation is over, and clears its failures.
+    /// Records that the operation has succeeded, and clears its failures.
     pub(super) fn finish_operation(&mut self) {
         self.end_operation();
         self.status.record().failures = None;
@@ -233,12 +233,12 @@ impl Scope {
         }
     }
 
-    /// Drops an operation that was not completed.
+    /// Drops an operation that is not complete. Does not record its grant as used.
     pub(super) fn drop_operation(&mut self) {
         self.status.record().operation = None;
     }
 
-    /// Records that the operation is over.
+    /// Records that the operation has succeeded, which uses its grant.
     pub(super) fn end_operation(&mut self) {
         self.observe_step();
         self.count_operation(true);
@@ -253,8 +253,8 @@ impl Scope {
         self.save().await
     }
 
-    /// Begins a step, and stores the essential state unless it is stored: the operation, that it changes the host, the host key, and that the host
-    /// holds its name.
+    /// Begins a step, and stores the status only if essential state has changed since it was stored: the operation, its mark that it changes the
+    /// host, the host key, or the claim of the Node name.
     pub(super) async fn enter_step_if_changed(&mut self, step: Step, what: &str) -> Result<(), StepError> {
         self.announce_step(step, what);
         let essential = |s: &WindowsInstanceStatus| {
@@ -267,7 +267,7 @@ impl Scope {
         self.save().await
     }
 
-    /// Does the `work` of the announced step. If it lasts, stores the step meanwhile, so that users see the progress.
+    /// Runs the `work` of the announced step. If the work takes long, stores the step in the meantime, so that users see the progress.
     pub(super) fn run_showing_step<'a, T: Send + 'a>(
         &'a mut self,
         work: impl Future<Output = T> + Send + 'a,
@@ -292,8 +292,8 @@ impl Scope {
         })
     }
 
-    /// Begins a step without storing it, because an operator that resumes it detects its progress. The next stored step stores it, or
-    /// [`run_showing_step`](Self::run_showing_step) if it lasts.
+    /// Begins a step without storing it, because an operator that resumes it detects the progress on the host. The next write of the status stores
+    /// the step, or [`run_showing_step`](Self::run_showing_step) if the work takes long.
     pub(super) fn announce_step(&mut self, step: Step, what: &str) {
         if self.step() != step {
             self.observe_step();
@@ -327,7 +327,7 @@ impl Scope {
         end_wait(failures);
     }
 
-    /// Records the duration of the step that ends in the metrics. If the step began in another reconcile or process, uses the stored time, which has
+    /// Records the duration of the ending step in the metrics. If the step began in another reconcile or process, uses the stored time, which has
     /// whole seconds.
     fn observe_step(&mut self) {
         let step = self.step();
@@ -357,7 +357,7 @@ impl Scope {
         }
     }
 
-    /// Sets a condition, and returns its message from before.
+    /// Sets a condition, and returns its previous message, if it existed.
     pub(super) fn set_condition(
         &mut self,
         type_: &'static str,
@@ -387,7 +387,7 @@ impl Scope {
         describe(self.status.record(), situation, self.instance.metadata.generation, clock::now());
     }
 
-    /// Records the expiry of wicd's certificate, unless a later one is known.
+    /// Records the expiry of wicd's certificate, unless a later expiry is known.
     pub(super) fn note_wicd_certificate(&mut self, end: Timestamp) {
         let known = self.status.wicd_certificate_expires.and_then(Time::known);
         if known.is_none_or(|known| known < end) {
@@ -400,7 +400,8 @@ impl Scope {
         reached(self.status.record(), Ok(()), self.instance.metadata.generation, clock::now());
     }
 
-    /// Records the proven identity of the host, and the key that it accepts.
+    /// Records the identity of the host at the other end of the connection: its host key, its address in the entry if none is recorded yet, and the
+    /// private key that it accepts.
     pub(super) fn record_identity(&mut self, connection: &Connection) {
         let host_key = connection.host_key();
         self.status.record().host_key = Some(PinnedHostKey {
@@ -422,7 +423,8 @@ impl Scope {
         self.mark_reachable();
     }
 
-    /// Records that the host refuses all its listed keys. Records nothing if a key cannot be read now, because the host might accept it.
+    /// Records that the host refuses all its listed keys, if the error says so. Records nothing if a key cannot be read now, because the host might
+    /// accept it.
     pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.record().key_refusal.take();
@@ -431,7 +433,7 @@ impl Scope {
         }
     }
 
-    /// Records that the host did not answer.
+    /// Records that the host could not be reached, with the error.
     pub(super) fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
         reached(self.status.record(), Err((reason, &message)), generation, clock::now());
@@ -448,8 +450,8 @@ impl Scope {
         self.save().await
     }
 
-    /// Reports whether a host registers whose stored status has everything that must not be lost. A change of a node must be stored: its certificate
-    /// requests depend on it.
+    /// Reports whether the status may stay in memory for a while: the host registers, and everything that must not be lost is stored. For a node that
+    /// changes, the step `Register` itself must be stored, because the verdicts on its certificate requests depend on it.
     fn may_wait_unsaved(&self) -> bool {
         let lasting = |s: &WindowsInstanceStatus| {
             let operation =

@@ -30,13 +30,13 @@ use crate::{
     wmco::lock::OtherOperator,
 };
 
-/// ID of the cluster.
+/// ID of the simulated cluster.
 pub(crate) const CLUSTER: &str = "cluster-1";
 /// Time before the start of any test.
 pub(super) const LONG_AGO: &str = "2026-01-01T00:00:00Z";
-/// Path of the Node of the host.
+/// API path of the host's Node.
 pub(crate) const NODE: &str = "/api/v1/nodes/win-1";
-/// Path of the host's instance.
+/// API path of the host's instance.
 pub(crate) const INSTANCE: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances/win-1";
 
 /// Test bed with the host `win-1` of the pool `p`.
@@ -92,7 +92,7 @@ impl Bed {
         Self { api, cx, host, caches, files, _sim: sim }
     }
 
-    /// Ends the operator at any point, and starts the next one with empty caches.
+    /// Ends the operator at the current point, and starts the next one with empty caches.
     pub(crate) fn restart_operator(&mut self) {
         let epoch = self.cx.process.epoch + 1;
         (self.cx, self.caches) = process(&self.api, self.files.path(), epoch);

@@ -136,7 +136,8 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     }
 }
 
-/// Reports whether a maintenance is no longer requested and has changed nothing on the host. Its pool is about to revoke the grant.
+/// Reports whether the operation is a maintenance that is no longer requested and has changed nothing on the host. Its pool is about to revoke the
+/// grant.
 async fn is_withdrawn(scope: &mut Scope, grant: &Grant) -> Result<bool, StepError> {
     if grant.type_ != GrantType::Maintenance || is_irrevocable(scope) {
         return Ok(false);
@@ -179,7 +180,7 @@ async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Returns the initial observation of the change. If the change was already seen to work, also returns the Node, which is then only watched.
+/// Returns the initial observation of the change. If the change was already observed to work, also returns the Node, which is then only watched.
 fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) {
     let begun = scope.step().into();
     let is_maintenance = scope.operation_type() == Some(GrantType::Maintenance);
@@ -227,10 +228,11 @@ fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.operation.as_ref().is_some_and(|o| cordoned_by(node) == Some(o.id.as_str()))
 }
 
-/// Begins a drain for a host that turns out to need a restart.
+/// Begins a drain for a host that turns out to need a restart. An operation without a slot in the disruption budget ends instead, and requests the
+/// restart.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     if scope.disruption() == Disruption::None {
-        // The operation has no slot in the disruption budget. Nothing was done yet: the restart is requested, and both are granted later.
+        // Nothing was changed yet. The restart is requested on the Node, and the pool grants it together with the change later.
         request_restart(scope).await?;
         scope.finish_operation();
         return Ok(Action::await_change());
@@ -242,7 +244,7 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Adds all services to a repair that does not know which service is broken.
+/// Adds all services of the version to a repair that names none, because it is unknown which service is broken.
 fn name_services(scope: &mut Scope, target: &Target) {
     if let Some(operation) = &mut scope.status.record().operation
         && operation.type_ == GrantType::Repair
@@ -257,12 +259,12 @@ async fn target(scope: &Scope) -> Result<Target, StepError> {
     scope.target(&version.unwrap_or_default()).await
 }
 
-/// Reports whether a Node is as it was when the change was seen to work.
+/// Reports whether the Node is on record for the host, is Ready, and follows the target version.
 fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
     scope.is_recorded(node) && ready(node).0 && node.annotations().get(key::VERSION) == Some(&target.version)
 }
 
-/// Watches the working node. Returns the remaining time, if any.
+/// Enters the step `Verify`, in which the node must stay Ready for the pool's `minReadySeconds`. Returns the remaining time, if any.
 async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let hold = scope.pool.spec.rollout().min_ready();
     let what = format!("watching whether the node stays Ready for {} s", hold.as_secs());
@@ -297,7 +299,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.status.record().staged_version = None;
     scope.status.record().wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     if let Some(node) = &node {
-        // Before the operation is cleared: it records whether a restart requested in the Node has happened.
+        // This comes before the operation is cleared, because the operation shows whether a requested restart has happened.
         sync_node_metadata(scope, node).await?;
     }
     let was_drained = scope.drains();
@@ -308,7 +310,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.save().await?;
     let (reason, note) = completion_event(&operation, target);
     if reason == EventReason::Updated && !was_drained {
-        // The restart of services was reported on the Node when it began. Without one, the node's owner notices nothing.
+        // A restart of services was reported on the Node when it began. Without a restart, users of the node notice nothing.
         scope.say(reason, operation.type_.as_str(), &note);
     } else {
         node_events::say(scope, reason, operation.type_.as_str(), &note);
@@ -412,7 +414,7 @@ fn revoked_because(scope: &Scope) -> String {
             format!("the maintenance window has closed{}", opens.unwrap_or_default())
         }
         Err(error) => error.to_string(),
-        Ok(_) => format!("pool {pool} has revoked the grant, because it no longer wants to change the node"),
+        Ok(_) => format!("pool {pool} has ended the operation, because the node no longer needs the change"),
     }
 }
 
@@ -427,7 +429,7 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
     let node = scope.cx.node(&scope.name());
     let is_withdrawn = || maintenance::requested(scope, node.as_deref()).request.is_none();
     if operation.type_ == GrantType::Maintenance && (operation.drain.is_some() || is_withdrawn()) {
-        // This maintenance counts as done. Otherwise, one that is withdrawn before each drain would always come first.
+        // This maintenance counts as done. Otherwise, a maintenance that is requested and withdrawn again and again would always come first.
         scope.status.record().last_maintenance_time = Some(clock::now().into());
     }
     scope.drop_operation();

@@ -79,7 +79,7 @@ async fn an_unusable_version_is_reported_and_changes_nothing() {
     }
 }
 
-/// A rollout updates the host's program with the API server's version, and reverts it with the cluster, for each node.
+/// A rollout brings kubelet on a host to the minor version of the API server, and back if the cluster is downgraded.
 #[tokio::test]
 async fn a_node_moves_to_the_payload_of_the_clusters_version() {
     let mut world = World::new().await;

@@ -1,7 +1,7 @@
-//! Instance whose pool does not exist: the pool's finalizer was removed by hand, or its kind was deleted.
+//! Reconciles an instance whose pool does not exist, because the pool's finalizer was removed by hand, or the CRD of pools was deleted.
 //!
-//! Without a pool, the operator has no settings to reach the host, and no user has requested its removal: the host is
-//! not changed. An operation that has begun is ended as far as the cluster goes, and the instance reports the remedies.
+//! Without a pool, the operator has no settings to reach the host, and no user has requested its removal: the host is not changed. An operation that
+//! has changed nothing on the host ends, so that its cordon is lifted, and the instance reports the remedies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{error::StepError, remove, scope::Scope, update};
 use crate::context::Context;
 use wnp_core::status::instance::Situation;
 
-/// Time after which the cache must contain a new pool.
+/// Delay before the next reconcile if the pool exists in the API server, but not yet in the cache.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reconciles an instance without a pool.
@@ -49,13 +49,22 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
 
 fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> String {
     let pool = &instance.spec.pool_ref.name;
-    let state = match (deconfiguring, instance.is_deleting()) {
-        (true, _) => "the operator was deconfiguring it, and continues when the pool exists again",
-        (false, true) => "the operator does not change the host, although this instance is being deleted",
-        (false, false) => "the operator does not change the host",
+    let (state, then) = match (deconfiguring, instance.is_deleting()) {
+        (true, _) => (
+            "the operator was deconfiguring the host",
+            "Create the pool again, and the operator completes the removal of the host",
+        ),
+        (false, true) => (
+            "the operator does not change the host, although this instance is being deleted",
+            "Create the pool again, and the operator removes the host, which joins again if the list of the pool has it",
+        ),
+        (false, false) => (
+            "the operator does not change the host",
+            "Create the pool again with this host in its list, and the host stays a node",
+        ),
     };
     format!(
-        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays a node; or forget the host, which deletes its Node and leaves the services and files on the host: {}",
+        "the pool {pool} does not exist: {state}. {then}; or forget the host, which deletes its Node and leaves the services and files on the host: {}",
         Act::Abandon(name)
     )
 }

@@ -1,4 +1,4 @@
-//! Legacy versions that nodes keep because a change would lose settings.
+//! Legacy versions that nodes follow, and the settings that a change to this operator's version would lose. Such nodes keep their version.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,7 +20,7 @@ use wnp_core::{
     rollout::lost_settings::{Loss, images, losses, node_manager, unaccepted},
 };
 
-/// Versions of the legacy operator that hosts follow, and the losses that users accept.
+/// Versions of the legacy operator that nodes of a pool follow, and the losses that its users accept.
 #[derive(Default)]
 pub(crate) struct WmcoVersions {
     /// Stored versions by name; `None` for one that is not stored, and an error message for one that is unreadable.

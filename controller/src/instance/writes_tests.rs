@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{executor_tests::World, reconcile_instance};
 use crate::fake_api::Call;
 
-/// Returns the writes since `before` calls, as "METHOD resource step", where a status has a step.
+/// Returns the writes after the first `before` calls, as "METHOD resource step". Only writes of a status have a step.
 fn writes(world: &World, before: usize) -> Vec<String> {
     let calls = world.bed.api.all_calls().split_off(before);
     let step = |call: &Call| call.body["status"]["operation"]["step"].as_str().unwrap_or_default().to_owned();
@@ -45,7 +45,7 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
     world.works_until("it is updated", |w| w.follows(&version)).await;
     let expected = [
         "PATCH windowsinstances/status Configure",
-        // The version for wicd to follow.
+        // Annotation with the version that wicd must follow.
         "PATCH nodes",
         "PATCH windowsinstances/status Register",
         "PATCH windowsinstances/status",

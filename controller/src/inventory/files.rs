@@ -10,7 +10,7 @@ use wnp_core::inventory::{Entry, SourceError};
 /// Maximum number of findings in a message.
 const SHOWN: usize = 3;
 
-/// Commit that last changed each entry, by file, and name or address of the host.
+/// Commit that last changed each entry. The key is the file, and the name or the address of the host.
 pub(super) type Changes = BTreeMap<(String, String), Commit>;
 
 /// Returns the key of an entry in [`Changes`]: the file, and the name of the host, or its address if it has no name.
@@ -38,7 +38,7 @@ pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, c
     entries.into_iter().map(place).collect()
 }
 
-/// Returns the error for a faulty revision, of which nothing is used.
+/// Returns the error for a revision with findings, which is not used at all.
 pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let shown: Vec<String> = findings.iter().take(SHOWN).map(ToString::to_string).collect();
     let more = findings.len().saturating_sub(SHOWN);

@@ -1,8 +1,8 @@
-//! Probe for the names of hosts that a list names only by their addresses.
+//! Probe for the computer names of hosts that are listed only with an address.
 //!
 //! A host is contacted twice. The first contact only reads its host key, unless one is declared, and puts nothing on the host. The key is stored in
-//! the pool's status. Only then does the operator log in, trusting that key, send wicd, and ask for the name. The name is stored with the key while
-//! the entry is listed and has no instance, so that no host is asked twice, even after a restart of the operator.
+//! the pool's status. Only then does the operator log in with that key as the trusted one, send wicd, and query the name. The name is stored with the
+//! key for as long as the entry is listed and has no instance, so that no host is queried twice, even after a restart of the operator.
 
 mod contact;
 mod queue;
@@ -33,18 +33,20 @@ use wnp_core::{
     operation::host_key_problem::HostKeyProblem,
 };
 
-/// Initial backoff for a host that could not be asked, doubled after each further failure.
+/// Initial backoff after a failed contact, doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
+/// Maximum backoff after a failed contact.
 const LAST_RETRY: Duration = Duration::from_mins(5);
-/// Initial wait before a host with an unusable name is asked again, doubled after each further time: it may be renamed.
+/// Initial wait before a host with an unusable name is contacted again, because it may be renamed. The wait doubles after each further contact.
 const FIRST_REVISIT: Duration = Duration::from_mins(5);
+/// Maximum wait before a host with an unusable name is contacted again.
 const LAST_REVISIT: Duration = Duration::from_hours(1);
-/// Time after which a DNS answer is refreshed while it is needed.
+/// Time after which a DNS result is refreshed while it is needed.
 const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
-/// Time without use after which a DNS answer is dropped.
+/// Time without use after which a DNS result is dropped.
 const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// Probe for the names of hosts, with the tasks in progress and the results that are not stored yet.
+/// Probe for the names of hosts, with its tasks and the results that are not stored yet. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct HostnameProbe(Arc<Mutex<State>>);
 
@@ -53,23 +55,25 @@ type Key = (String, Endpoint);
 #[derive(Default)]
 struct State {
     queue: Queue<Task>,
-    /// Hosts to ask, by pool, address and port.
+    /// Hosts to contact, by pool, address and port.
     asked: HashMap<Key, Arc<Ask>>,
     /// Contacts that the pool's status does not have yet.
     fresh: HashMap<Key, FirstContact>,
     failures: HashMap<Key, Failed>,
+    /// Hosts with unusable names: number of further contacts, and time of the next.
     revisits: HashMap<Key, (u32, Instant)>,
+    /// DNS results by DNS name.
     lookups: HashMap<String, Lookup>,
 }
 
-/// Task for a pool.
+/// Task of the probe for a pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
     Lookup(String),
     Contact(Endpoint),
 }
 
-/// Host to ask for its name.
+/// Host to contact, with the data that the contact needs.
 pub(crate) struct Ask {
     pool: Arc<WindowsNodePool>,
     place: Endpoint,
@@ -92,7 +96,7 @@ struct Lookup {
     needed: Option<Instant>,
 }
 
-/// Returns the source of the host key of an entry without a name.
+/// Returns the source of the trusted host key for an entry without a name.
 ///
 /// # Errors
 /// Fails when the operator must not log in to the host.
@@ -111,12 +115,12 @@ pub(crate) fn host_key_of(
 }
 
 impl HostnameProbe {
-    /// Returns the reason why the host at an address of this pool could not be asked.
+    /// Returns the reason and message of the last contact with the host at this address, if it failed.
     pub(crate) fn failure(&self, pool: &str, place: &Endpoint) -> Option<Why> {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
     }
 
-    /// Returns the contacts with the hosts at these addresses: new ones, or else those in `stored`.
+    /// Returns the results of the contacts with the hosts at these addresses: new results, or else those in `stored`.
     pub(crate) fn contacts(
         &self,
         pool: &str,
@@ -131,7 +135,8 @@ impl HostnameProbe {
         places.iter().filter_map(of).take(MAX_ASKED).collect()
     }
 
-    /// Returns the addresses of a DNS name, or `None` until they are known. The next [`Self::ask`] looks up the name and then triggers the pool.
+    /// Returns the addresses of a DNS name, or `None` until they are known. If they are missing or old, the next [`Self::ask`] looks up the name and
+    /// then triggers the pool.
     pub(crate) fn addresses(&self, pool: &str, name: &str) -> Option<Vec<String>> {
         let mut state = self.lock();
         let now = Instant::now();
@@ -155,7 +160,7 @@ impl HostnameProbe {
         }
     }
 
-    /// Asks the hosts that are due in the background, and triggers the pool when a task ends. Returns the time until the next host is due.
+    /// Contacts the hosts that are due in the background, and triggers the pool when a task ends. Returns the time until the next host is due.
     pub(crate) fn ask(
         &self,
         pool: &Arc<WindowsNodePool>,
@@ -167,13 +172,14 @@ impl HostnameProbe {
         next
     }
 
-    /// Forgets the tasks of a pool.
+    /// Forgets the hosts and the waiting tasks of a pool.
     pub(crate) fn forget(&self, pool: &str) {
         let mut state = self.lock();
         state.keep(pool, &BTreeSet::new());
         state.queue.retain(pool, |_| false);
     }
 
+    /// Queues contacts with the hosts that are due. Returns the time until the next host is due.
     fn queue(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Endpoint, Entry)], now: Instant) -> Option<Duration> {
         let name = pool.name_any();
         let mut state = self.lock();
@@ -212,7 +218,7 @@ impl HostnameProbe {
         next
     }
 
-    /// Starts all tasks that may start.
+    /// Starts all queued tasks that may start.
     fn begin(&self, cx: &Arc<Context>) {
         let mut begun = Vec::new();
         let mut state = self.lock();
@@ -223,7 +229,7 @@ impl HostnameProbe {
             };
             begun.push((pool, task, ask));
         }
-        // Unlocked first: a runtime that shuts down drops a task when it is spawned, and the drop of its turn takes the lock.
+        // Unlocked before tasks are spawned: a runtime that shuts down drops a spawned task at once, and the drop of its `Turn` takes the lock.
         drop(state);
         for (pool, task, ask) in begun {
             let turn = Turn { asking: self.clone(), cx: cx.clone(), pool, task };
@@ -239,6 +245,7 @@ impl HostnameProbe {
         state.lookups.insert(name, Lookup { addresses: Some(addresses), at: Some(now), needed: Some(needed) });
     }
 
+    /// Records the result of a contact.
     fn answered(&self, ask: &Ask, result: Result<FirstContact, Failure>, now: Instant) {
         let key = (ask.pool.name_any(), ask.place.clone());
         let mut state = self.lock();
@@ -291,7 +298,7 @@ fn is_at(contact: &FirstContact, place: &Endpoint) -> bool {
     (contact.address.as_str(), contact.port) == (place.0.as_str(), place.1)
 }
 
-/// Task in progress. Whenever and however it ends, the next one starts.
+/// Task in progress. When it is dropped, however the task ends, the next tasks start.
 struct Turn {
     asking: HostnameProbe,
     cx: Arc<Context>,

@@ -24,7 +24,7 @@ fn temporary(reason: Reason, message: String) -> SourceError {
 
 /// Sources of hosts that are read continuously, with the state of their lists.
 pub(crate) struct Sources {
-    /// Record of which pool lists which hosts, shared by pools that are reconciled concurrently.
+    /// Record of the hosts that each pool lists, shared by pools that are reconciled concurrently.
     owners: Mutex<HostOwners>,
     /// Probe for the names of hosts.
     pub names: HostnameProbe,
@@ -52,7 +52,7 @@ impl Sources {
         }
     }
 
-    /// Locks the record of which pool lists which hosts. No pool is read or missed while the guard is held.
+    /// Locks the record of the hosts that each pool lists. While the guard is held, no list of another pool is recorded.
     pub(crate) fn owners(&self) -> MutexGuard<'_, HostOwners> {
         self.owners.lock()
     }

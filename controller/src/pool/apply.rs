@@ -1,4 +1,4 @@
-//! Carries out the plan of a pool: all its writes, except the write of the status.
+//! Carries out the plan of a pool: makes all its writes, except the write of the status.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use wnp_core::{
 
 /// Result of applying a plan.
 pub(super) struct Applied {
-    /// Time of the next contact with a host to learn its name.
+    /// Time of the next contact with a host to learn its name, if one is due.
     pub next_contact: Option<Timestamp>,
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn apply(
     }
     let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
     instances::apply(pool, writes, &cx.shared).await?;
-    // A list that is about to be read is no event, nor is a host that is about to move here from another pool.
+    // No event is reported for a list that is still being fetched, or for a host that is about to move here from another pool.
     let is_news = |p: &&EntryError| p.reason != Reason::Fetching && !seen.list.pending_moves.contains(&p.host);
     for problem in seen.list.problems.iter().filter(is_news) {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
@@ -83,7 +83,8 @@ async fn remove_annotation(pool: &WindowsNodePool, key: &str, cx: &PoolContext) 
     write_metadata(pool, cx, json!({"annotations": {key: null}}), "remove an annotation of the pool").await
 }
 
-/// Records that the approval of a removal is used up, for `hosts` hosts or for none. Returns false if the pool has changed since.
+/// Records that the approval of a removal is used up. `hosts` is the number of hosts whose removal it confirms, or 0 if it matches no pending
+/// removal. Returns false if the pool has changed since.
 async fn use_approval(
     pool: &WindowsNodePool,
     approved: &str,

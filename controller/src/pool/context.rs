@@ -12,7 +12,7 @@ pub(crate) struct PoolContext {
     pub shared: Arc<Context>,
     /// Sources of hosts.
     pub sources: Sources,
-    /// Number of nodes that each pool disrupts, for the limit over all pools.
+    /// Number of nodes that each pool disrupts, for the limits that pools share.
     pub disruptions: GlobalDisruptionBudget,
     /// Warning that every pool reports from the start, for example about an unsupported API server.
     at_start: Option<Warning>,

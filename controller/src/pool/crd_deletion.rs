@@ -1,4 +1,4 @@
-//! Finds out whether the CRDs of the operator are being deleted, and with them all objects of their kinds.
+//! Detects that the CRDs of the operator are being deleted, and with them all objects of their kinds.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{PoolError, failed};
 use crate::context::Context;
 use wnp_core::{inventory::orphaning::DeletedKinds, operation::remove::is_irrevocable};
 
-/// Returns which kinds are being deleted. Queries the CRDs only while an object is being deleted that can still be released.
+/// Returns the kinds whose CRDs are being deleted or are gone. Queries the CRDs only while an object is being deleted that can still be released.
 pub(super) async fn going(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Time without a change before a pool is reconciled.
 const QUIET: Duration = Duration::from_millis(50);
-/// Maximum delay of a reconcile. A free slot in the disruption budget may stay unused for this long.
+/// Maximum delay of a reconcile. A free slot in the disruption budget may stay unused for this time.
 const LONGEST: Duration = Duration::from_millis(400);
 
 /// Time of the last change of each pool.

@@ -1,5 +1,5 @@
-//! Desired state of a pool's hosts: the version that its template renders to, how far the rollout may have progressed, and the change that each
-//! host needs.
+//! Desired state of a pool's hosts: the version that the template renders to, the permitted progress of its rollout, and the change that each host
+//! needs.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -40,11 +40,15 @@ pub(super) struct DesiredState {
     fresh: Option<Arc<Rendered>>,
     /// Permitted progress of the rollout.
     pub course: Progress,
+    /// SHA-256 of the operator's `wicd.exe`.
     wicd: String,
+    /// Time for which a node must be Ready to count as available.
     min_ready: Duration,
+    /// True if hosts of nodes that are not Ready are probed, because the pool repairs them.
     looks: bool,
     /// Change from each version that a node follows to the target, and whether the host already has all files for it.
     changes: HashMap<String, (Change, bool)>,
+    /// Rendered configuration of the version in `course.target`, if it is stored by this operator.
     target: Option<Arc<Rendered>>,
     wmco_versions: WmcoVersions,
     /// Rendered configuration of the version that the rollout began with.
@@ -158,7 +162,7 @@ impl DesiredState {
         }
     }
 
-    /// Returns the version that hosts join with: the one in force, unless this operator no longer has its files. `open` is true if changes may
+    /// Returns the version that hosts join with: the version in force, unless this operator no longer has its files. `open` is true if changes may
     /// begin now.
     pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
@@ -173,7 +177,7 @@ impl DesiredState {
         }
     }
 
-    /// Reports whether there is a version that hosts may join with. There is none if the new version has failed and the old files are gone.
+    /// Reports whether hosts may join. They may not if the new version has failed and this operator does not have the files of the old version.
     pub(super) fn has_version_for_new_hosts(&self, cx: &Context) -> bool {
         let has_failed = matches!(self.course.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
         let is_there = |rendered: &Arc<Rendered>| cx.hosts.release.get().has(rendered.files());
@@ -208,12 +212,12 @@ impl DesiredState {
         member
     }
 
-    /// Returns the settings that a node would lose.
+    /// Returns the settings that an adopted node would lose with its change to the target version.
     fn losses(&self, instance: &WindowsInstance) -> Vec<Loss> {
         self.target.as_ref().map(|to| self.wmco_versions.losses_of(instance, &to.services)).unwrap_or_default()
     }
 
-    /// Returns a message if a host that is adopted with this version would lose settings with its next change.
+    /// Returns a message about the settings that a host adopted with this version would lose with its next change, if any.
     pub(super) fn lost_with(&self, version: &str, wmco_versions: &WmcoVersions) -> Option<String> {
         message(&wmco_versions.losses(version, None, &self.target.as_ref()?.services))
     }

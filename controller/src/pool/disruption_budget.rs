@@ -10,22 +10,23 @@ use wnp_core::rollout::{
     shared_limit::{Share, Sharer, share},
 };
 
-/// Share of the limits that each pool takes, by its last decision.
+/// Slots of the shared limits that each pool takes, according to its last decision.
 #[derive(Debug, Default)]
 pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, Taken>>);
 
+/// Slots that one pool takes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     /// Number of nodes that the pool disrupts.
     nodes: u32,
-    /// Time since which the pool waits for another pool.
+    /// Start of the pool's wait for a slot of another pool, if it waits.
     waits: Option<Instant>,
 }
 
 impl GlobalDisruptionBudget {
-    /// Runs a pool's decision with the share that other pools leave. One pool at a time: two concurrent decisions would each take the whole rest.
-    /// Returns the decision, and the pools to reconcile because they waited for slots that are free now. `sharers` is called under the lock: an older
-    /// view might miss a pool that has decided since, and its slot would be given to another pool.
+    /// Runs a pool's decision with the share that other pools leave. Only one pool decides at a time, because two concurrent decisions would each
+    /// take all free slots. Returns the decision, and the pools to reconcile because they waited for slots that are free now. `sharers` is called
+    /// under the lock: an older view might miss a pool that has decided since, and its slot would be given to another pool.
     pub(crate) fn decide(
         &self,
         pool: &str,
@@ -36,7 +37,7 @@ impl GlobalDisruptionBudget {
     ) -> (Decision, Vec<String>) {
         let mut known = self.0.lock();
         let sharers = sharers();
-        // The slots of a pool whose last instance is gone are free, too.
+        // The slots of a pool without instances are free, too.
         let is_freed = known.iter().any(|(p, taken)| taken.nodes > 0 && !sharers.contains_key(p));
         known.retain(|p, _| sharers.contains_key(p));
         // For a pool that has not decided in this process, its existing grants count.
@@ -70,7 +71,7 @@ impl GlobalDisruptionBudget {
     }
 }
 
-/// Returns the other pools that wait.
+/// Returns the pools, other than `pool`, that wait for a slot.
 fn waiting(known: &HashMap<String, Taken>, pool: &str) -> Vec<String> {
     known.iter().filter(|(p, taken)| *p != pool && taken.waits.is_some()).map(|(p, _)| p.clone()).collect()
 }

@@ -1,5 +1,5 @@
-//! Writes the instances of a pool: creates, changes and marks them as leaving according to its list, and grants operations according
-//! to the plan.
+//! Writes the instances of a pool: creates, changes and marks them as leaving according to the host list, and grants operations according to the
+//! plan.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<C
     results.into_iter().try_for_each(|result| result.map(|_| ()))
 }
 
-/// Carries out a write. Returns the instance if it is a new one.
+/// Carries out a write. Returns the instance if it was created.
 async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>, PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
     let params = PatchParams::apply(MANAGER_POOL);
@@ -49,7 +49,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
         Write::Update(Update { moved_to: Some(to), .. })
             if !cx.caches.pools.get(&ObjectRef::new(&to)).is_some_and(|to| can_have_instances(&to)) => {}
         Write::Update(Update { name, patch, changed, moved_to, returns }) => {
-            // The client of a move does not retry, because the other pool may be gone by then.
+            // A move is not retried automatically, because the other pool may be gone by then.
             let api = if moved_to.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
             let written = unless_changed(api.patch(&name, &params, &Patch::Merge(patch)).await);
             let Some(written) = written.map_err(failed("change an instance"))? else { return Ok(None) };
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::instance::test_bed::{Bed, INSTANCE};
 
-    /// A confirmation is used up before it is carried out: a host that is storing its status must not need another one.
+    /// A confirmation is used up before the removal is marked. A conflict with a write of the host's status must not require another confirmation.
     #[tokio::test]
     async fn a_confirmed_removal_is_marked_although_the_status_changes_meanwhile() {
         let bed = Bed::new().await;

@@ -11,7 +11,7 @@ use wnp_core::rollout::key_rotation::{Keys, first_keys, max_cache_age};
 /// Maximum number of concurrent reads of Secrets.
 const READS: usize = 16;
 
-/// Reads the first keys of the hosts, each only once.
+/// Reads the first private key of each host, and each key only once.
 pub(super) async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Keys {
     let places = first_keys(hosts);
     let old = max_cache_age(places.len());

@@ -19,7 +19,7 @@ use wnp_core::inventory::{
     removals::Presence,
 };
 
-/// Queries the pool's source, and creates a list from its answer. `known` finds the hosts of all pools.
+/// Queries the pool's source, and creates the list of desired hosts from the result. `known` finds the hosts of all pools.
 pub(super) async fn list(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
@@ -68,6 +68,7 @@ fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Sour
     list
 }
 
+/// Returns the list of a pool whose source was read, and the names and addresses in it for the ownership of hosts.
 async fn listed(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
@@ -95,7 +96,7 @@ async fn listed(
         let lists = pool.metadata.deletion_timestamp.is_none() && cx.sources.owners().lists(&pool, host, &address);
         if lists { OwnerState::Listed } else { OwnerState::Released }
     });
-    // A pool whose finalizer a user removes disappears without a reconcile.
+    // A pool whose finalizer was removed by a user disappears without a reconcile, so the hosts that it owned are checked again later.
     let gone = if resolved.owners.is_empty() { None } else { clock::now().checked_add(ASK_AGAIN).ok() };
     cx.wake.pools(cx.sources.owners().refuse(pool, std::mem::take(&mut resolved.owners)));
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
@@ -141,7 +142,7 @@ fn hand_over(list: &mut List, pool: &WindowsNodePool, mine: &[Arc<WindowsInstanc
     list.hand_over(pool, mine, &cx.caches.pools.state(), &cx.sources.owners());
 }
 
-/// Calls [`List::depart`], and triggers a read of the lists that were not read since a host went missing.
+/// Calls [`List::depart`]. Triggers reads of the lists of other pools that were not read since a host went missing.
 fn depart(
     list: &mut List,
     pool: &WindowsNodePool,
@@ -150,7 +151,7 @@ fn depart(
     cx: &PoolContext,
 ) {
     list.depart(pool, mine, seen, |missed| {
-        // A command that runs only once has read no other list.
+        // A command that runs once reads no lists of other pools.
         let mut unread = if cx.process.is_one_shot {
             Unread::default()
         } else {
@@ -167,8 +168,8 @@ fn read_host_key(text: &str) -> Result<(), String> {
     HostKeyCheck::pinned(text).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Reports whether a host key is known that no entry declares: one that the host has
-/// proven, that a user has allowed, or that the legacy operator has left on the Node.
+/// Reports whether a host key is known without an entry that declares it: a key that the host has proven, that a user has allowed, or that an
+/// annotation of the Node records.
 fn has_host_key(host: &str, cx: &PoolContext) -> bool {
     let instance = cx.caches.instances.get(&ObjectRef::new(host));
     let has = |i: &WindowsInstance| {

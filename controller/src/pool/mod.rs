@@ -89,7 +89,7 @@ pub(crate) enum PoolError {
 }
 
 impl PoolError {
-    /// Reason for conditions.
+    /// Returns the reason for conditions.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Api { .. } => Reason::ApiError,
@@ -98,8 +98,8 @@ impl PoolError {
         }
     }
 
-    /// Reports whether the API server has refused a request, and will refuse it again until a user changes something: a quota, a policy, a webhook
-    /// or a permission.
+    /// Reports whether the API server has refused a request and will refuse it again until a user changes something, for example a quota, a policy, a
+    /// webhook or a permission.
     fn is_refusal(&self) -> bool {
         let source = match self {
             Self::Api { source, .. } => source,
@@ -110,16 +110,17 @@ impl PoolError {
     }
 }
 
+/// Wraps an error of the API server. `doing` completes "failed to …".
 fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> PoolError {
     move |source| PoolError::Api { doing, source }
 }
 
-/// Delay before a pool with an error is reconciled again without a change.
+/// Delay before a pool is reconciled again after an error that a user must correct.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// Delay before a pool is reconciled again after an error of the API server.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Returns the next action after an error.
+/// Returns the next action after an error of the API server.
 pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
     cx.process.metrics.reconcile_failed("WindowsNodePool");
@@ -144,7 +145,8 @@ pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) 
     }
 }
 
-/// Returns the status of a pool that cannot be reconciled, with the observed number of its ready nodes.
+/// Returns the status of a pool that cannot be reconciled, with the observed number of its ready nodes. Frees the disruption slots that none of the
+/// pool's grants uses.
 pub(crate) fn refused(
     pool: &WindowsNodePool,
     reason: Reason,
@@ -175,7 +177,7 @@ async fn reconcile_pool(
     if deleting && mine.is_empty() {
         return finish(pool, cx).await;
     }
-    // A grant that the cache does not show yet would be given a second time, to another host.
+    // Without a grant that is not in the cache yet, the pool would give its slot to another host, too.
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
@@ -200,8 +202,8 @@ async fn reconcile_pool(
     Ok(timers::action(times.into_iter().chain([plan.decision.next, applied.next_contact]), now))
 }
 
-/// Records the acts of users before any decision depends on them: the tool that applies the pool may remove their annotations at any time. The
-/// record triggers the next reconcile.
+/// Records the annotations with which users act on the pool, before any decision depends on them: the tool that applies the pool may remove the
+/// annotations at any time. The write of the record triggers the next reconcile.
 async fn record_acts(pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -> Result<Action, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     // Caches drop the managed fields, which show who wrote what, and when.
@@ -243,7 +245,8 @@ async fn report_plan(
     Ok(timers::action(seen.times_of_change(pool, &Decision::default(), cx, now), now))
 }
 
-/// Returns the warning of a pool in addition to its own state: requests of its nodes that wait for users, and other faults.
+/// Returns the warning that a pool reports in addition to its own state: certificate requests of its nodes that wait for users, and faults of the
+/// operator or the cluster.
 fn warning(seen: &Snapshot, cx: &PoolContext) -> Option<Warning> {
     let is_of_pool = |node: &str| seen.list.hosts.contains_key(node) || seen.mine.iter().any(|i| i.name_any() == node);
     let requests = pending::warning(&cx.wicd.manual_requests.all(), &is_of_pool);
@@ -281,7 +284,7 @@ fn report(
     next
 }
 
-/// Returns the names of Nodes from the legacy list that no pool lists. Empty unless the pool uses that list.
+/// Returns the names of Nodes that the legacy operator created from its list and that no pool lists. Empty unless the pool reads that list.
 fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<String> {
     let inventory = &pool.spec.inventory;
     if pool.metadata.deletion_timestamp.is_some()
@@ -296,7 +299,8 @@ fn strays_of(pool: &WindowsNodePool, list: &List, cx: &PoolContext) -> Vec<Strin
     strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
-/// Reports once what begins with the next status: a version change, its end, or a wait. Also reports an approval that has no effect.
+/// Reports events for the changes from the stored status to the `next` one, such as the start or the end of a version change. Also reports an
+/// approval that has no effect.
 fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, changes: &str, cx: &PoolContext) {
     let before = pool.status.clone().unwrap_or_default();
     for (reason, note) in status::events(&before, next, changes) {
@@ -307,7 +311,7 @@ fn record_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, changes: 
     }
 }
 
-/// Releases a pool after its last instance was deleted.
+/// Removes the finalizer of a deleted pool once its last instance is gone.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
     // An instance that was just created or handed over is in no cache yet.
     let name = pool.name_any();
@@ -323,6 +327,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
         return Ok(Action::requeue(API_RETRY));
     }
     cx.wake.pools(cx.sources.owners().forget(&name));
+    cx.sources.git.forget(&name);
     cx.keep_disruptions(&name, 0);
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
@@ -331,7 +336,8 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     Ok(Action::await_change())
 }
 
-/// Stores the finalizers of a pool as it was read. kube's `finalizer` treats a deletion that lasts for hours as an error; here it has a status.
+/// Stores the finalizers of a pool as it was read. Returns false if the pool has changed since. kube's `finalizer` is not used, because it treats a
+/// deletion that lasts for hours as an error.
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<bool, PoolError> {
     write_metadata(pool, cx, json!({"finalizers": finalizers}), "store the pool's finalizer").await
 }
@@ -350,6 +356,7 @@ async fn write_metadata(
     Ok(written.map_err(failed(doing))?.is_some())
 }
 
+/// Stores the status, if it has changed.
 async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolContext) -> Result<(), PoolError> {
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
@@ -357,9 +364,9 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status")).map(|_| ())
 }
 
-/// Stores the status of a pool except `uncleanHosts`, which the instance controller writes. Always uses server-side apply: fields written in another
-/// way would have another manager, and stay when they are omitted here. Bound to the version that was read: a replaced operator must not overwrite
-/// the rollout's progress. Returns the stored pool; `None` after a conflict, which triggers another reconcile.
+/// Stores the status of a pool except `uncleanHosts`, which the instance controller writes. Uses server-side apply, so that omitted fields are
+/// removed. The write is bound to the resource version that was read: a replaced operator must not overwrite the rollout's progress. Returns the
+/// stored pool, or `None` after a conflict, which triggers another reconcile.
 pub(crate) async fn store_status(
     client: &Client,
     pool: &WindowsNodePool,
@@ -368,7 +375,7 @@ pub(crate) async fn store_status(
     apply_status(client, pool, wnp_core::status::apply::body(next)).await
 }
 
-/// Stores the part of a status that the API server's CRD has, which may be of an earlier release.
+/// Stores the fields of a status that the CRD in the API server has, because the CRD may be of an earlier release.
 pub(crate) async fn store_known_status(
     client: &Client,
     pool: &WindowsNodePool,
@@ -392,7 +399,8 @@ async fn apply_status(
     unless_changed(api.patch_status(&pool.name_any(), &params, &patch).await)
 }
 
-/// Returns the only way to write a pool's status.
+/// Returns the parameters and the patch that store a pool's status with server-side apply. Leaves out `uncleanHosts`, which the instance controller
+/// writes.
 fn status_patch(pool: &ObjectMeta, mut value: serde_json::Value) -> (PatchParams, Patch<serde_json::Value>) {
     if let Some(map) = value.as_object_mut() {
         map.remove("uncleanHosts");

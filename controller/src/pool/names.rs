@@ -21,9 +21,9 @@ use wnp_core::inventory::{
 
 /// Maximum number of concurrent requests for Nodes.
 const REQUESTS: usize = 16;
-/// Time after which a name is checked again: no watch reports the deletion of Machines and of Nodes with other operating systems.
+/// Interval of checks for changes that no watch reports to the pool, such as the deletion of a Machine or of a Node with another operating system.
 pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
-/// Time after which a name is checked again when the API server fails.
+/// Time after which the owner of a name is checked again after an error of the API server.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Result of naming the entries of a pool.
@@ -32,7 +32,7 @@ pub(super) struct Naming {
     pub named: Named,
     /// Owners of the names that hosts report.
     pub owners: Owners,
-    /// First contacts with hosts that are listed without a name.
+    /// First contacts with hosts that are listed without a name, to be stored in the pool's status.
     pub contacts: Vec<FirstContact>,
 }
 
@@ -136,7 +136,7 @@ fn identity(instance: &WindowsInstance) -> Option<Identity> {
     })
 }
 
-/// Owners of the names that hosts report.
+/// Owner of each name that hosts report, in words. `None` if the name is free, and an error message if the owner is unknown.
 #[derive(Debug, Default)]
 pub(super) struct Owners(BTreeMap<String, Result<Option<String>, String>>);
 
@@ -156,7 +156,7 @@ impl Owners {
         self.0.get(name).cloned().unwrap_or_else(|| Err(format!("the owner of the name {name} is not known yet")))
     }
 
-    /// Returns the time of the next check, at the latest `other`.
+    /// Returns the time of the next check of the owners, or `other` if it comes first.
     pub(super) fn next(&self, other: Option<Timestamp>) -> Option<Timestamp> {
         let wait = |owner: &Result<Option<String>, String>| match owner {
             Ok(None) => None,
@@ -168,7 +168,8 @@ impl Owners {
     }
 }
 
-/// Returns the owner of a name, in words. Reads Nodes from the API server, because the cache has only Windows Nodes.
+/// Returns the owner of a name, in words, or `None` if the name is free. Reads the Node from the API server, because the cache has only Windows
+/// Nodes.
 async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
     if let Some(instance) = cx.caches.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);

@@ -1,4 +1,4 @@
-//! Decides what to do for a pool, from its observed state. Changes only the pool's share of the limit over all pools, in memory.
+//! Decides on the changes and grants of a pool from its observed state. Changes only the pool's share of the shared limits, in memory.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Plan {
     pub decision: Decision,
 }
 
-/// Decides what to do for a pool.
+/// Decides on the changes and grants of a pool. Triggers the pools that can use slots of the shared limits that are free now.
 pub(super) fn decide(pool: &WindowsNodePool, seen: &Snapshot, cx: &PoolContext, now: Timestamp) -> Plan {
     let version = seen.desired.for_new_hosts(seen.limits.open, cx);
     let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));

@@ -1,4 +1,5 @@
-//! Observed and desired state of a pool, before any change: the same for a pool that is applied, for one in mode Plan, and for the command `plan`.
+//! Observed and desired state of a pool, before any change. It is gathered in the same way for a pool that is applied, for a pool in mode Plan, and
+//! for the command `plan`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,7 +61,7 @@ pub(super) struct Snapshot {
     pub limits: Limits,
     /// Keys that the pool's hosts must accept.
     pub keys: Keys,
-    /// Hosts without an instance that are already nodes.
+    /// Listed hosts without an instance that are already nodes, by name. Only in a dry run.
     adoptable: BTreeMap<String, Adoption>,
 }
 
@@ -162,7 +163,7 @@ impl Snapshot {
         Some((*reason, format!("{host}: {message}")))
     }
 
-    /// Returns the hosts that would be changed, and the changes.
+    /// Returns the hosts that would be changed, with the changes.
     pub(super) fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
@@ -204,19 +205,19 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
             let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
             Some((Reason::HostKeyUnknown, message))
         }
-        // A source that cannot be read now, perhaps by the user of a command, is no refusal.
+        // A Secret or ConfigMap that cannot be read now, perhaps by the user of a command, is no refusal.
         Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,
         Err(error) => Some((error.reason(), error.to_string())),
     }
 }
 
-/// Reports whether the granted key rotation or image pull is over. Such a grant is revoked before anything else is done.
+/// Reports whether the instance has a used grant for a key rotation or an image pull. Such a grant is revoked before another one is given.
 fn has_used_its_grant(instance: &WindowsInstance) -> bool {
     let grant = instance.spec.grant.as_ref();
     grant.is_some_and(|g| matches!(g.type_, GrantType::RotateKey | GrantType::PullImages) && instance.has_used(g))
 }
 
-/// Returns the services that the change of a node restarts.
+/// Returns the name of a host with the services that its pending change restarts, if it has a pending change.
 fn restarts(member: &Member) -> Option<(String, BTreeSet<String>)> {
     let change = member.candidate.change.as_ref()?;
     Some((member.candidate.name.clone(), change.services.iter().cloned().collect()))

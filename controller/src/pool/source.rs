@@ -1,14 +1,18 @@
 //! Queries the source of a pool's hosts.
 
 use api::{Reason, WindowsNodePool};
+use kube::ResourceExt;
 
 use super::PoolContext;
 use crate::inventory::wmco_sources::{config_map, machines};
 use wnp_core::inventory::{Entry, HostList, SourceError, SourceOutcome, ownership::ReadStart};
 
-/// Returns the current list of a pool's source.
+/// Returns the current host list of a pool's source. `begun` orders this read among the reads of all pools.
 pub(super) async fn ask(pool: &WindowsNodePool, begun: ReadStart, cx: &PoolContext) -> SourceOutcome {
     let inventory = &pool.spec.inventory;
+    if inventory.git.is_none() {
+        cx.sources.git.forget(&pool.name_any());
+    }
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
         return SourceOutcome::Listed(Box::new(HostList { entries, ..HostList::default() }));

@@ -17,8 +17,8 @@ use crate::runtime::{
 /// Reason of the conditions.
 const REASON: Reason = Reason::ObjectUnreadable;
 
-/// Reports in a pool's status that the pool cannot be read, so that no waiting client mistakes an old status for the current one. Returns
-/// whether the status was stored.
+/// Reports in a pool's status that the pool cannot be read, so that no waiting client mistakes an old status for the current one. Returns true if the
+/// report is stored or the pool no longer exists, and false if the report must be repeated.
 pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     let message = format!(
         "the pool cannot be read, and the operator does nothing for it: {error}; a newer operator may have written it: install that version again"
@@ -34,8 +34,8 @@ pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     }
 }
 
-/// Stores the conditions unless the pool changes meanwhile, which is noticed as another fault. The whole status is applied, since a status that is
-/// applied without a field loses it.
+/// Stores the conditions. Returns false if the pool was changed in the meantime. The whole status is applied, because server-side apply removes the
+/// fields that it omits.
 async fn store(client: &Client, name: &str, message: &str) -> kube::Result<bool> {
     let resource = ApiResource::erase::<WindowsNodePool>(&());
     let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resource);

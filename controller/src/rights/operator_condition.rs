@@ -50,7 +50,7 @@ fn when_unable(conditions: Option<&Value>, cause: Reason) -> Option<DesiredCondi
         status: "True",
         reason: Reason::CannotWork,
         message: format!(
-            "this operator cannot work ({cause}): it changes no host, and the next one resumes what has begun"
+            "this operator cannot work ({cause}): it changes no host, and the next operator resumes the operations that have begun"
         ),
     })
 }
@@ -77,7 +77,7 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> DesiredC
     };
     let pools: Vec<String> = busy.iter().map(of_pool).collect();
     let message = format!(
-        "hosts are being changed. {}. Wait until these operations end; to keep further ones from beginning, pause the pools",
+        "hosts are being changed. {}. Wait until these operations end; to prevent further operations, pause the pools",
         pools.join("; ")
     );
     DesiredCondition { status: "False", reason: HOSTS_CHANGE, message }

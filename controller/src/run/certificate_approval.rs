@@ -1,4 +1,4 @@
-//! Certificate approver of the running operator: restricts its verdicts to what is possible now, and reports them.
+//! Certificate approver of the running operator: revises its verdicts for the current state of the cluster, and reports them.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
 };
 use wnp_core::csr::claims;
 
-/// Revises a verdict for the current state. While the legacy operator runs, certificates of this operator's own nodes are renewed, but no request
-/// is denied: an apparently invalid one may belong to a node of the legacy operator, which approves it.
+/// Revises a verdict for the current state. An approval for wicd waits while wicd has no rights. While the legacy operator runs (`is_alone` is
+/// false), no request is denied: a request that looks invalid may belong to a node of the legacy operator, which approves it.
 fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) -> csr::Verdict {
     match verdict {
         csr::Verdict::Approve(csr::Kind::WicdClient) => {
@@ -31,8 +31,9 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
     }
 }
 
-/// Approves and denies certificate requests. Needs no release: running nodes keep their certificates while the operator has nothing to give to
-/// hosts. `instances` reports new proofs about hosts. A failed query for the operator's user name or the reserved names is repeated after `retry`.
+/// Approves and denies certificate requests until the process stops. Needs no release, so that running nodes can renew their certificates even while
+/// the operator has no usable release. `instances` reports new proofs about hosts. A failed query for the operator's user name or the reserved names
+/// is repeated after `retry`.
 pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retry: Duration) {
     let Cluster { client, config, .. } = &*cx.cluster;
     let mut proofs = news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed();
@@ -49,7 +50,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
                 );
             }
         }
-        // Nothing waits for a proof yet.
+        // Proofs are discarded until then, because no request waits for one yet.
         let begins_again = tokio::time::sleep(retry);
         tokio::select! {
             () = begins_again => {}
@@ -91,7 +92,7 @@ pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retr
     }
 }
 
-/// Reconciles the pools whose requests have started or stopped waiting for users, which their status reports.
+/// Reconciles the pools whose certificate requests have started or stopped to wait for users, because their status reports such requests.
 async fn wake_pools(cx: &Base) {
     let mut changes = cx.wicd.manual_requests.changes();
     let mut known = cx.wicd.manual_requests.all();
@@ -101,7 +102,7 @@ async fn wake_pools(cx: &Base) {
         let pools =
             changed.map(|p| cx.caches.instances.get(&ObjectRef::new(&p.node)).map(|i| i.spec.pool_ref.name.clone()));
         let pools: BTreeSet<Option<String>> = pools.collect();
-        // Any pool may plan to adopt a Node without an instance.
+        // A Node without an instance may concern any pool, because any pool may plan to adopt it.
         for pool in cx.caches.pools.state() {
             let name = pool.name_any();
             if pools.contains(&None) || pools.contains(&Some(name.clone())) {

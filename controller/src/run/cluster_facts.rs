@@ -1,6 +1,6 @@
 //! Reads the facts of the cluster repeatedly, so that a changed proxy or CA reaches hosts without a restart of the operator.
 //!
-//! The objects are read by name: a watch of each would need permission to list, for a change that comes once in months.
+//! The objects are read by name. A watch of each would need the permission to list, for changes that are rare.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{
     context::Context,
 };
 
-/// Number of consecutive failed reads that are tolerated before pools report them: API servers restart.
+/// Number of consecutive failed reads that are tolerated before pools report the failure, because API servers restart.
 const TOLERATED: u32 = 1;
 
 /// Reads the facts at each interval until the operator stops, stores them, and wakes all pools when the facts or their fault have changed.

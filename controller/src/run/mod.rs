@@ -1,4 +1,4 @@
-//! Operator process: waits for the Lease, fills its caches, runs its controllers, and ends when it must.
+//! Operator process: waits for the Lease, fills its caches, and runs its controllers until a stop signal, the loss of the Lease or a fault.
 
 pub(crate) mod certificate_approval;
 pub(crate) mod cluster_facts;
@@ -72,7 +72,7 @@ use wnp_core::{
 
 /// Delay before an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
-/// Delay before an object that cannot be reconciled is tried again without a change.
+/// Delay before an object that cannot be reconciled is reconciled again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// Time for operations to end after a stop signal.
 const GRACE: Duration = Duration::from_secs(20);
@@ -154,7 +154,7 @@ async fn other_leader(cluster: &Cluster, args: &Run) -> Option<String> {
     Some(found.ok()?.0?.message())
 }
 
-/// Returns when another installation leads and takes precedence.
+/// Waits until another installation leads that takes precedence, or a stop signal. The end of this task ends the process.
 async fn end_if_superseded(cx: Arc<Base>) {
     let stop = &cx.process.stop;
     while stop.run_until_cancelled(tokio::time::sleep(other_installation::INTERVAL)).await.is_some() {
@@ -168,7 +168,8 @@ async fn end_if_superseded(cx: Arc<Base>) {
     }
 }
 
-/// Checks that this process can work, and never returns. A process that cannot work must not replace one that can.
+/// Checks until this process can work, sets its phase for the readiness probe, and never returns. A process that cannot work must not replace a
+/// process that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
     while let Some((reason, why)) = unable(cluster, args).await {
         tracing::error!(reason = reason.as_str(), why, "this process cannot work, the lease is left to others");
@@ -181,7 +182,7 @@ async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics:
     std::future::pending().await
 }
 
-/// Returns the reason and message if this process cannot work. An API server that does not answer for CRDs proves nothing about them.
+/// Returns the reason and message if this process cannot work. A failed request for the CRDs does not count, because it proves nothing about them.
 async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
     if let Some(message) = other_leader(cluster, args).await {
         return Some((other_installation::REASON, message));
@@ -192,6 +193,7 @@ async fn unable(cluster: &Cluster, args: &Run) -> Option<(Reason, String)> {
     cluster.release(args).await.err().map(|error| (error.reason(), error.to_string()))
 }
 
+/// Process that holds the Lease.
 struct Leader {
     process: Process,
     cluster: Cluster,
@@ -199,6 +201,7 @@ struct Leader {
 }
 
 impl Leader {
+    /// Fills the caches, loads the release, and runs all tasks of the leader until a stop signal. Fails when a task ends.
     async fn lead(self) -> anyhow::Result<()> {
         if !self.check_crds().await? {
             return Ok(());
@@ -227,7 +230,7 @@ impl Leader {
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
         watches.spawn("the watch of the admission policies", wicd_binding::keep(base.clone()));
-        // The caches come first: an object that they do not show yet would seem to be missing.
+        // The caches are filled first: an object that is not in them yet would seem to be missing.
         tokio::select! {
             filled = async { tokio::join!(base.caches.pools.wait_until_ready(), base.caches.instances.wait_until_ready(), base.caches.nodes.wait_until_ready()) } => {
                 if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
@@ -244,7 +247,7 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         let mut tasks = Tasks::default();
-        // Running nodes must not lose their certificates because there is nothing to give to hosts.
+        // The approver starts before the release is loaded, because running nodes must not lose their certificates for lack of a usable release.
         let approver = certificate_approval::run(base.clone(), instances_for_requests, RELEASE_RETRY);
         tasks.spawn("the certificate approver", approver);
         let release = tokio::select! {
@@ -283,7 +286,7 @@ impl Leader {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            // An operator that works in part is worse than none: its Lease keeps others from leading.
+            // An operator without one of its tasks must end, because its Lease would keep a complete operator from leading.
             end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
             end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
         }
@@ -294,8 +297,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Waits until the CRDs match this release, so that all written fields are stored. While the CRDs are older, every pool reports that. Returns
-    /// false after a stop signal.
+    /// Waits until the CRDs match this release, so that all written fields are stored. While the CRDs are outdated, every pool reports the fault.
+    /// Returns false after a stop signal. Fails with any other fault of the CRDs.
     async fn check_crds(&self) -> anyhow::Result<bool> {
         let Process { args, metrics, stop, .. } = &self.process;
         let client = &self.cluster.client;
@@ -314,7 +317,7 @@ impl Leader {
     }
 }
 
-/// Repeats a request until it succeeds. While it fails, every pool reports that. Returns `None` after a stop signal.
+/// Repeats a request until it succeeds. While it fails, every pool reports the error. Returns `None` after a stop signal.
 async fn until<T, F>(process: &Process, cluster: &Cluster, ask: impl Fn() -> F) -> Option<T>
 where
     F: Future<Output = Result<T, ReleaseError>>,
@@ -328,7 +331,7 @@ where
     }
 }
 
-/// Reports in the log, the metric, every pool and the OperatorCondition why no operation begins.
+/// Reports an error that prevents all operations in the log, the metric, every pool and the OperatorCondition.
 async fn report(error: &ReleaseError, cluster: &Cluster, process: &Process) {
     let reason = error.reason();
     tracing::error!(reason = reason.as_str(), %error, "release unavailable, no host is reconciled");
@@ -382,7 +385,7 @@ async fn run_pools(
             ObjectRef::new(pool)
         })
     };
-    // No limit: beyond one, pools are picked in no fixed order, and one that is always passed over would starve. The client limits its own rate.
+    // The concurrency has no limit: waiting pools would be picked in no fixed order, so that a pool could starve. The client limits its own requests.
     Controller::for_shared_stream(pools, store)
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(instances, of_instance)
@@ -419,12 +422,12 @@ async fn run_pools(
         .await;
 }
 
-/// Hash of pool, address and port of each instance, as last seen. When they change, the pools that wait for them are reconciled.
+/// Hash of the pool, address and port of each instance, as last seen. When an instance releases them, the pools that wait for them are reconciled.
 #[derive(Default)]
 struct EntriesSeen(Mutex<HashMap<String, u64>>);
 
 impl EntriesSeen {
-    /// Reports whether pool, address or port of the instance have changed.
+    /// Reports whether the pool, address or port of the instance has changed since it was last seen.
     fn is_new(&self, instance: &WindowsInstance) -> bool {
         let mut hash = DefaultHasher::new();
         let (pool, host) = (&instance.spec.pool_ref.name, &instance.spec.host);
@@ -439,7 +442,7 @@ impl EntriesSeen {
     }
 }
 
-/// Reconciles pools again when their unreadable objects change, and reports unreadable pools.
+/// Triggers a reconcile of pools whose unreadable objects change, and reports unreadable pools in their status.
 async fn wake_unreadable(cx: Arc<Context>) {
     let (mut before, mut unread) = (Vec::new(), BTreeMap::new());
     loop {
@@ -461,8 +464,8 @@ async fn wake_unreadable(cx: Arc<Context>) {
     }
 }
 
-/// Prevents new operations while the legacy operator runs. The caches must be filled: otherwise, a Node without a cached instance would count as the
-/// legacy operator's.
+/// Prevents new operations while the legacy operator runs. The caches must be filled: otherwise, a Node would count as a node of the legacy operator
+/// because its instance is not cached yet.
 async fn watch_wmco(cx: Arc<Base>) {
     let on_seen = |found| {
         if cx.other_operator.note(found, &cx.process.metrics, &cx.events) {
@@ -481,7 +484,7 @@ async fn watch_wmco(cx: Arc<Base>) {
     lock::follow(cx.cluster.client.clone(), &args.namespace, args.lease_duration, has_nodes, on_seen, stop).await;
 }
 
-/// Reports what the operator cannot see or write, and reconciles pools when that changes.
+/// Reports failing watches and status writes of the operator, and reconciles all pools when such a problem begins or ends.
 async fn watch_api_visibility(cx: Arc<Base>, readiness: Readiness) {
     let sight = &cx.cluster.sight;
     let mut before = None;
@@ -505,7 +508,7 @@ async fn watch_api_visibility(cx: Arc<Base>, readiness: Readiness) {
     }
 }
 
-/// Reports in the status of a pool why no operation begins.
+/// Reports in the status of a pool the reason why it is not reconciled.
 async fn refuse_pool(
     pool: &WindowsNodePool,
     reason: Reason,
@@ -513,7 +516,7 @@ async fn refuse_pool(
     cx: &PoolContext,
 ) -> Result<Action, PoolError> {
     tracing::error!(pool = pool.name_any(), reason = reason.as_str(), "{message}");
-    // Other pools must not wait for the list of this pool, which is reported as unknown.
+    // The list of this pool is recorded as unknown, so that other pools do not wait for it.
     let begun = cx.sources.owners().begin(&pool.name_any());
     cx.wake.pools(cx.sources.owners().end(pool, begun, Reading::Unknown));
     let status = pool::refused(pool, reason, message, cx);
@@ -546,7 +549,7 @@ async fn run_instances(
     let (of_node, by_pool) = (cx.caches.instances.clone(), cx.caches.instances.clone());
     // Each progress of a host changes its pool's status, so only relevant changes pass.
     let pools = news(cx.caches.pools.clone(), pools, concerns_hosts);
-    // No limit: each reconcile may wait for a host for minutes. Grants and SSH slots limit the work.
+    // The concurrency has no limit, because each reconcile may wait for a host for minutes. Grants and SSH slots limit the work.
     Controller::for_shared_stream(instances, cx.caches.instances.store())
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(nodes, move |node: Arc<Node>| {
@@ -562,7 +565,7 @@ async fn run_instances(
         .await;
 }
 
-/// Deletes unused versions, and the records of deleted instances.
+/// Deletes unused versions, and the in-memory records of deleted instances, at each interval until the process stops.
 async fn collect(cx: Arc<Context>) {
     while cx.process.stop.run_until_cancelled(tokio::time::sleep(cx.process.args.version_grace)).await.is_some() {
         let names: BTreeSet<String> = cx.caches.instances.state().iter().map(|i| i.name_any()).collect();

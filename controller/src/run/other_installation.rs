@@ -1,4 +1,5 @@
-//! Other installation of this operator, in another namespace. Each installation has its own Lease, and both would change the same hosts.
+//! Detection of another installation of this operator, in another namespace. Each installation has its own Lease, so that both would change the same
+//! hosts.
 
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ pub(crate) const REASON: Reason = crate::wmco::lock::REASON;
 /// Interval of checks: Leases of other namespaces are polled, because a watch may be forbidden.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Other installation that holds its Lease.
+/// Another installation, which holds its Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtherInstallation {
     namespace: String,
     holder: String,
-    /// Time since which the holder has the Lease.
+    /// Time when the holder acquired the Lease.
     since: Option<Timestamp>,
 }
 
@@ -31,14 +32,14 @@ impl OtherInstallation {
         )
     }
 
-    /// Reports whether the other installation has led for longer than the one in the namespace `ours`, which has led since `since`. The younger
-    /// one ends.
+    /// Reports whether the other installation takes precedence: it has led for longer than the installation in the namespace `ours`, which has led
+    /// since `since`.
     pub(crate) fn goes_first(&self, ours: &str, since: Option<Timestamp>) -> bool {
         (self.since, self.namespace.as_str()) < (since, ours)
     }
 }
 
-/// Returns the installation that holds a Lease at the time `now`.
+/// Returns the installation that holds this Lease, unless the Lease has expired at the time `now`.
 fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     let LeaseSpec { holder_identity, lease_duration_seconds, renew_time, acquire_time, .. } = lease.spec.clone()?;
     let holder = holder_identity.filter(|holder| !holder.is_empty())?;
@@ -47,7 +48,8 @@ fn held(lease: &Lease, now: Timestamp) -> Option<OtherInstallation> {
     is_held.then_some(OtherInstallation { namespace: lease.namespace()?, holder, since: acquire_time.map(|t| t.0) })
 }
 
-/// Returns the other leading installation, and the time since which this one leads. Without permission to list Leases, returns neither.
+/// Returns the other installation that leads, if any, and the time when this installation acquired its Lease. Returns neither without permission to
+/// list Leases.
 pub(crate) async fn leads(
     client: &Client,
     ours: &str,

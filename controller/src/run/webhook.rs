@@ -28,7 +28,7 @@ use crate::{
 
 /// Maximum size of a body in bytes. A push with very many commits is larger, and is found at the next fetch.
 const MAX_BODY: usize = 1 << 20;
-/// Connection limits. With the largest bodies, these take 16 MiB. All may come from one address: a load balancer's.
+/// Connection limits. With the largest bodies, all connections take 16 MiB. All may come from one address, that of a load balancer.
 const LIMITS: Limits =
     Limits { connections: 16, per_address: 16, head: Duration::from_secs(5), connection: Duration::from_secs(15) };
 /// Interval at which the Secret with the token is read.
@@ -36,11 +36,11 @@ const TOKEN_POLL: Duration = Duration::from_secs(10);
 /// Key of the token in the Secret.
 const TOKEN: &str = "token";
 
-/// Token to verify signatures with. Never printed.
+/// Token with which signatures are verified. It has no `Debug` output, so that it is never logged.
 #[derive(Clone, PartialEq, Eq)]
 struct Token(Arc<[u8]>);
 
-/// Open port.
+/// Open port, with the token that it accepts.
 struct Open {
     token: Token,
     close: CancellationToken,
@@ -126,14 +126,15 @@ pub fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, token), body, &signature).is_ok()
 }
 
-/// Returns the repository that the body names, as host and path of each of its URLs. `None` if the body is not JSON.
+/// Returns the repository that the body names: each of its URLs as host and path (`host/a/b`). Returns `None` if the body is not JSON.
 pub fn pushed(body: &[u8]) -> Option<Vec<String>> {
     const FIELDS: [&str; 5] = ["clone_url", "ssh_url", "git_url", "html_url", "url"];
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(FIELDS.iter().filter_map(|field| place(body["repository"][field].as_str()?)).collect())
 }
 
-/// Returns host and path of a URL in any notation: `https://host/a/b.git`, `ssh://git@host:22/a/b`, `git@host:a/b.git`.
+/// Returns the host and path of a URL as `host/a/b`. The URL may have any notation: `https://host/a/b.git`, `ssh://git@host:22/a/b`,
+/// `git@host:a/b.git`.
 fn place(url: &str) -> Option<String> {
     let (rest, is_url) = match url.split_once("://") {
         Some((_, rest)) => (rest, true),

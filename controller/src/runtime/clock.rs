@@ -1,14 +1,14 @@
-//! Clock for decisions: the time of the API server, continued by the monotonic clock between its answers.
+//! Clock for decisions: the time of the API server, continued by the monotonic clock between its responses.
 //!
-//! A wrong or changed clock of the operator's machine thus ends no timeout, opens no maintenance window, and is not taken for a fault of a host.
-//! Before the first answers, the machine's clock is used.
+//! So a wrong or changed clock of the operator's machine ends no timeout, opens no maintenance window, and is not taken for a fault of a host. Until
+//! a correction, the machine's clock at the first use counts.
 
 use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
-/// Time that was known at an instant of the monotonic clock.
+/// Known time at an instant of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     at: Instant,
@@ -30,7 +30,7 @@ pub(crate) fn now() -> Timestamp {
     KNOWN.lock().get_or_insert_with(|| Known { at: now, time: Timestamp::now() }).now(now)
 }
 
-/// Corrects the clock by a difference on which the answers of the API server agree.
+/// Corrects the clock by a difference on which the responses of the API server agree.
 pub(crate) fn correct(by: SignedDuration) {
     let (now, mut known) = (Instant::now(), KNOWN.lock());
     let time = known.map_or_else(Timestamp::now, |known| known.now(now));

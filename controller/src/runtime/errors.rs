@@ -5,8 +5,8 @@ use std::process::ExitCode;
 /// Maximum number of characters of a message, which must fit into a condition.
 const MAX_MESSAGE_CHARS: usize = 2000;
 
-/// Returns the API server's message, without details of the client. If the operator lacks a right, the message names the remedy, because it would
-/// otherwise look like an outage.
+/// Returns the API server's message, without details of the client. If the operator lacks a right, the message also names the remedy, because the
+/// error would otherwise look like an outage.
 pub(crate) fn api_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) && is_of_service_account(status) => {
@@ -19,7 +19,7 @@ pub(crate) fn api_message(error: &kube::Error) -> String {
     }
 }
 
-/// Returns the API server's message for the user of a command, who may lack a right.
+/// Returns the API server's message for the user of a command. It names no remedy for a missing right, because the right may be the user's.
 pub(crate) fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => api::text::line(&status.message, MAX_MESSAGE_CHARS),
@@ -40,7 +40,7 @@ pub(crate) fn in_lines(error: &anyhow::Error) -> String {
     text
 }
 
-/// Prints an error, and returns the exit status of the program.
+/// Returns the exit status of the program. Prints the error, if there is one.
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("Error: {}", in_lines(&error));
@@ -62,7 +62,7 @@ pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400 || (status.is_forbidden() && !is_missing_right(status))
 }
 
-/// Reports whether RBAC refused the request. Admission has other messages.
+/// Reports whether RBAC refused the request. Admission policies and webhooks refuse requests with other messages.
 pub(crate) fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
 }

@@ -1,8 +1,7 @@
 //! Events on the operator's objects.
 //!
-//! kube's recorder keeps the first note for six minutes and drops changed ones, because it does not count the note as
-//! part of an event. `kubectl` would then show the wrong text. This recorder distinguishes notes, and reports the same
-//! note once in ten minutes.
+//! kube's recorder does not count the note as part of an event: for six minutes, it keeps the first note and drops changed notes, so that `kubectl`
+//! shows the wrong text. This recorder distinguishes notes, and reports the same note once in ten minutes.
 
 use std::{
     collections::HashMap,
@@ -23,11 +22,12 @@ use kube::{
 };
 use parking_lot::Mutex;
 
+/// Time after which the same note is reported again.
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 /// Maximum number of bytes of a note. The API server refuses an event with more.
 const NOTE_LIMIT: usize = 1024;
 
-/// Maximum number of different notes for one object and reason in [`SAY_AGAIN_AFTER`]. Notes may have text from a host, which can vary it.
+/// Maximum number of different notes for one object and reason within [`SAY_AGAIN_AFTER`]. Notes may contain text from a host, which can vary it.
 const MAX_NOTES: usize = 10;
 
 /// Object and reason of reported events.
@@ -42,7 +42,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Returns a recorder whose events name the instance `identity`.
+    /// Returns a recorder whose events name `identity` as the reporting instance.
     pub(crate) fn new(client: Client, identity: &str) -> Self {
         Self { client, identity: identity.into(), said: Arc::default() }
     }
@@ -96,7 +96,7 @@ fn bounded(note: &str) -> &str {
 struct Note {
     text: String,
     at: Instant,
-    /// Number of suppressed reports since then.
+    /// Number of suppressed reports since `at`.
     repeated: u64,
 }
 

@@ -22,10 +22,10 @@ use crate::runtime::{
 };
 use server::Limits;
 
-/// Connection limits. Kubelet's probes and Prometheus each need one connection, and send no body.
+/// Connection limits. kubelet's probes and Prometheus each need one connection, and send no body.
 pub(crate) const LIMITS: Limits =
     Limits { connections: 64, per_address: 8, head: Duration::from_secs(10), connection: Duration::from_mins(5) };
-/// Maximum size of a body in bytes, which is a log level.
+/// Maximum size of a request body in bytes. The only body is a log level.
 const MAX_BODY: usize = 4 << 10;
 
 /// Phase of the process, for its readiness probe.
@@ -34,14 +34,15 @@ pub(crate) enum Phase {
     /// The process reads the payload and the facts of the cluster.
     #[default]
     Starting,
-    /// The process cannot work for this reason, and leaves the work to other processes.
+    /// The process cannot work, for this reason, and leaves the Lease to other processes.
     Unable(String),
     /// The process can work, and waits for the Lease.
     StandingBy,
     /// The process has the Lease. It is ready despite other faults: no other process would do better, and a rollout of the operator must not wait for
     /// a fault that the conditions of pools report.
     Leading,
-    /// The process has the Lease, but does not see the current state of the cluster, or cannot write to it, so that conditions may not say so.
+    /// The process has the Lease, but cannot read the current state of the cluster or cannot write statuses, for this reason. Conditions may not
+    /// report it.
     Blind(String),
 }
 
@@ -87,7 +88,8 @@ pub(crate) struct Health {
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `stop`. All ports are bound when this function returns, so that an occupied port is an error at the start.
+/// Starts the servers of all endpoints, which run until `stop`. All ports are bound when this function returns, so that an occupied port is an error
+/// at the start.
 pub(crate) async fn serve(
     listen: SocketAddr,
     plain_metrics: Option<SocketAddr>,

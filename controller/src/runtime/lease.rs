@@ -1,9 +1,9 @@
-//! Leader election with a Lease, whose transitions are the epoch that fences operators.
+//! Leader election with a Lease. The number of its transitions is the epoch of the leader, with which hosts refuse earlier leaders.
 //!
-//! As in client-go, a Lease has expired when this process has seen it unchanged for its duration, regardless of other clocks. The number of
-//! transitions is the epoch: it increases with every new holder, and hosts refuse an older one, so that an operator that was paused and has lost its
-//! Lease unnoticed does no harm. Hosts remember the epoch longer than a Lease exists. An epoch is therefore at least the current time, so that it
-//! also increases when a Lease is deleted, or a host moves to another cluster.
+//! As in client-go, a Lease has expired when this process has seen it unchanged for its duration, regardless of other clocks. The epoch increases
+//! with every new holder, and hosts refuse a lower epoch, so that an operator that was suspended and lost its Lease unnoticed does no harm. Hosts
+//! remember the epoch longer than a Lease exists. So an epoch is at least the current time, and also increases when a Lease is deleted, or a host
+//! moves to another cluster.
 
 use std::time::Duration;
 
@@ -71,7 +71,8 @@ enum Move {
     Wait,
 }
 
-/// Decides by the Lease and the time for which this process has seen it unchanged. A free Lease is left to others for `patience`.
+/// Decides on the action from the Lease and the time for which this process has seen it unchanged. A free Lease is left to other processes for
+/// `patience`.
 fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Duration) -> Move {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
@@ -86,16 +87,17 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration, patience: Durat
     }
 }
 
-/// Start of the epochs, 2020-01-01, in seconds since 1970. Seconds from there fit into the Lease's number until 2088.
+/// Unix time from which epochs count seconds: 2020-01-01. Until 2088, they fit into the 32-bit number of transitions of a Lease.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// Maximum lead of the transition count over the clock, in seconds: clocks are set back, and holders change.
+/// Maximum lead of the number of transitions over the clock, in seconds. The number may be ahead, because clocks are set back and holders change.
 const MAX_AHEAD: i32 = 24 * 60 * 60;
 /// Number of Lease durations for which a process that cannot work leaves a free Lease to others.
 const PATIENCE: u32 = 2;
 
-/// Returns the number of transitions for a new holder: higher than before, and never lower than that of an earlier Lease. A number that no holder can
-/// have reached is not accepted, because hosts would remember it, and no operator could ever have a newer epoch.
+/// Returns the number of transitions for a new holder: at least `transitions`, and at least the current time, so that it is not lower than the
+/// number of an earlier Lease. A number that no holder can have reached is replaced with the current time, because hosts would remember it, and no
+/// operator could ever have a newer epoch.
 fn newer(transitions: i32, now: Timestamp) -> i32 {
     let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
     let clock = i32::try_from(clock).unwrap_or(i32::MAX);
@@ -113,7 +115,7 @@ enum Renewal {
     WentBack(u64),
 }
 
-/// Returns the resource version of a Lease as a number. Versions of one kind can be compared.
+/// Returns the resource version of a Lease as a number. Resource versions of one kind can be compared as numbers.
 fn version_of(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
@@ -129,6 +131,7 @@ impl Election {
         Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
     }
 
+    /// Returns the interval of attempts to acquire or renew the Lease.
     fn retry(&self) -> Duration {
         self.duration / 7
     }
@@ -153,8 +156,8 @@ impl Election {
         }
     }
 
-    /// Waits until this process holds the Lease, and returns its epoch. A process that `is_able` to work acquires a free Lease at once. Any other
-    /// leaves it to others for a while, and acquires it if no other process does, so that pools report the fault.
+    /// Waits until this process holds the Lease, and returns its epoch. A process that `is_able` to work acquires a free Lease at once. A process
+    /// that is not able leaves the Lease to others for a while, and then acquires it, so that pools report the fault.
     pub(crate) async fn acquire(&self, is_able: impl Fn() -> bool) -> i64 {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
@@ -194,7 +197,7 @@ impl Election {
                 return Ok(None);
             }
             Move::Take(transitions) => transitions,
-            // Only after a crash within the lifetime of the same identity. It counts as a new holder.
+            // The Lease is of this identity, but not of this election. This process counts as a new holder.
             Move::Renew => spec.lease_transitions.unwrap_or(0).saturating_add(1),
         };
         let transitions = newer(transitions, Timestamp::now());
@@ -237,7 +240,8 @@ impl Election {
         }
     }
 
-    /// Time limit for a renewal. It is shorter than the Lease, so that this process has stopped before another one may begin.
+    /// Returns the time limit for a renewal. It is shorter than the duration of the Lease, so that this process has stopped before another process
+    /// leads.
     fn deadline(&self) -> Duration {
         self.duration * 2 / 3
     }
@@ -368,7 +372,7 @@ mod tests {
         assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
     }
 
-    /// Several API servers may share one address, and the one with the connection may be gone.
+    /// Several API servers may share one address, and the API server at the other end of the connection may be gone.
     #[tokio::test]
     async fn one_request_that_is_never_answered_does_not_lose_the_lease() {
         let api = FakeApi::new();
@@ -404,7 +408,7 @@ mod tests {
             let mut seen = None;
             let epoch = election.try_acquire(&mut seen, patience).await.unwrap();
             assert_eq!((epoch.is_some(), api.calls("POST", LEASES).len()), (expected == 1, expected), "{about}");
-            // The wait starts at this time.
+            // The wait of the unable process starts with the first attempt.
             assert!(seen.is_some_and(|(version, _)| version.is_none()), "{about}");
         }
     }

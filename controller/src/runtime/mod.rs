@@ -1,4 +1,4 @@
-//! Parts of the process that are independent of pools: log, metrics, events, Lease, supervision.
+//! Parts of the process that do not depend on the logic of pools: log, metrics, events, clock, HTTP endpoints, Lease and supervision.
 
 pub(crate) mod clock;
 pub mod errors;

@@ -14,7 +14,7 @@ use kube::{
 
 use crate::runtime::errors::plain;
 
-/// Namespace, and the reason why it is used.
+/// Namespace of the operator, and the reason why it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperatorNamespace {
     /// Name of the namespace.
@@ -22,7 +22,7 @@ pub(crate) struct OperatorNamespace {
     found: Found,
 }
 
-/// Result of the search.
+/// Result of the search for the operator's Deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     /// A namespace other than the default was named, as in the operator's Pod.
@@ -39,7 +39,8 @@ enum Found {
     NotListed(String),
 }
 
-/// Finds the namespace. `named` is from the command line or the environment.
+/// Finds the namespace of the operator. `named` is the namespace from the command line or the environment. If it is the default namespace, searches
+/// for the operator's Deployment in all namespaces.
 pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     if named != DEFAULT_NAMESPACE {
         return OperatorNamespace { name: named.into(), found: Found::Named };
@@ -53,7 +54,7 @@ pub(crate) async fn find(client: &Client, named: &str) -> OperatorNamespace {
     decide(namespaces.map_err(|error| plain(&error)))
 }
 
-/// Reports whether the account may list Deployments. The operator's own may not, and must not appear to lack a right.
+/// Reports whether the account may list Deployments. The operator's own account may not, and a refused list would look like a missing right.
 async fn may_search(client: &Client) -> bool {
     let attributes = ResourceAttributes {
         verb: Some("list".into()),
@@ -85,7 +86,7 @@ fn decide(listed: Result<BTreeSet<String>, String>) -> OperatorNamespace {
 }
 
 impl OperatorNamespace {
-    /// Returns the namespace that is used, and the reason.
+    /// Returns a message with the namespace that is used, and the reason.
     pub(crate) fn note(&self) -> String {
         let name = &self.name;
         match &self.found {

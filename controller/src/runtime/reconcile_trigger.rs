@@ -1,4 +1,4 @@
-//! Trigger for reconciles of pools after a change that is not in the cluster's API.
+//! Trigger for reconciles of pools after a change that the watches of the pool controller do not report.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use futures::{Stream, stream};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-/// Channel through which sources trigger reconciles of pools.
+/// Channel that carries the names of pools to reconcile. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ReconcileTrigger {
     sender: mpsc::UnboundedSender<String>,
@@ -23,7 +23,7 @@ impl Default for ReconcileTrigger {
 impl ReconcileTrigger {
     /// Triggers a reconcile of the pool with this name.
     pub(crate) fn pool(&self, name: &str) {
-        // Without a receiver, no reconcile is needed.
+        // Sending fails only if the receiver is gone, and no reconcile is needed then.
         let _ = self.sender.send(name.to_owned());
     }
 
@@ -34,7 +34,8 @@ impl ReconcileTrigger {
         }
     }
 
-    /// Streams the names of pools to reconcile. Only the first caller gets them, because there is one pool controller.
+    /// Streams the names of pools to reconcile. Only the first caller gets them, because there is one pool controller. For others, the stream is
+    /// empty.
     pub(crate) fn triggered(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {

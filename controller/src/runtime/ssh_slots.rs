@@ -1,4 +1,4 @@
-//! Slots for work of limited concurrency, shared so that one pool cannot take all of them.
+//! Slots that limit concurrent work on hosts, and are shared so that one pool cannot take all of them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,8 +32,8 @@ struct State {
 pub(crate) enum Share {
     /// Fixed maximum of slots.
     AtMost(usize),
-    /// Multiple of the free slots, so that a pool leaves some to others. Each pool may always take one slot, even beyond the limit, so
-    /// that it makes progress whatever the others take.
+    /// Multiple of the slots that are free, so that a pool leaves some to others. Each pool may always take one slot, even beyond the total, so that
+    /// it makes progress however many slots the others take.
     ForEachFree(usize),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct SshSlot {
 }
 
 impl SshSlots {
-    /// Returns `all` slots, of which each pool can take its share.
+    /// Creates `all` slots. Each pool can take its `share` of them.
     pub(crate) fn new(all: usize, share: Share) -> Self {
         Self(Arc::new(Shared { all, share, state: Mutex::default() }))
     }

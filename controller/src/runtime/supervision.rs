@@ -1,5 +1,5 @@
-//! Supervision, so that faults of the operator do not go unnoticed: a task that ends also ends the process, and a panic in a reconcile is an error of
-//! the reconciled object.
+//! Supervision of tasks and reconciles, so that faults of the operator do not go unnoticed: a task that ends also ends the process, and a panic in a
+//! reconcile is an error of the reconciled object.
 
 use api::Reason;
 use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
@@ -23,8 +23,7 @@ impl Panicked {
 
 /// Runs a reconcile. A panic is returned as an error, so that it stops neither the controller nor other objects.
 ///
-/// Shared data is behind locks that a panic does not poison, and everything that matters is stored before it has an effect, so that a reconcile may
-/// end anywhere.
+/// A reconcile may end at any point: shared data is behind locks that a panic does not poison, and essential state is stored before it takes effect.
 pub(crate) async fn catch<T>(reconcile: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(reconcile).catch_unwind().await.map_err(|payload| Panicked { message: message(&*payload) })
 }
@@ -48,7 +47,7 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Waits until any task ends. Returns its name and how it ended, or `None` if there are no tasks.
+    /// Waits until any task ends. Returns its name and the way in which it ended, or `None` if there are no tasks.
     pub(crate) async fn first_end(&mut self) -> Option<String> {
         let (id, how) = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => (id, "ended by itself".to_owned()),

@@ -13,7 +13,7 @@ use crate::args::LogFormat;
 pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
-    /// Sets the level, for example `debug` or `info,controller::instance=debug`. The error names the fault.
+    /// Sets the level, for example `debug` or `info,controller::instance=debug`. Fails with a message about the fault if the level is invalid.
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
         let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
         self.0.reload(filter).map_err(|e| e.to_string())

@@ -1,12 +1,12 @@
-//! Work that untrusted text causes: each reader gets texts of one size and of twice the size, and their allocations are compared. A few lines of
-//! aliases must not exhaust the operator's memory.
+//! Tests of the memory that readers of untrusted text allocate. Each reader gets texts of one size and of twice that size, and its allocations are
+//! compared: a few lines of nested YAML aliases must not exhaust the operator's memory.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
 };
 
-/// Allocator that counts the bytes of each thread.
+/// Allocator that counts the bytes that each thread allocates.
 struct Counting;
 
 thread_local! {
@@ -38,7 +38,7 @@ fn allocated(call: impl FnOnce()) -> usize {
     BYTES.get().wrapping_sub(before)
 }
 
-/// Returns nested aliases, in which each line repeats the previous one ten times.
+/// Returns nested YAML aliases, in which each line repeats the previous one ten times.
 fn bomb(lines: usize) -> String {
     let line = |n: usize| match n {
         0 => "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned(),
@@ -47,7 +47,7 @@ fn bomb(lines: usize) -> String {
     (0..lines).map(line).collect()
 }
 
-/// Returns one long text that an alias repeats.
+/// Returns YAML in which aliases repeat one long text.
 fn echo(times: usize) -> String {
     format!("a: &a {}\nb: [{}]\n", "x".repeat(10_000), vec!["*a"; times].join(","))
 }

@@ -1,5 +1,5 @@
-//! Host keys that the legacy operator has seen and not yet written to a Node: the ConfigMap `windows-ssh-host-keys`, from address to base64 of
-//! the SSH wire format. Read only: the keys are then pinned in the instance's status.
+//! Host keys that the legacy operator has seen and not yet written to a Node. The ConfigMap `windows-ssh-host-keys` maps addresses to keys in
+//! base64 of the SSH wire format. It is only read: the keys are then pinned in the instance's status.
 //!
 //! The legacy operator leaves the entry of a Machine that never became a node, and a cloud may give the address to another machine later. So for
 //! a Machine, an entry counts only if it may have been written after the Machine was created. Entries have no timestamp; an entry is not newer
@@ -41,7 +41,7 @@ pub(crate) struct WmcoHostKeys {
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
 
-/// Content of the ConfigMap: key and time of the last write, by address as written there.
+/// Content of the ConfigMap: key and time of the last write, by address.
 type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl WmcoHostKeys {

@@ -65,8 +65,8 @@ impl Holder {
     }
 }
 
-/// Returns the namespaces in which WMCO may run: this operator's, which may have been WMCO's before, and the one that WMCO's package installs it
-/// into.
+/// Returns the namespaces in which WMCO may run: the namespace of this operator, which may have been WMCO's before, and the default namespace of
+/// WMCO's package.
 fn namespaces(ours: &str) -> impl Iterator<Item = &str> {
     [ours].into_iter().chain((ours != DEFAULT_NAMESPACE).then_some(DEFAULT_NAMESPACE))
 }
@@ -141,7 +141,7 @@ pub(crate) enum Presence {
 }
 
 impl Presence {
-    /// Reason of conditions, events and the metric.
+    /// Returns the reason for conditions, events and the metric.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Lives(_) | Self::MayReturn => REASON,

@@ -63,7 +63,7 @@ fn armor_options() -> pgp::composed::ArmorOptions<'static> {
     pgp::composed::ArmorOptions { headers: None, include_checksum: true }
 }
 
-/// Reads the annotation of a Node, in either encoding. `pem` is the private key exactly as its Secret has it.
+/// Decrypts the annotation of a Node, as written by any release. `pem` is the private key exactly as its Secret has it.
 ///
 /// # Errors
 /// [`UsernameError::Malformed`] when the annotation is not of a form that any release writes, or the user name in it is too

@@ -169,9 +169,12 @@ async fn the_first_hour_is_one_page(bed: &Bed) -> Result<()> {
         let is_skipped = evidence.contains("not shown by a simulated host") || evidence.starts_with("by hand: ");
         ensure!(if is_shown { result == "passed" } else { result == "skipped" && is_skipped }, "{line:?}\n{page}");
     }
-    for part in
-        ["check-host: 13 of 13", "; join: follows ", "; removal: no pool", "memory: not shown by a simulated host"]
-    {
+    for part in [
+        "check-host: 13 of 13",
+        "; join: the node follows ",
+        "; removal: no pool",
+        "memory: not shown by a simulated host",
+    ] {
         ensure!(page.contains(part), "{part}\n{page}");
     }
     let begun =

@@ -74,7 +74,7 @@ async fn create_node_and_wicd_client(control_plane: &ControlPlane, node: &str) -
     let admin = control_plane.client().await?;
     let labels_and_annotations = json!({"name": node, "annotations": {"note": "else"}, "labels": {"a": "b"}});
     create::<Node>(&admin, json!({"metadata": labels_and_annotations})).await?;
-    // As the operator, which must be able to grant exactly this role.
+    // The operator makes the binding, because it must be able to grant exactly this role.
     bind_wicd_role(&admin, &operator(control_plane).await?).await?;
     let wicd = wicd(control_plane, node).await?;
     let own = ListParams::default().fields(&format!("metadata.name={node}"));

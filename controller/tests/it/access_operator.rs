@@ -172,7 +172,7 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     Ok(())
 }
 
-/// Hosts get the CA by which they trust the API server from the ConfigMap `kube-root-ca.crt`.
+/// Checks who may write the ConfigMap `kube-root-ca.crt`, from which hosts get the CA of the API server.
 #[tokio::test]
 async fn the_ca_of_the_cluster_is_kube_controller_managers_to_write() -> Result<()> {
     const NAME: &str = "kube-root-ca.crt";

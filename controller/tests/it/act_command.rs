@@ -14,7 +14,7 @@ use testbed::sim::SimOptions;
 
 use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
 
-/// Folder with the plugin under the names by which kubectl finds it.
+/// Folder with the plugin under the file names that kubectl looks for.
 pub(crate) struct Plugin {
     folder: tempfile::TempDir,
     kubeconfig: std::path::PathBuf,

@@ -286,7 +286,7 @@ async fn faults_of_the_operator_fire_alerts(watched: &mut Watched) -> Result<()>
     watched.until_fires("sDown", "").await?;
     // An operator with an invalid payload does not take the Lease at once.
     watched.world.options.payload = "/nowhere".into();
-    // It waits for two Lease durations before it leads to report the fault.
+    // The operator waits for two Lease durations before it leads to report the fault.
     let args = &mut watched.world.options.args;
     let set = args.iter().position(|arg| arg == "--lease-duration").context("the Lease has no duration")?;
     args[set + 1] = "10s".into();

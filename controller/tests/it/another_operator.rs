@@ -188,7 +188,7 @@ async fn a_process_that_cannot_work_is_not_ready_unless_it_leads() -> Result<()>
     let metric = broken.metric(r#"windows_node_pool_fault{reason="PayloadInvalid"}"#).await?;
     ensure!(metric > 0.0, "the metric does not say it");
 
-    // It contacts no host, but renews the certificates of nodes.
+    // The operator contacts no host, but renews the certificates of nodes.
     world.apply("late", &spec(&hosts[1..])).await?;
     world.until("late", "it says what is wrong", is_refused).await?;
     ensure!(hosts[1].stats().connections == 0, "the host was logged in to");

@@ -280,7 +280,7 @@ async fn a_list_is_fetched_and_a_failed_host_is_retried_from_argo_cd() -> Result
     Ok(())
 }
 
-/// Argo CD's client-side apply does the same three-way merge as `kubectl apply`.
+/// Uses `kubectl apply`, which does the same three-way merge as Argo CD's client-side apply.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_survives_the_three_way_merge() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

@@ -137,7 +137,7 @@ async fn logs_answer_at_each_stage_of_a_rotation() -> Result<()> {
     Ok(())
 }
 
-/// A host that was off trusts only authorities that the cluster has dropped: it gets the new ones over SSH.
+/// Covers a host that was off and trusts only authorities that the cluster has dropped. The operator gives it the new authorities over SSH.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_off_during_a_rotation_comes_back_without_a_person() -> Result<()> {
     let sim = SimOptions { own_credentials: true, heartbeat: Some(Duration::from_secs(1)), ..SimOptions::default() };

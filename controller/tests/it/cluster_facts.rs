@@ -200,7 +200,7 @@ async fn mirrors_and_logins_of_registries_reach_running_nodes() -> Result<()> {
     let toml = |registry: &str| read(&Path::new("k/containerd/registries").join(registry).join("hosts.toml"));
     let config_json = || read(Path::new("var/lib/kubelet/config.json"));
 
-    // Logins; a mirror, and one that containerd on Windows cannot express.
+    // Adds logins, a mirror, and a mirror that containerd on Windows cannot express.
     let before = version(&world).await?;
     set_pull_secret(&world, "first-login").await?;
     world.eventually("kubelet has the login", || async { config_json().contains("quay.io") }).await?;

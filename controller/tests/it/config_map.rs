@@ -76,7 +76,7 @@ async fn hosts_of_windows_instances_join_and_leave_without_a_users_pool() -> Res
     let revision = maps(&world).get(WINDOWS_INSTANCES).await?.resource_version();
     ensure!(inventory.revision == revision, "{inventory:?} is not of {revision:?}");
 
-    // A new entry, an invalid one, and one that becomes invalid: its host stays a node.
+    // Adds a new entry and an invalid entry, and makes one entry invalid, whose host stays a node.
     let (first, third) = (hosts[0].address().to_string(), hosts[2].address().to_string());
     edit(&world, json!({(third): "username=Administrator", "10.9.9.9": "core", (first.clone()): "username="})).await?;
     world.until_joined(hosts[2].name()).await?;

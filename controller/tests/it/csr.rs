@@ -187,7 +187,7 @@ async fn forged_requests_are_denied_and_valid_ones_approved() -> Result<()> {
     let ca = der(0x30, &[&der(1, &[&[0xff]])]);
     let win1 = || node("csr-1");
     let served = |what, names: &[Name<'_>]| Post::of(KubeletServing, what, &k1, node("csr-1").names(names).pem());
-    // One for each requester, signer and kind of fault; `controller/core/src/csr/cases.rs` has all.
+    // One attack for each requester, signer and kind of fault. `controller/core/src/csr/cases.rs` has all attacks.
     let attacks = [
         Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
         Post::of(KubeletClient, "a user", &alice, win1().pem()),

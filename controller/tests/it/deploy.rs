@@ -155,7 +155,7 @@ fn the_operators_container_has_the_arguments_and_ports_of_its_program() -> Resul
     Ok(())
 }
 
-/// Sync waves apply the CRDs before the operator, as in the guide.
+/// Checks that sync waves apply the CRDs before the operator, as in the guide.
 #[test]
 fn argo_cd_applies_the_crds_first() -> Result<()> {
     let objects = rendered("../examples/gitops/operator")?;
@@ -175,7 +175,7 @@ fn example(name: &str) -> Result<Vec<Value>> {
     documents.map(|document| Ok(serde::Deserialize::deserialize(document)?)).collect()
 }
 
-/// The chart renders with the values of the examples, and its schema accepts them.
+/// Checks that the chart renders with the values of the examples, and that its schema accepts them.
 #[test]
 fn the_chart_accepts_the_values_of_the_examples() -> Result<()> {
     let flux = example("flux-helm.yaml")?;
@@ -197,7 +197,7 @@ fn the_chart_accepts_the_values_of_the_examples() -> Result<()> {
     Ok(())
 }
 
-/// The guide and the example for OLM have the same objects. Another test installs the guide's objects with OLM.
+/// Checks that the guide and the example for OLM have the same objects. Another test installs the guide's objects with OLM.
 #[test]
 fn the_example_for_olm_is_that_of_the_guide() -> Result<()> {
     let guide = fs::read_to_string(root().join("docs/guide/install.md"))?;
@@ -210,7 +210,7 @@ fn the_example_for_olm_is_that_of_the_guide() -> Result<()> {
     Ok(())
 }
 
-/// No example removes nodes without a user's confirmation.
+/// Checks that no example removes nodes without a user's confirmation.
 #[test]
 fn examples_for_gitops_prune_nothing() -> Result<()> {
     let application = &example("argocd.yaml")?[0];

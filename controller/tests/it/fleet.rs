@@ -238,7 +238,7 @@ impl World {
         bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
     }
 
-    /// Waits as [`World::eventually`] does, and asks again at each change of the pool or instance of this name.
+    /// Waits as [`World::eventually`] does, and calls `ask` again at each change of the pool or instance of this name.
     async fn until_says<F: Future<Output = bool>>(&self, name: &str, what: &str, ask: impl Fn() -> F) -> Result<()> {
         let waited = timeout(LIMIT, self.statuses.poll_on_change(name, ask)).await;
         self.or_show(waited.with_context(|| format!("not so after {} s: {what}", LIMIT.as_secs()))).await

@@ -279,7 +279,7 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     origin.commit_all("Without the link");
     scene.until_ready(4).await?;
 
-    // Signatures.
+    // Commits without a signature, or with the signature of an untrusted key, are refused.
     for (about, key, says) in [("not signed", None, "not signed"), ("by a stranger", Some(foreign.as_str()), "SHA256:")]
     {
         scene.signs_with(key);
@@ -296,7 +296,7 @@ async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     scene.secret("signers", &json!({"mine.sshpub": public})).await?;
     scene.until_ready(4).await?;
 
-    // History and server.
+    // A rewritten history and faults of the server are reported.
     let before = origin.head();
     origin.git(&["commit", "-q", "--amend", "-m", "Another history"]);
     refuses(&scene, "a force push", "HistoryRewritten", "allowNonFastForward").await?;

@@ -144,7 +144,7 @@ async fn test(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     tested?.map_err(anyhow::Error::msg)
 }
 
-/// Goes back to the chart of an earlier release, whose CRDs lack a field. Without an update of the CRDs, the stored value stays.
+/// Returns to the chart of an earlier release, whose CRDs lack a field. Without an update of the CRDs, the stored value stays.
 async fn goes_back(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let newer = Patch::Merge(json!({"spec": {"provisioning": {"prePullImages": ["registry.example.com/base:1"]}}}));
@@ -216,8 +216,8 @@ fn chart() -> PathBuf {
 async fn rolls_out(control_plane: &ControlPlane, client: &Client) -> Result<()> {
     let files = tempfile::tempdir()?;
     let mut options = options(files.path())?;
-    // As in a pod without `--api-server`: the address of the API server is in the Service network, which hosts cannot reach. A process that is
-    // alone leads after two Lease durations, and is ready then.
+    // The operator runs as in a pod without `--api-server`, where the address of the API server is in the Service network, which hosts cannot
+    // reach. A process that is alone leads after two Lease durations, and is ready then.
     options.args = ["--service-cidr", "127.0.0.0/8", "--lease-duration", "60s"].map(Into::into).to_vec();
     let mut lost = Operator::start_in(control_plane, &options, NAMESPACE)?;
     let says = async |operator: &Operator, parts: [&str; 2]| {

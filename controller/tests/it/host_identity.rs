@@ -25,7 +25,7 @@ use crate::{
     removal::{budget, pod},
 };
 
-/// Id of a cluster other than the test's.
+/// ID of a cluster other than the test's.
 const ELSEWHERE: &str = "0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a11";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,7 +245,7 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     Ok(())
 }
 
-/// After a restore, the resource versions of all objects are lower: watches would wait for changes that never come.
+/// Restores etcd, which lowers the resource versions of all objects. Watches would wait for changes that never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
     // A long Lease, which does not expire before the operator reads it after the restore, however slow the machine is.
@@ -262,7 +262,7 @@ async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
     for host in &hosts {
         has_label(&world, host, "after").await?;
     }
-    // The operator detects a restore by a Lease that is older than the one that it has written.
+    // The operator detects a restore when the Lease is older than the one that it has written.
     let is_renewed =
         || async { crate::crash::lease(&world).await.is_ok_and(|now| now.metadata.resource_version != lease) };
     world.eventually("the Lease is renewed after the backup", is_renewed).await?;

@@ -358,7 +358,7 @@ async fn account(control_plane: &ControlPlane, folder: &Path, name: &str) -> Res
     Ok(())
 }
 
-/// Application control identifies a program by its version resource; Windows reads from its manifest which versions of Windows it supports.
+/// Application control identifies a program by its version resource. Windows reads from its manifest which versions of Windows it supports.
 #[test]
 fn wicd_has_a_version_and_a_manifest() -> Result<()> {
     let exe = fs::read(testbed::binaries::wicd_exe()?)?;

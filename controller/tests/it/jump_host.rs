@@ -180,7 +180,7 @@ async fn a_real_openssh_server_forwards_to_the_listed_hosts_and_to_no_other() ->
     deployment::eventually("the host refuses", refuses).await
 }
 
-/// Joins hosts of a ConfigMap, whose names the operator asks from the hosts, through the jump host, too.
+/// Joins hosts of a ConfigMap through the jump host, over which the operator also reads their names.
 async fn without_names(world: &World, jump_host: &SimJumpHost) -> Result<Vec<SimHost>> {
     const POOL: &str = "nameless";
     let hosts = world.hosts("nameless", 2).await?;

@@ -174,7 +174,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
     let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
     edit_spec(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
-    world.until_note("old-0", RESTRICTED, |note| note.contains("has none of its keys")).await?;
+    world.until_note("old-0", RESTRICTED, |note| note.contains("has none of the keys of its pool")).await?;
     maker.set_provider_spec(POOL, json!({"value": {"userDataSecret": {"name": "mine"}}})).await?;
     world.until_note("old-0", RESTRICTED, |note| note.contains("of its own, in the Secret mine")).await?;
     let with_window = json!({"maintenanceWindows": window});
@@ -281,7 +281,9 @@ async fn machines_that_the_legacy_operator_was_to_replace_are_adopted_or_replace
 
     // A host that refuses the key is replaced, unless it has accepted the key before: then its fault is unknown.
     until_deleted(&world, &maker, refuses).await?;
-    world.until_note(broken.name(), RESTRICTED, |note| note.contains("it accepted one of them before")).await?;
+    world
+        .until_note(broken.name(), RESTRICTED, |note| note.contains("the host accepted one of these keys before"))
+        .await?;
     // The operator never took over this Node: whoever made the Machine deletes it.
     Api::<Node>::all(world.client.clone()).delete(refuses.name(), &DeleteParams::default()).await?;
     let_go(&world, &maker, refuses).await?;

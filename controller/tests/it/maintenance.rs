@@ -179,7 +179,7 @@ async fn an_administrator_of_a_host_requests_its_maintenance_with_wicd(world: &W
     until_back(world, name).await
 }
 
-/// The second host leaves its pool during its maintenance.
+/// Checks that no maintenance begins while the pool is paused. Once its maintenance has begun, the second host leaves the pool.
 async fn no_maintenance_begins_in_a_paused_pool(world: &World, hosts: &[SimHost]) -> Result<()> {
     let leaves = hosts[1].name();
     world.apply(POOL, &spec_with(hosts, json!({"rollout": {"maxUnavailable": 1, "paused": true}}))).await?;

@@ -123,7 +123,8 @@ async fn a_deleted_folder_removes_no_node(sites: &Sites) -> Result<()> {
     Ok(())
 }
 
-/// Puts two hosts of the north in the folder of the south, as by mistake: one that accepts only the north's key, and one that accepts both keys.
+/// Puts two hosts of the northern cluster in the folder of the southern one, as by mistake. One host accepts only the northern key, and the other
+/// one accepts both keys.
 async fn a_host_of_another_cluster_stays_where_it_is(sites: &Sites) -> Result<()> {
     let (north, south) = (&sites.scene.world, &sites.south);
     let mut hosts = all(&sites.of_south);
@@ -169,7 +170,7 @@ async fn a_host_moves(sites: &Sites) -> Result<()> {
     let (north, host) = (all(&sites.of_north), &sites.of_north[2]);
     sites.commit("north", &north[..2], "It leaves the north");
     sites.scene.world.until_gone(host).await?;
-    // Its next kubelet is one of the south. Only the test bed must be told.
+    // The host's next kubelet belongs to the southern cluster. Only the test bed must be told.
     sites.south.sim.take_over(host);
     let moved = sites.commit("south", &[&sites.of_south[0], host], "It joins the south");
     sites.until_south("the south has it", follows(&moved, 2)).await?;

@@ -23,7 +23,8 @@ async fn a_name_alone_gives_a_host_no_node() -> Result<()> {
     Ok(())
 }
 
-/// Without this protection, the author of the list could have a control plane node's certificate sent to their own host.
+/// Checks that a list cannot give a host the name of a control plane node. Otherwise, the author of the list could have that node's certificate
+/// sent to their own host.
 async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Result<()> {
     let master: Node = serde_json::from_value(json!({
         "metadata": {"name": "master-0", "labels": {"kubernetes.io/os": "linux"}},
@@ -53,7 +54,7 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
     Ok(())
 }
 
-/// The kubelets of the hosts differ in how fast they create their Nodes.
+/// Covers kubelets that differ in how fast they create their Nodes.
 async fn no_node_is_left_when_a_host_is_removed_while_it_joins(world: &World) -> Result<()> {
     let mut hosts = Vec::new();
     for n in 0..6_u64 {

@@ -407,7 +407,7 @@ fn programs_of_each_version_start() -> Result<()> {
 /// Verdict of kubelet on settings that the API server refuses.
 #[derive(Clone, Copy)]
 enum OfKubelet {
-    /// Refusal by kubelet, too, with a message that contains this text.
+    /// kubelet refuses the settings, too, with a message that contains this text.
     Refused(&'static str),
     /// Acceptance by kubelet. The API server refuses the settings for this reason.
     Taken(&'static str),
@@ -605,7 +605,7 @@ fn add_pod(windows: &Prefix, plugin: &NodeProgram, document: &str) -> Result<(St
     Ok((said, is_added))
 }
 
-/// Checks that the plugin reads the network's configuration and goes on to ask Windows for the network, which Wine does not have.
+/// Checks that the plugin reads the network's configuration, and then requests the network from Windows. Wine has no such network.
 #[test]
 fn win_overlay_takes_its_document() -> Result<()> {
     if let Err(reason) = available() {

@@ -153,13 +153,13 @@ async fn hosts_that_were_off_for_a_day_come_back_without_a_user(world: &World) -
     Ok(())
 }
 
-/// Certificate of wicd is as old as on a running host when the host is switched off.
+/// Covers a host that is switched off when its wicd certificate is as old as it can get on a running host.
 async fn a_host_that_was_off_for_four_days_comes_back_without_the_operator(world: &World) -> Result<()> {
     const POOL: &str = "four-days";
     let hosts = world.hosts("four-days", 1).await?;
     let host = &hosts[0];
     let name = host.name();
-    // Without repairs by the operator.
+    // The pool disables repairs by the operator.
     world.join(POOL, &spec_with(&hosts, json!({"remediation": {"type": "None"}}))).await?;
     host.power_off();
     silent_for(world, name, 96).await?;

@@ -67,7 +67,7 @@ async fn written(world: &World) -> Result<Written> {
         all.insert(format!("WindowsNodePool {}", pool.name_any()), format!("{:?}", pool.finalizers()));
     }
     for event in Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await? {
-        // Without the events of the controller manager about Nodes.
+        // Skips the events of the controller manager about Nodes.
         let of = event.regarding.clone().and_then(|r| r.kind).unwrap_or_default();
         if of.starts_with("Windows") {
             all.insert(format!("Event {of} {}", event.name_any()), event.note.clone().unwrap_or_default());
@@ -171,7 +171,7 @@ async fn plan(world: &World, by: By, file: &str, args: &[&str]) -> Result<Said> 
         .arg("--wicd")
         .arg(&world.options.wicd)
         .args(args)
-        // As in the operator's pod, which can write to nothing but its cache.
+        // The operator's pod, in which the command also runs, can write to nothing but its cache.
         .env("TMPDIR", "/nonexistent")
         .env("CACHE_DIR", world.control_plane.dir())
         .env("KUBECONFIG", world.control_plane.kubeconfig_as(user, groups)?)
@@ -253,7 +253,7 @@ async fn mode_plan_and_the_command_plan_report_the_same_and_change_nothing() -> 
     ensure!(said.status == Some(0), "{said:?}");
     let version = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
     ensure!(
-        said.out == format!("{POOL}: nothing to do with 3 hosts; 3 unchanged; version {}\n", short(&version)),
+        said.out == format!("{POOL}: nothing to do for 3 hosts; 3 unchanged; version {}\n", short(&version)),
         "{said:?}"
     );
 

@@ -106,8 +106,9 @@ async fn hosts_are_removed() -> Result<()> {
     only_changed_files_are_sent(&mut world, &again).await
 }
 
-/// Sizes of the incompressible data in two payload files: one that never changes, and one that does.
+/// Size of the incompressible data in a payload file that never changes, in bytes.
 const UNCHANGED: u64 = 4 << 20;
+/// Size of the incompressible data in a payload file that changes, in bytes.
 const CHANGED: u64 = 1 << 20;
 /// Maximum number of bytes over a connection besides the payload.
 const BESIDE: u64 = 200 << 10;
@@ -115,7 +116,7 @@ const BESIDE: u64 = 200 << 10;
 fn payload(kubelet: Content) -> Vec<Entry> {
     let unchanged = Entry::with(r"C:\k\cni\host-local.exe", Content::Random { size: UNCHANGED, seed: 1 });
     let kubelet = Entry::with(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]);
-    // Without the first entry, which is another kubelet.
+    // Skips the first entry, which is another kubelet.
     entries(b"").into_iter().skip(1).chain([kubelet, unchanged]).collect()
 }
 
@@ -187,7 +188,7 @@ fn names_what_is_left(host: &SimHost, before: &[PathBuf], heading: &str) -> Resu
     let page = std::fs::read_to_string(root().join("docs/guide/removal.md"))?;
     let section = page.split(&format!("\n{heading}\n")).nth(1).and_then(|rest| rest.split("\n## ").next());
     let section = section.with_context(|| format!("the page has no section {heading}"))?;
-    // All paths in the section, except directories of which only the access list has changed.
+    // Considers all paths in the section, except directories of which only the access list has changed.
     let lines = section.lines().filter(|line| !line.starts_with("- Access lists"));
     let words = lines.flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|word| word.starts_with(r"C:\"));
     let named: Vec<String> = words.map(|word| word.to_lowercase() + r"\").collect();

@@ -47,7 +47,7 @@ const GRACE: i64 = 3;
 /// Pods of each workload on the fleet: more in all than there are nodes.
 const REPLICAS: i32 = 8;
 
-/// Returns a pool of these hosts with a number of concurrent downloads, a change of which drains the nodes, and with further fields.
+/// Returns a pool of these hosts with a number of concurrent downloads and with further fields. A change of the number drains the nodes.
 pub(crate) fn with_downloads(hosts: &[SimHost], downloads: i32, more: &Value) -> WindowsNodePoolSpec {
     let mut fields = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}}});
     crate::crd::merge(&mut fields, more);
@@ -374,7 +374,7 @@ impl Fleet {
         Ok(Self { wine: Some(wine), simulated, world, _files: files })
     }
 
-    /// Returns the pool of the fleet with a number of concurrent downloads, a change of which drains the nodes.
+    /// Returns the pool of the fleet with a number of concurrent downloads. A change of the number drains the nodes.
     fn pool(&self, downloads: i32) -> WindowsNodePoolSpec {
         let more = json!({"provisioning": {"maxConcurrent": 50}, "rollout": {"maxUnavailable": "10%"}});
         let mut spec = with_downloads(&self.simulated, downloads, &more);

@@ -125,7 +125,7 @@ struct Rollout {
 impl Rollout {
     /// Creates a rollout. `guarded` are hosts with a pod whose eviction a budget blocks.
     async fn new(names: &[&str], guarded: &[&str]) -> Result<Self> {
-        // Its successor waits until the Lease of a suspended leader expires.
+        // The next operator waits until the Lease of a suspended leader expires.
         let world = World::new(slow(), &["--lease-duration", "10s"]).await?;
         let mut hosts = Vec::new();
         for name in names.iter().chain(guarded) {
@@ -331,7 +331,7 @@ async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
         pod(world, "calm", name, &[]).await?;
     }
 
-    // Its instance is deleted by force: no finalizer, no drain.
+    // The instance is deleted by force, without its finalizer and without a drain.
     let host = r.host("adopted")?;
     let (before, processes) = (traces(world, "adopted").await?, host.stats().processes);
     let first = world.instance("adopted").await?.context("no instance")?;
@@ -346,7 +346,7 @@ async fn status_is_corrected_from_the_host(r: &Rollout) -> Result<()> {
     let programs = host.stats().processes - processes;
     ensure!(programs <= 2, "{programs} programs were run on a host that was right");
 
-    // Its status is older than the host, as after a restore of etcd.
+    // The status is older than the host, as after a restore of etcd.
     let host = r.host("restored")?;
     let (before, processes) = (traces(world, "restored").await?, host.stats().processes);
     let last = status(&world.instance("restored").await?.context("no instance")?).last_operation;

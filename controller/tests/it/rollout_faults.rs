@@ -171,8 +171,8 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     ensure!(rollout.rolled_back == (trial.action == "Rollback"), "{rollout:?}");
     let message = conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message.clone();
     // A version that was rolled back in the whole pool is not retried: only another version helps.
-    let todo = if rollout.rolled_back { "Change the template" } else { key::RETRY };
-    for part in [&*short(&rollout.to_version), "Change the template", todo] {
+    let todo = if rollout.rolled_back { "Correct the template" } else { key::RETRY };
+    for part in [&*short(&rollout.to_version), "Correct the template", todo] {
         ensure!(message.contains(part), "it does not say {part:?}: {message}");
     }
     Ok(())

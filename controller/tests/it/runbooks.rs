@@ -15,6 +15,7 @@ const POOL: &str = "factory";
 const HOST: &str = "win-1";
 /// Namespace of WMCO's Pod.
 const ELSEWHERE: &str = "of-wmco";
+/// Name of WMCO's Pod.
 const WMCO: &str = "wmco-1";
 
 const PAGE: &str = "../reference/alerts.md";

@@ -59,7 +59,7 @@ async fn output_and_exit_status_name_what_is_wrong() -> Result<()> {
         is_below
     };
     ensure!(lines.any(is_page), "pool and host are never shown as Ready");
-    // Without its reader, the command ends at the next change.
+    // The command ends at the next change when nobody reads its output.
     drop(lines);
     let well = "factory  1 of 1 nodes Ready\n└─ win-0  Ready\n";
     ensure!(status(&world, &[])? == (Some(0), well.into(), String::new()), "{:?}", status(&world, &[])?);

@@ -52,8 +52,8 @@ impl Statuses {
         Self { seen, instances, read: Mutex::default(), states, tasks }
     }
 
-    /// Calls `ask` now, and again whenever an object of this name has changed, until the answer is true. It also asks periodically, because the
-    /// answer may depend on more than the object.
+    /// Calls `ask` now, and again whenever an object of this name has changed, until it returns true. `ask` is also called periodically, because its
+    /// result may depend on more than the object.
     pub(crate) async fn poll_on_change<F: Future<Output = bool>>(&self, name: &str, ask: impl Fn() -> F) {
         const POLL_INTERVAL: Duration = Duration::from_millis(500);
         let mut states = self.states.subscribe();

@@ -277,7 +277,7 @@ async fn a_change_that_would_lose_settings_is_withheld(world: &World, legacy: &L
                 .is_some_and(|c| c.status == "False" && c.reason == "SettingsWouldBeLost" && c.message.contains(name))
         })
         .await?;
-    // Meanwhile, the Node has the annotations of the legacy operator, and its present version as the desired one.
+    // While the change is withheld, the Node has the annotations of the legacy operator, and its present version as the desired one.
     world
         .eventually("it is named as the legacy operator names its own", || async {
             let node = world.node(name).await.ok().flatten();
@@ -308,7 +308,7 @@ async fn a_change_that_would_lose_settings_is_withheld(world: &World, legacy: &L
     Ok(())
 }
 
-/// One Node was cordoned by the legacy operator, which ended during an upgrade; the other by a user.
+/// Covers two cordoned Nodes: one cordoned by the legacy operator, which ended during an upgrade, and one cordoned by a user.
 async fn a_cordon_of_the_legacy_operator_is_lifted_and_that_of_a_user_stays(
     world: &World,
     legacy: &Legacy,
@@ -353,7 +353,7 @@ async fn a_cordon_of_the_legacy_operator_is_lifted_and_that_of_a_user_stays(
         .await
 }
 
-/// One Secret declares the keys of all hosts: no Node has a record of its host's key, as before 10.22.1.
+/// Covers one Secret that declares the keys of all hosts. No Node has a record of its host's key, as before 10.22.1.
 async fn hosts_whose_keys_are_declared_at_once_are_adopted(world: &World, legacy: &Legacy) -> Result<()> {
     legacy.forget_host_keys(world).await?;
     world.apply(legacy.name, &spec_with(&legacy.hosts, json!({"mode": "Plan"}))).await?;

@@ -74,7 +74,7 @@ async fn wmco_starts(world: &World, by_olm: bool) -> Result<()> {
     Ok(())
 }
 
-/// Creates WMCO's ServiceMonitor anew, as WMCO does if it differs, and the rules of its package, which OLM deletes with the package.
+/// Creates WMCO's ServiceMonitor again, as WMCO does if the object differs, and the rules of its package, which OLM deletes with the package.
 async fn monitoring_of_wmco(world: &World, package: Option<&Value>) -> Result<()> {
     let endpoint = json!({"port": "https-metrics", "interval": "30s", "scheme": "https"});
     let rules = json!([{"record": "node_cpu_info", "expr": "windows_cpu_info"}]);

@@ -74,7 +74,7 @@ impl Transcript {
         let _ = write!(self.0, "{gap}$ {command}\n{}", tidy_tables(printed));
     }
 
-    /// Returns the text by which the transcript is compared.
+    /// Returns the text with which transcripts are compared.
     pub(crate) fn text(&self) -> String {
         steady(&self.0)
     }
@@ -354,7 +354,7 @@ fn what_differs_from_run_to_run_is_left_out() {
     );
 }
 
-/// The first minutes: a host that joins, one that is a node, and a second pool with two errors.
+/// Covers the first minutes: a host that joins, a host that is a node, and a second pool with two errors.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_pools() -> Result<()> {
     let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;

@@ -51,7 +51,7 @@ impl Browser {
         let mut driver = Command::new("chromedriver");
         driver.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         let driver = driver.spawn().context("there is no chromedriver: cargo xtask setup installs it")?;
-        // Another test may have installed it.
+        // Another test may have installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().build()?;
         let server = format!("http://127.0.0.1:{port}");
@@ -120,7 +120,8 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", phone).await.map(drop)
     }
 
-    /// Reports whether the page can be scrolled sideways, or something of it is cut off at the side. What has a bar of its own may be wider.
+    /// Reports whether the page can be scrolled sideways, or a part of it is cut off at the side. Elements with a scroll bar of their own may be
+    /// wider.
     async fn is_too_wide(&self) -> Result<bool> {
         self.value(TOO_WIDE).await?.as_bool().context("no answer")
     }
@@ -320,6 +321,7 @@ async fn fit_a_phone(browser: &Browser, pages: &[PathBuf]) -> Result<()> {
 
 /// Number of hosts of a large fleet.
 const FLEET: usize = 5_000;
+/// Number of pools of the large fleet.
 const POOLS: usize = 10;
 /// Maximum number of elements of the page: the cards of the pools, and one page of hosts for each, whatever the number of hosts.
 const ELEMENTS: u64 = 6_000;

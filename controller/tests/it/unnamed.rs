@@ -1,5 +1,5 @@
-//! Hosts that are listed without names: which of them the operator asks for their names, how often, with which host key, and how far it trusts the
-//! answer.
+//! Tests hosts that are listed without names: from which of them the operator reads their names, how often, with which host key, and how far it
+//! trusts the result.
 
 use std::{
     collections::BTreeMap,
@@ -124,7 +124,7 @@ async fn two_clones_are_asked_rarely(world: &World) -> Result<()> {
     let is_logged = |line: &str| line.contains("HostConflict") && line.contains(POOL);
     ensure!(world.operator.log().lines().any(is_logged), "no host was contacted");
 
-    // The answer is stored: the next operator asks no host either.
+    // The name is stored: the next operator does not contact the host either.
     let contacts = pool_status(&world.pool(POOL).await?).contacts;
     ensure!(contacts.len() == 1 && contacts[0].hostname.is_some(), "{contacts:?}");
     // The contact of the refused host is forgotten once its entry is removed.
@@ -192,7 +192,8 @@ async fn a_host_cannot_have_the_name_of_another_node(world: &World) -> Result<()
     Ok(())
 }
 
-/// Meanwhile, the hosts of the other pools join. Returns the listener, so that the addresses stay silent until all have joined.
+/// Checks a pool with two thousand silent addresses while the hosts of the other pools join. Returns the listener, so that the addresses stay
+/// silent until all have joined.
 async fn two_thousand_silent_addresses_are_reported(world: &World) -> Result<TcpListener> {
     // Accepts no connection: the kernel opens it, and nobody answers.
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;

@@ -115,7 +115,7 @@ async fn a_release_is_planned_and_waits_for_windows_pauses_and_approvals() -> Re
     // Plans of the release, before it is installed.
     let same = release_file(&world, b"kubelet")?;
     let (status, out, err) = plan(&world, same.path()).await?;
-    ensure!(status == Some(0) && out.contains("release 0.9.0: nothing to do with 2 hosts"), "{status:?}\n{out}\n{err}");
+    ensure!(status == Some(0) && out.contains("release 0.9.0: nothing to do for 2 hosts"), "{status:?}\n{out}\n{err}");
     let next = release_file(&world, NEXT)?;
     let (status, out, err) = plan(&world, next.path()).await?;
     ensure!(status == Some(2), "{status:?}\n{out}\n{err}");

@@ -12,6 +12,7 @@ use crate::fleet::{LIMIT, World, spec};
 const POOL: &str = "factory";
 /// Number of reports of a kubelet in a row that must trigger no reconcile.
 const REPORTS: usize = 5;
+/// Metric of the reconciles of all kinds.
 const ALL: &str = "windows_node_pool_reconciles_total";
 const OF_POOLS: &str = r#"windows_node_pool_reconciles_total{kind="WindowsNodePool"}"#;
 const OF_INSTANCES: &str = r#"windows_node_pool_reconciles_total{kind="WindowsInstance"}"#;

@@ -1,11 +1,11 @@
-//! Random walk over the real operator, API server and simulated hosts: users edit lists, swap and rename entries, restart, cut, repair,
-//! cordon, hold, pause and delete, in any order and at any moment, and the operator is killed in between. Whatever they do:
+//! Random walk over the real operator, API server and simulated hosts: users edit lists, swap and rename entries, restart, cut, repair, cordon,
+//! hold, pause and delete, in any order and at any moment, and the operator is killed in between. The test checks that, whatever they do:
 //!
 //! * no container of a Ready node ends without a drain,
 //! * no host is deconfigured whose name is listed,
 //! * no host changes from one Node name to another without having been deconfigured,
 //! * no more nodes of a pool than `maxUnavailable` are cordoned by the operator,
-//! * once users stop, and do what messages ask them for, every host becomes a Ready node.
+//! * once users stop, and do what messages request, every host becomes a Ready node.
 //!
 //! `WALK_SEED` repeats the users' acts of a walk, `WALK_STEPS` sets its length.
 
@@ -561,7 +561,7 @@ impl Walk {
         if done.is_ok() { "done" } else { "not there" }
     }
 
-    /// Does what the messages of an instance ask for: allows the host key, or abandons the host.
+    /// Does what the messages of an instance request: allows the host key, or abandons the host.
     async fn trust(&self, instance: &WindowsInstance) {
         // The host of a leaving instance is in no list: it is found by its marker.
         let name = instance.name_any();
@@ -630,7 +630,8 @@ impl Walk {
         self.check()
     }
 
-    /// Corrects each entry to lead to its own host, by the host's marker, or to any free host without one. Returns whether a list has changed.
+    /// Corrects each entry so that it leads to the host that has its name as marker, or to any free host if there is none. Returns whether a list
+    /// has changed.
     async fn correct_lists(&mut self) -> Result<bool> {
         let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
         let mut lists = self.model.lists.clone();
@@ -689,8 +690,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Allows the host keys that instances ask for, without end: an entry that has led to another host before waits until a user allows the
-    /// key.
+    /// Allows the host keys that instances report, without end. An entry that has led to another host before waits until a user allows the key.
     async fn trust_as_asked(&self) {
         let instances = Api::<WindowsInstance>::all(self.world.client.clone());
         loop {

@@ -38,6 +38,7 @@ const POOL: &str = "factory";
 const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.example");
 /// Files of the host's owner, below `C:\`.
 const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
+/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 pub(crate) struct World {
@@ -171,7 +172,7 @@ pub(crate) const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Ses
 fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
     let more = [
         ("--no-proxy", VARIABLE.1),
-        // Nothing answers there. kubelet heeds `--no-proxy`, and wicd never uses a proxy for the API server.
+        // Nothing answers at this address. kubelet heeds `--no-proxy`, and wicd never uses a proxy for the API server.
         ("--https-proxy", "http://proxy.example:3128"),
     ];
     operator_options(control_plane, dir, Vec::new(), &more)
@@ -409,7 +410,7 @@ async fn changes(world: &mut World) -> Result<()> {
         ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
     }
 
-    // The same program for Windows, with another hash.
+    // The new kubelet is the same program for Windows, with another hash.
     let exe = world.files.path().join("kubelet.exe");
     let mut bytes = fs::read(host_kubelet(Platform::Windows)?)?;
     bytes.extend(b"changed");

@@ -1,6 +1,6 @@
-//! Node of an OpenShift cluster on Azure, in OVN-Kubernetes' hybrid overlay, from its join to its removal on a Wine host. It has the services of
-//! such a node besides kubelet, each of which needs the command line, kubeconfig and HNS objects that the operator has prepared, and all facts of
-//! the cluster, each of which changes while the node runs.
+//! Tests a node of an OpenShift cluster on Azure, in the hybrid overlay of OVN-Kubernetes, from its join to its removal on a Wine host. Besides
+//! kubelet, the node has the services of such a cluster. Each of them needs the command line, kubeconfig and HNS objects that the operator has
+//! prepared. The test also changes each fact of the cluster while the node runs.
 //!
 //! The test does OpenShift's part: it approves the certificate of hybrid-overlay-node, gives the Node its part of the pod network, and grants
 //! rights to nodes.
@@ -40,6 +40,7 @@ const POOL: &str = "overlay";
 const NODE: &str = "wine-o";
 /// Network that hybrid-overlay-node makes.
 const NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
+/// Name of the HNS endpoint that is made for kube-proxy.
 const ENDPOINT: &str = "VIPEndpoint";
 /// Subnet of the Node in the pod network.
 const SUBNET: &str = "10.132.7.0/24";
@@ -64,6 +65,7 @@ const PROXY: [(&str, &str); 3] = [
 ];
 /// Annotation that hybrid-overlay-node writes once it has made the network.
 const MAC: &str = "k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac";
+/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 struct World {

@@ -10,12 +10,13 @@ use crate::fleet::{World, is_ready, spec_with};
 
 const POOL: &str = "factory";
 const HOSTS: u32 = 20;
-/// Maximum number of writes for a host that joins, with its share of common writes. Writes of the pool's status are left out: their number depends
-/// on how long the hosts take, which varies on a busy machine. One of these is that a host registers, which is stored only if it lasts.
+/// Maximum number of writes for a host that joins, with its share of common writes. Excludes writes of the pool's status, whose number depends on
+/// how long the hosts take.
 const JOIN: u32 = 13;
-/// Maximum number of writes of instances, without their statuses, for all hosts that join. Ten hosts join at once, and the instances of those are
-/// created with their grant; a few may be granted twice.
+/// Maximum number of writes of instances, without their statuses, for all hosts that join. Ten hosts join at once, and their instances are
+/// created with their grants. A few hosts may be granted twice.
 const INSTANCES: u32 = 35;
+/// Maximum number of writes for a host that is changed.
 const CHANGE: u32 = 9;
 
 /// Returns the numbers of writes until now, by resource, without the Lease and the statuses of pools.

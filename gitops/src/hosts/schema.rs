@@ -121,7 +121,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// Parses a host, and adds its faults to `faults`. `None` if there are any.
+/// Parses a host, and adds its faults to `faults`. Returns `None` if it has faults.
 pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     let before = faults.len();
     let value = RULES.check(node, &RULES.host, "", faults);
@@ -131,7 +131,7 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     let host = match serde_json::from_value::<Host>(value) {
         Ok(host) => host,
         Err(error) => {
-            faults.push((node.line, format!("no host: {error}")));
+            faults.push((node.line, format!("this is not a host: {error}")));
             return None;
         }
     };
@@ -177,7 +177,8 @@ fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
 }
 
 impl Rules {
-    /// Returns the value according to the schema. The value is only valid if no fault was added.
+    /// Converts a YAML node to JSON according to the schema, and adds the faults of the node to `faults`. The value is valid only if no fault was
+    /// added.
     fn check(&self, node: &Node, schema: &Value, path: &str, faults: &mut Vec<Fault>) -> Value {
         let about = if path.is_empty() { "a host".to_owned() } else { field(path) };
         let mut wrong = |message: String| faults.push((node.line, message));

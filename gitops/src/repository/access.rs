@@ -174,13 +174,13 @@ impl Proxy {
 
 type Text = Zeroizing<String>;
 
-/// Returns the user name and the password.
+/// Returns the user name and the password, or `None` if the Secret has neither.
 fn log_in(data: &Data) -> Result<Option<(String, Text)>, AccessError> {
     let found = pair(("username", line(data, "username")?), ("password", line(data, "password")?))?;
     Ok(found.map(|(username, password)| (username.to_string(), password)))
 }
 
-/// Returns the values of two keys that belong together, each of which has its name beside it.
+/// Returns the values of two keys that must be set together. Each argument is the name of a key, with its value if the key is set.
 fn pair<T>(
     (one, value): (&'static str, Option<T>),
     (other, value_of_other): (&'static str, Option<T>),

@@ -36,7 +36,7 @@ pub enum GitError {
     KnownHosts(#[from] KnownHostsError),
     /// The server's key is not in the known hosts.
     #[error(
-        "{host} offers the SSH host key {offered}, which known_hosts does not list for it{}: if it is right, add it there",
+        "{host} offers the SSH host key {offered}, which known_hosts does not list for this server{}: if the key is right, add it to known_hosts",
         unread(.damaged)
     )]
     HostKeyUnknown {
@@ -71,7 +71,7 @@ pub enum GitError {
     },
     /// The server redirects to a URL that must not get the credentials.
     #[error(
-        "{host} redirects to {to}, which is not followed because it is another server or not https: if it is right, write it as the URL"
+        "{host} redirects to {to}, which is not followed because it is another server or not https: if this is right, set it as the URL of the repository"
     )]
     RedirectRefused {
         /// Name of the server.
@@ -88,7 +88,7 @@ pub enum GitError {
         problem: String,
     },
     /// The fetch exceeded its time limit.
-    #[error("fetching from {host} timed out after {}s: the server is slow or does not answer", .after.as_secs_f32())]
+    #[error("fetching from {host} timed out after {}s: check the server, the network and the proxy", .after.as_secs_f32())]
     Timeout {
         /// Name of the server.
         host: String,
@@ -193,7 +193,7 @@ pub enum GitError {
 
 /// Returns a note about a damaged line for the host, which may hold the missing key.
 fn unread(lines: &[usize]) -> String {
-    lines.first().map_or_else(String::new, |line| format!(" (line {line} is for it, and cannot be read)"))
+    lines.first().map_or_else(String::new, |line| format!(" (line {line} is for this server, and cannot be read)"))
 }
 
 impl GitError {

@@ -1,4 +1,5 @@
-//! Authors of changes. Only fetched commits are known: for changes beyond them, only "or older" can be reported.
+//! Commits that last changed the entries of an inventory. History is known only as far as it was fetched: if an entry did not change in the fetched
+//! commits, the oldest of them is reported with the mark "or older".
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -21,7 +22,7 @@ const WALKED: usize = 20_000;
 /// Maximum number of characters of an author and of a subject in the API.
 const LINE: usize = 512;
 
-/// File, and the host's name, or address if it has no name.
+/// Key of an entry: path of its file, and name of its host, or address if the host has no name.
 pub(super) type Key = (String, String);
 
 /// Reports whether `new` is `old` or descends from it. `None` if too little history was fetched to decide.

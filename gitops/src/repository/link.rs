@@ -1,7 +1,7 @@
 //! Limits of one fetch: time, bytes, and cancellation.
 //!
-//! gix uses blocking I/O. Each of its waits is a future here, run on a small runtime of its own: a server that sends nothing, or a byte
-//! a second, blocks the caller until the time limit at most, or until a moment after a stop.
+//! gix uses blocking I/O. Each of its waits runs here as a future on a single-threaded runtime, so that a server that sends nothing, or sends very
+//! slowly, blocks the caller only until the time limit or a stop.
 
 use std::{
     cell::{Cell, RefCell},

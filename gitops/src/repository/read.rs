@@ -177,7 +177,9 @@ fn tree<'r>(repo: &'r Repository, id: ObjectId, path: &str) -> Result<gix::Tree<
 fn size(repo: &Repository, id: ObjectId, kind: Kind, path: &str) -> Result<u64, GitError> {
     let header = repo.find_header(id).map_err(|error| GitError::damaged(error.error()))?;
     if header.kind() != kind {
-        return Err(GitError::Damaged { problem: format!("{} is a {}", excerpt(path), header.kind()) });
+        // The server's fault: another download would bring the same object.
+        let wanted = if kind == Kind::Tree { "tree" } else { "blob" };
+        return Err(GitError::WrongObject { id: format!("{} ({id})", excerpt(path)), wanted });
     }
     Ok(header.size())
 }

@@ -77,7 +77,7 @@ impl RefRequest {
         }
     }
 
-    /// Finds the wanted reference among those of a server.
+    /// Finds the wanted reference among the references of a server.
     pub(super) fn find(&self, refs: &[Ref]) -> Result<Found, GitError> {
         let missing = |what: String| GitError::RevisionNotFound { what };
         let by_name =
@@ -128,8 +128,8 @@ fn target(reference: &Ref) -> Option<(&str, ObjectId)> {
     Some((name.to_str().ok()?, id?.to_owned()))
 }
 
-/// Compares the version of the tag `new` with that of `old`. `None` if `reference` has no range, or one of the tags is not in the range
-/// because the user changed the range.
+/// Compares the version of the tag `new` with the version of the tag `old`. Returns `None` if `reference` has no range, or one of the tags is not in
+/// the range because the user changed the range.
 pub fn compare_versions(reference: &GitRef, old: &str, new: &str) -> Option<Ordering> {
     let Ok(RefRequest::Range(range)) = RefRequest::of(reference) else { return None };
     Some(version(&range, new)?.cmp_precedence(&version(&range, old)?))
@@ -139,8 +139,8 @@ fn version(range: &VersionReq, tag: &str) -> Option<Version> {
     Version::parse(tag.strip_prefix('v').unwrap_or(tag)).ok().filter(|v| range.matches(v))
 }
 
-/// Returns the tag with the highest version in a range. Of tags with the same version (`1.0.0` and `v1.0.0`, or other build metadata)
-/// the last in alphabetical order, so that the result is stable.
+/// Returns the tag with the highest version in a range. Among tags with the same version (`1.0.0` and `v1.0.0`, or other build metadata),
+/// returns the last one in alphabetical order, so that the result is stable.
 fn highest<'a, T>(range: &VersionReq, tags: impl Iterator<Item = (&'a str, T)>) -> Option<(&'a str, T)> {
     let versions = tags.filter_map(|(tag, id)| Some((version(range, tag)?, tag, id)));
     versions.max_by(|a, b| a.0.cmp_precedence(&b.0).then_with(|| a.1.cmp(b.1))).map(|(_, tag, id)| (tag, id))

@@ -32,7 +32,7 @@ pub(super) fn tag(repo: &Repository, id: ObjectId, name: Option<&str>) -> Result
     Ok(signed)
 }
 
-/// Returns the name that a tag was signed for: the third of the headers with which each tag begins.
+/// Returns the name that a tag was signed for. Each tag begins with the headers `object`, `type` and `tag`, in this order.
 fn tag_name(data: &[u8]) -> Option<&[u8]> {
     let mut lines = data.split(|&b| b == b'\n');
     lines.next()?.strip_prefix(b"object ")?;
@@ -58,7 +58,7 @@ pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
         let end = rest.iter().position(|&b| b == b'\n').map_or(rest.len(), |at| at + 1);
         let (line, tail) = rest.split_at(end);
         if line == b"\n" {
-            // The message follows, in which such lines are only text.
+            // The message follows. Such lines in it are only text.
             data.extend_from_slice(rest);
             break;
         }

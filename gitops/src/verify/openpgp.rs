@@ -1,7 +1,7 @@
 //! OpenPGP signatures, as GnuPG makes them.
 //!
 //! The owner of a key declares its uses and its expiry in signatures by the primary key. Each of these is verified, with the same requirements
-//! for its hash, before it is used. A revocation applies whatever its reason and date, because a thief of the key can backdate signatures.
+//! for its hash, before it is used. A revocation applies whatever its reason and date, because an attacker who has the key can backdate signatures.
 
 use std::time::{Duration, SystemTime};
 

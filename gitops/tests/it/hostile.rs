@@ -16,7 +16,7 @@ use crate::{
     server::{Reply, Server},
 };
 
-/// Time that a busy machine may need for something immediate.
+/// Tolerance for the duration of immediate steps on a busy machine.
 const LITTLE: Duration = Duration::from_secs(5);
 
 #[test]
@@ -322,7 +322,7 @@ fn a_damaged_repository_is_fetched_again() {
     fs::write(&half, b"PACK").unwrap();
     client.repository = gitops::repository::Repository::open(client.dir.path()).unwrap();
     assert!(!half.exists());
-    // A crash during a swap.
+    // A crash during the replacement of the repository.
     fs::rename(&git, client.dir.path().join("old")).unwrap();
     fs::create_dir(client.dir.path().join("new")).unwrap();
     client.repository = gitops::repository::Repository::open(client.dir.path()).unwrap();

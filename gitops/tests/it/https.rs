@@ -114,13 +114,13 @@ fn a_small_change_of_a_large_repository_transfers_little() {
 #[test]
 fn the_older_protocol_is_supported() {
     let origin = Origin::new();
-    // As behind a proxy that drops unknown headers.
+    // The server uses the older protocol, as behind a proxy that drops unknown headers.
     let server = Server::with(origin.root(), false, |_| Some(Reply::Old));
     let client = Client::of(&server).branch("main");
     client.fetch().unwrap();
     let commit = origin.commit("hosts.yaml", "a: 2\n", "Second");
     assert_eq!(client.fetch().unwrap().commit, commit);
-    // By its id, the server only sends a commit that belongs to a branch or tag.
+    // The server sends a commit by its ID only if a branch or tag points to it.
     let mut client = Client::of(&server);
     assert_eq!(client.fetch_as(crate::fetch::commit(&commit)).unwrap().commit, commit);
     origin.git(&["reset", "-q", "--hard", "HEAD~1"]);

@@ -86,7 +86,7 @@ fn a_server_with_another_host_key_is_refused() {
     let damaged = format!("{} ssh-ed25519 AAAA\n{}", server.known_hosts().split(' ').next().unwrap(), known_before);
     let error =
         Client::new(server.at(PATH), Access { known_hosts: Some(damaged), ..access(&server) }).fetch().unwrap_err();
-    assert!(error.to_string().contains("line 1 is for it, and cannot be read"), "{error}");
+    assert!(error.to_string().contains("line 1 is for this server, and cannot be read"), "{error}");
     let revoked = format!("{}@revoked {}", server.known_hosts(), server.known_hosts());
     let error =
         Client::new(server.at(PATH), Access { known_hosts: Some(revoked), ..access(&server) }).fetch().unwrap_err();

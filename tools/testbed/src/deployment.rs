@@ -158,7 +158,7 @@ pub enum MachineApi {
 }
 
 impl MachineApi {
-    /// Returns the namespace in which OpenShift has its Machines.
+    /// Returns the namespace of the API's Machines on OpenShift.
     pub fn namespace(self) -> &'static str {
         match self {
             Self::OpenShift => "openshift-machine-api",
@@ -217,7 +217,8 @@ pub async fn served(client: &Client, crd: &str) -> Result<()> {
     eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
-/// Waits until the policies are in force. The API server loads all policies at once: if the one that was applied last refuses, all are active.
+/// Waits until the policies are in force. The API server loads all policies at once: when the last applied policy refuses a request, all are
+/// active.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let wicd = control_plane.client_as("system:wicd-node:probe", &["system:wicd-nodes", "system:masters"]).await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(wicd);

@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result, bail};
 use crate::binaries::{Run as _, cache_dir, lock_file};
 
 /// Bridge on this machine with a /24 of 198.18.0.0/15, the range for tests of network devices (RFC 2544).
-/// The bridge is `wnp<number>`, the links to hosts are `wnp<number>h<host>`. Removed on drop; remains of a killed process are
-/// removed by the next one that gets its number. Needs root.
+/// The bridge is `wnp<number>`, the links to hosts are `wnp<number>h<host>`. The bridge is removed on drop. Remains of a killed process are
+/// removed by the next process that gets its number. Needs root.
 #[derive(Debug)]
 pub struct HostNetwork {
     number: u8,
     next_host: AtomicU8,
-    // The kernel releases the lock of a process that ends: so the others know that a number is free.
+    // The kernel releases the lock when the process ends, so that other processes know that the number is free.
     _lock: File,
 }
 

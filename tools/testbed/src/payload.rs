@@ -135,7 +135,7 @@ pub fn write_with(dir: &Path, entries: &[Entry], level: i32, progress: &(dyn Fn(
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let before = fs::read(dir.join(MANIFEST)).ok().and_then(|json| Manifest::parse(&json).ok()).unwrap_or_default();
 
-    // Level 19 is slow, so that all cores take files from the list, one after the other.
+    // Level 19 is slow, so all cores take files from the list, one after the other.
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<File>> {
         let mut done = Vec::new();

@@ -16,7 +16,7 @@ use crate::binaries::{cache_dir, lock, lock_file};
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
-    // The kernel releases the lock of a process that ends: so the others know.
+    // The kernel releases the lock when the process ends, so that other processes know that the folder is unused.
     _lock: File,
 }
 

@@ -123,6 +123,7 @@ fn make_all(args: &Args, out: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes the payload for a minor version of Kubernetes.
 fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
     let parts = chosen(&args.only)?;
     let signed = tempfile::tempdir()?;

@@ -89,7 +89,7 @@ const OF_MINUTES: &[Step] = &[
     ("site of the documentation", || docs::run(&docs::Args { check: false })),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
-    // They are in a workspace of their own: nothing else compiles them.
+    // The fuzz targets are in a workspace of their own: no other step compiles them.
     ("build of the fuzz targets", || fuzz::build().map(drop)),
 ];
 
@@ -103,7 +103,7 @@ const THOROUGH: &[Step] = &[
     ("fuzz targets", || fuzz_targets(10)),
 ];
 
-/// Checks of each change, for longer, and of larger fleets.
+/// Tests of each change with more cases, and tests of larger fleets.
 const LONG_TESTS: &[Step] = &[
     ("property tests with many cases", || tests(&[BESIDE_THE_CODE], &[("PROPTEST_CASES", "10000")])),
     ("long walks", || tests(&[&["--test", "it", "--", "walk::"]], &[("WALK_STEPS", "500")])),
@@ -231,8 +231,9 @@ fn begins_output(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// Maximum number of lines of a failure's reason that are repeated at the end, and of characters of each line.
+/// Maximum number of lines of a failure's reason that are repeated at the end.
 const REASON_LINES: usize = 8;
+/// Maximum number of characters of such a line.
 const REASON_WIDTH: usize = 240;
 
 /// Failed tests with their reasons. If a long output is truncated, its end still shows them.

@@ -34,7 +34,8 @@ pub(crate) fn build() -> Result<()> {
     built
 }
 
-/// Starts Go for the newest version of Kubernetes, with the flags with which the test bed builds: its build links what is in Go's cache then.
+/// Starts Go for the newest version of Kubernetes with the build flags of the test bed. The later build of the test bed finds the packages in
+/// Go's cache, and only links them.
 fn compile_control_plane() -> Result<Option<Child>> {
     let minor = |folder: &PathBuf| folder.extension().and_then(|minor| minor.to_str()?.parse::<u32>().ok());
     let sets = fs::read_dir(workspace_root().join("tools/xtask/payload")).context("read tools/xtask/payload")?;

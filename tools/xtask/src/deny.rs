@@ -45,7 +45,7 @@ mod tests {
         )
     }
 
-    /// Vulnerabilities that `deny.toml` lists pass the check; any other one fails it.
+    /// Vulnerabilities that `deny.toml` lists pass the check. Any other vulnerability fails it.
     #[test]
     fn recorded_vulnerabilities_pass_and_others_fail() {
         for (advisories, expected) in [

@@ -116,7 +116,7 @@ fn fault_of_name(span: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<St
     (!is_there).then(|| format!("there is no test {span}"))
 }
 
-/// Reports whether a source has a test of this name. A function that a test calls is none: nobody could run it.
+/// Reports whether a source has a test of this name. A function that a test calls does not count, because users cannot run it.
 fn has_test(source: &str, name: &str) -> bool {
     let before = source.split_once(&format!("fn {name}(")).map_or("", |(before, _)| before);
     let attributes = before.lines().rev().skip_while(|line| line.ends_with("async "));

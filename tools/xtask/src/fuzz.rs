@@ -46,12 +46,14 @@ const TARGETS: [(&str, &[&str]); 15] = [
     ("windows-instances", &[]),
 ];
 
-/// Flags for coverage. A nightly toolchain would have one flag for it. No address sanitizer, as the fuzzed code has no unsafe code.
+/// Compiler flags for coverage, for which a nightly toolchain has a single flag. The address sanitizer is off, because the fuzzed code has no
+/// unsafe code.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
 /// Time limit for one input, in seconds. A slower input is a finding. Debug code on a busy machine is slow.
 const SECONDS_FOR_ONE: u64 = 20;
+/// Memory limit of a target, in MiB.
 const MEGABYTES: u64 = 1024;
 /// Maximum number of bytes of a finding that are printed.
 const SHOWN: usize = 2048;

@@ -29,7 +29,7 @@ impl Backoff {
         }
     }
 
-    /// Records that the service was seen stopped, which is a failure if it was running before. Returns whether it was.
+    /// Records that the service was seen stopped, which is a failure if it was running before. Returns whether it was running before.
     pub fn stopped(&mut self, now: Duration) -> bool {
         let unasked = self.running_since.is_some();
         if unasked {

@@ -25,7 +25,7 @@ use crate::host::{Host, HostError};
 
 /// Signer of wicd's certificates.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-/// Field manager of what wicd writes to its Node.
+/// Field manager of wicd's changes to its Node.
 const MANAGER: &str = "wicd";
 /// Read timeout, longer than the API server keeps a watch open without an event.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);

@@ -1,7 +1,7 @@
 //! Drift: changes on a host that do not come from a change of the desired state.
 //!
-//! A difference is drift only if the item was right before under the same desired state. [`SETTLED`] records what was right, so that wicd still tells
-//! drift from its own pending changes after a restart of the host.
+//! A difference is drift only if the item has matched the same desired state before. The file [`SETTLED`] records the items that have matched, so
+//! that wicd can distinguish drift from its own pending changes after a restart of the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const MAX_ITEMS: usize = 10;
 /// Maximum length of the Node's drift annotation, in bytes.
 const LONGEST: usize = 1024;
 
-/// Record of what was right, stored in the file [`SETTLED`].
+/// Record of the items that have matched the desired state, stored in the file [`SETTLED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Settled {
@@ -55,7 +55,7 @@ pub enum CheckKind {
     Files,
 }
 
-/// Record of what was right on the host, and of drift since then.
+/// Record of the items on the host that have matched the desired state, and of drift since then.
 #[derive(Debug, Default)]
 pub struct Drift {
     settled: Settled,
@@ -145,7 +145,7 @@ impl Drift {
         texts
     }
 
-    /// Stores the record of what is right, if it has changed.
+    /// Stores the record of matching items, if it has changed.
     ///
     /// # Errors
     /// Fails when the record cannot be written. The next call tries again.

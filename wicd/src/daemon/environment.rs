@@ -12,7 +12,7 @@ use crate::ownership::Ownership;
 
 /// Checks machine-wide variables and trusted certificates, restores them if `heal`, and returns those that differed. Where a variable had
 /// to be changed, a restart of the host is requested: Windows passes variables to services only when it starts. Certificates need no restart:
-/// programs ask Windows for them at each verification.
+/// programs query Windows for them at each verification.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -25,11 +25,11 @@ pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<S
         if host.env_var(name)?.as_deref() == value {
             continue;
         }
-        // The value may hold a password.
+        // Only the name is reported, because the value may hold a password.
         found.insert(format!("variable {name}"));
         if heal {
             claim(host, |owned| owned.claim_env_var(host, name, value))?;
-            // Recorded first, so that a crash here does not lose the request for a restart.
+            // The restart request is recorded first, so that a crash here does not lose it.
             require_reboot(host, "machine-wide environment variables have changed")?;
             info!(variable = name, set = value.is_some(), "changing a machine-wide environment variable");
             host.set_env_var(name, value)?;

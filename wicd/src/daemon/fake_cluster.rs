@@ -14,7 +14,7 @@ use super::cluster::{Annotations, Cluster, ClusterError, Connect, Issue, Respons
 
 type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
-/// Fake API server. Clones are the same API server.
+/// Fake API server. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct FakeCluster(Arc<Inner>);
 

@@ -35,7 +35,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// The desired version of the Node cannot be part of an object's name.
-    #[error("the desired version {0:?} of the Node cannot be the end of an object's name")]
+    #[error(
+        "the desired version {0:?} of the Node is not valid as the end of a ConfigMap's name; find the client that wrote this annotation"
+    )]
     Version(String),
     /// The services ConfigMap of the desired version does not exist.
     #[error("the ConfigMap {0:?} does not exist; the operator creates it")]
@@ -194,7 +196,7 @@ async fn sync(
     let refused = match obtain(host, cluster, identity, node, &report).await {
         Ok(()) => None,
         Err(FollowError::Unverified { name, problem }) => {
-            // The last good copy stays, and the annotation tells the operator why.
+            // The last good copy stays in use, and the drift annotation informs the operator of the refusal.
             report.drift.push(format!("ConfigMap {name} (refused)"));
             Some(FollowError::Unverified { name, problem })
         }
@@ -263,7 +265,7 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
     let _lock = lock::take(host, LOCK_PATIENCE)?.ok_or(FollowError::Busy)?;
     let Some(before) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(()) };
     let desired = Desired { version: version.to_owned(), services, ..before };
-    // First: after a crash in between, both are written again, which would not happen if the copy were new already.
+    // The marker is written first: after a crash in between, both are written again, which would not happen if the copy were new already.
     if let Some(before) = marker(host) {
         let marker = Marker { version: version.to_owned(), ..before };
         files::write_json(host, path::STATE, &marker, Access::Inherited)?;
@@ -314,8 +316,8 @@ fn annotations(node: &Value, report: &Report) -> Annotations {
     change
 }
 
-/// Reports whether the time in the annotation `wicd-reported` must be renewed. That is after half of the interval, because passes are not exact to
-/// the second. A time in the future must be renewed, too: the clock was corrected.
+/// Reports whether the time in the annotation `wicd-reported` must be renewed: after half of [`REPORT_INTERVAL`], because the times of passes are not
+/// exact to the second. A time in the future must be renewed as well, because the clock was corrected.
 pub fn is_report_due(reported: Option<&str>, now: Timestamp) -> bool {
     let age = reported.and_then(|text| text.parse::<Timestamp>().ok()).map(|at| now.duration_since(at));
     age.and_then(|age| Duration::try_from(age).ok()).is_none_or(|age| age >= REPORT_INTERVAL / 2)

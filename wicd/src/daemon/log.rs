@@ -52,7 +52,7 @@ impl RotatingFile {
         self.file = None;
         for n in (1..FILES).rev() {
             let from = if n == 1 { self.path.clone() } else { numbered(&self.path, n - 1) };
-            // A reader may have it open; then this file keeps growing, and rotation is retried with the next line.
+            // The rename fails while a reader has the file open: then the current file keeps growing, and rotation is retried with the next line.
             let _ = fs::rename(from, numbered(&self.path, n));
         }
         self.reopen()

@@ -164,7 +164,7 @@ pub fn plan_rotation(logs: &BTreeSet<String>, files: &[LogFile], rotation: LogRo
             }
         }
     }
-    // Deletions first, to free space for the copies.
+    // Deletions come first, to free space for the copies.
     actions.sort_by_key(|a| matches!(a, Action::CopyTruncate { .. }));
     actions
 }
@@ -230,7 +230,7 @@ fn begins_with_gap(log: &mut File) -> io::Result<bool> {
     Ok(start.len() == GAP && start.iter().all(|b| *b == 0))
 }
 
-/// Copies a log of `size` bytes, and then what was appended meanwhile.
+/// Copies a log of `size` bytes, and then the lines that were appended meanwhile.
 fn copy(log: &mut File, aside: &mut File, size: u64) -> io::Result<()> {
     io::copy(&mut log.by_ref().take(size), aside)?;
     // This takes most of the time, so lines that are appended meanwhile are copied afterwards.

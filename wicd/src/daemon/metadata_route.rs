@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use crate::host::{Host, HostError, Route};
 use crate::ownership::Ownership;
 
-/// Metric of the route, low so that it wins over a route that leads nowhere.
+/// Metric of the route, low so that Windows prefers it to a route that leads nowhere.
 const METRIC: u32 = 1;
 
 /// Next step for the route to the metadata service.
@@ -20,13 +20,13 @@ pub enum Step {
     None,
     /// Create this route.
     Add(Route),
-    /// Nearer route that leads elsewhere and hides the existing one.
+    /// Route with a lower metric that leads elsewhere, so that Windows does not use the existing one.
     Hidden(Route),
-    /// The host has no default route to follow.
+    /// No step is possible: the host has no default route.
     NoWayOut,
 }
 
-/// Returns the next step: the route must use the gateway of the default route, and no nearer route may lead elsewhere.
+/// Returns the next step: the route must use the gateway of the default route, and no route with a lower metric may lead elsewhere.
 pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     let default = routes.iter().filter(|r| r.length == 0).min_by_key(|r| r.metric);
     let Some(default) = default else { return Step::NoWayOut };
@@ -41,14 +41,14 @@ pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     }
 }
 
-/// Creates the route to the metadata service if it is missing, and records it as wicd's; removes a nearer route of wicd. Returns whether nothing
-/// had to be done.
+/// Creates the route to the metadata service if it is missing, and records it as wicd's. Removes an outdated route of wicd that has a lower metric.
+/// Returns whether no change was necessary.
 ///
 /// The caller holds the [`crate::lock`].
 ///
 /// # Errors
-/// Fails when Windows does not list its routes or refuses a change, when the ownership record cannot be read or written, or when a nearer route is
-/// not wicd's.
+/// Fails when Windows does not list its routes or refuses a change, when the ownership record cannot be read or written, or when a route with a lower
+/// metric is not wicd's.
 pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     match step(&host.routes()?, address) {
         Step::None => Ok(true),
@@ -70,15 +70,15 @@ pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
     }
 }
 
-/// Removes a nearer route that wicd created when the default route was elsewhere. A route of another program stays, and is an error.
+/// Removes a route with a lower metric that wicd created for an earlier default route. A route of another program stays, and is an error.
 fn remove_nearer(host: &dyn Host, nearer: &Route) -> Result<(), HostError> {
     let Route { destination, next_hop, interface, .. } = nearer;
     let boot_id = host.boot_id()?;
     let made = Ownership::load(host)?.map(|owned| owned.routes).filter(|routes| routes.boot_id == boot_id);
     if !made.is_some_and(|routes| routes.made.iter().any(|made| made.is(nearer))) {
         let problem = format!(
-            "one through {next_hop} on the network card with the index {interface} is nearer and not of wicd: see whether it leads to the service, and take it out \
-             if it does not (route delete {destination})"
+            "another program has made a route through {next_hop} on the network adapter with the index {interface}, which takes precedence: check whether it leads to \
+             the metadata service, and remove it if it does not (route delete {destination})"
         );
         return Err(HostError::system("use the default route to", destination.to_string())(io::Error::other(problem)));
     }

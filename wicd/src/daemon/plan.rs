@@ -26,7 +26,7 @@ pub struct DesiredService {
     pub hold: bool,
     /// Progress of the service's prerequisites on the host.
     pub prepared: Prepared,
-    /// True if drift of the service is left. The service is started in any case.
+    /// True if drift of the service is reported and not corrected. The service is started in any case.
     pub left: bool,
 }
 
@@ -131,7 +131,7 @@ impl Plan {
 
 /// Plans one pass over the services.
 ///
-/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` identifies the operator's. With
+/// `wanted` has the desired services in start order, `all` the services of the host; `owned` identifies the operator's services. With
 /// `assure`, settings that `all` does not show (recovery) are written, too.
 pub fn plan(wanted: &[DesiredService], all: &[ServiceInfo], owned: &Ownership, assure: bool) -> Plan {
     let mut plan = Plan::default();
@@ -166,7 +166,7 @@ pub fn plan(wanted: &[DesiredService], all: &[ServiceInfo], owned: &Ownership, a
         }
     }
 
-    // Other services that had to stop because they depend on the operator's.
+    // Start other services that had to stop because they depend on services of the operator.
     for name in restart {
         let ours = wanted.iter().any(|w| w.name.eq_ignore_ascii_case(&name));
         if !ours && find(&now, &name).is_some() {

@@ -54,13 +54,13 @@ pub struct Reconciler {
     settled: Option<(Vec<DesiredService>, u32)>,
     waiting: BTreeMap<String, Waiting>,
     complaints: BTreeMap<String, String>,
-    /// Services that the service manager stores differently than written: as written, and as read back.
+    /// Services that the service manager stores differently than written, each with the written configuration and the one that was read back.
     odd: BTreeMap<String, (ServiceSpec, ServiceInfo)>,
     /// Operation that applied the desired state.
     operation: String,
     drift: Drift,
     integrity: FileIntegrity,
-    /// Services with drift that is left, as they were found; `None` for deleted ones.
+    /// Services whose drift is reported and not corrected, as they were found; `None` for deleted ones.
     left: BTreeMap<String, Option<ServiceInfo>>,
     moving: bool,
 }
@@ -117,7 +117,7 @@ impl Reconciler {
         let Some(desired) = self.desired.clone() else {
             return Ok(Report::default());
         };
-        // First, because a failure below must not keep a running node from its credentials.
+        // The route comes first, because a failure below must not prevent a running node from getting its credentials.
         let had_route = self.has_metadata_route(&desired);
         let heals = desired.drift == api::Drift::Heal;
         let wanted = self.wanted(&desired, node, now);
@@ -197,7 +197,8 @@ impl Reconciler {
         }
     }
 
-    /// Restarts with a desired state, also if the operator has applied the same one again: differences are not drift until all is right once.
+    /// Resets the records for a desired state, also if the operator has applied the same one again: differences count as drift only once the host has
+    /// matched the desired state.
     fn begin(&mut self, desired: &Desired, operation: String) {
         self.drift.follow(&*self.host, desired, &operation);
         self.integrity = FileIntegrity::default();
@@ -286,7 +287,7 @@ impl Reconciler {
                 _ => {}
             }
             service.hold = !backoff.may_start(now);
-            // Before its command line changes: the existing networks were created with this one.
+            // The port is recorded before the command line changes: the existing networks were created with the current command line.
             if let Some(actual) = actual.filter(|_| ours && service.name == network::OVERLAY_SERVICE)
                 && owned.vxlan_port.is_none()
             {
@@ -338,10 +339,10 @@ impl Reconciler {
                 Waiting::Variable => info!(service, "waiting: a variable in its command is not known yet"),
                 // The missing prerequisite was logged when it was found missing.
                 Waiting::Preparation => {}
-                Waiting::Failing => warn!(service, "waiting: it keeps failing; see its own log"),
+                Waiting::Failing => warn!(service, "waiting: the service keeps failing; see its own log"),
                 Waiting::Foreign => error!(
                     service,
-                    "a service of this name that the operator did not install exists and is left unchanged: remove it, and the operator's service is installed"
+                    "another installer's service of this name is on the host and is left unchanged: remove that service, and wicd installs the operator's"
                 ),
             }
         }
@@ -433,8 +434,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Returns a service as it is, or as wicd wrote it if it reads back as right after that write. Such a service would otherwise be stopped, written
-    /// and started forever.
+    /// Returns a service with the configuration that wicd wrote if it still reads back as right after that write, and otherwise as it is. Without
+    /// this, a service that the service manager stores differently would be stopped, written and started forever.
     fn as_written(&self, mut actual: ServiceInfo) -> ServiceInfo {
         if let Some((spec, read)) = self.odd.get(&actual.name)
             && actual.command == read.command

@@ -140,10 +140,11 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
                     told_over = Some(current.seed);
                 }
                 Due::Now if now >= next => match renew(&host, &*connect).await {
-                    Ok(()) => {
+                    Ok(true) => {
                         info!("wicd's certificate has been renewed");
                         continue;
                     }
+                    Ok(false) => {}
                     Err(e) => {
                         warn!(reason = e.reason().as_str(), "wicd's certificate was not renewed: {}", chain(&e));
                         failures += 1;
@@ -157,8 +158,9 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
     }
 }
 
-async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), RotationError> {
-    let Some(desired) = files::read_json::<Desired>(&**host, path::DESIRED)? else { return Ok(()) };
+/// Renews the certificate. Returns false if the host has no desired state, as during a removal.
+async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<bool, RotationError> {
+    let Some(desired) = files::read_json::<Desired>(&**host, path::DESIRED)? else { return Ok(false) };
     let settings: Option<Settings> = files::read_json(&**host, SETTINGS)?;
     let seconds = settings
         .map_or_else(|| i32::try_from(WICD_CERTIFICATE_LIFE.as_secs()).unwrap_or(i32::MAX), |s| s.certificate_seconds);
@@ -171,7 +173,7 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), Rotati
     if let Err(error) = certificates::prune_overlay(&**host) {
         warn!("earlier certificates of hybrid-overlay-node stay: {}", chain(&error));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Requests a certificate and waits for it.

@@ -99,7 +99,7 @@ async fn a_certificate_is_renewed() {
     for day in 1..=5 {
         test_host.write(&format!(r"{}\ovnkube-client-2026-01-0{day}-00-00-00.pem", path::OVERLAY_CERTS), b"");
     }
-    renew(&host, &cluster).await.unwrap();
+    assert!(renew(&host, &cluster).await.unwrap());
     assert_eq!(files::list(&test_host.host, path::OVERLAY_CERTS).unwrap().len(), 3, "those of the overlay are pruned");
     let pem = files::read(&test_host.host, path::WICD_CERT).unwrap().unwrap();
     let now = jiff::Timestamp::now().as_second();

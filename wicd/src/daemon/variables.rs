@@ -62,7 +62,7 @@ pub fn command(service: &Service, desired: &Desired, node: Option<&Value>) -> Re
         let value = look_up(&variable.name, &variable.node_object_json_path, node)?;
         values.push((&variable.name, checked(&variable.name, value)?));
     }
-    // The longest name first, so that NODE_NAME does not replace the beginning of NODE_NAME_SHORT.
+    // The longest name comes first, so that NODE_NAME does not replace the beginning of NODE_NAME_SHORT.
     values.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     Ok(replace(&service.path, &values))
 }

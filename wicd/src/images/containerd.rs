@@ -1,8 +1,8 @@
 //! Client of containerd, over gRPC on a stream of any kind: a named pipe on Windows, a socket in tests.
 //!
 //! Images are pulled through CRI, as kubelet does, so that mirrors, snapshotter and platform are the same. CRI has no call to pin an
-//! image: it reads a label of containerd's image record. Each further pull of a name resets the labels of the name's record, but not
-//! those of the ID's record. So the ID's record is labelled.
+//! image: it reads a label of containerd's image record. containerd has one record for the name and one for the ID of an image. Each further
+//! pull resets the labels of the name's record, but not of the ID's record, so wicd labels the latter.
 
 use std::future::Future;
 use std::io;
@@ -26,11 +26,11 @@ use super::messages::{
 };
 use super::{ImageError, ImageStore, Login};
 
-/// Label by which CRI recognizes a pinned image.
+/// Label that marks a pinned image for CRI.
 const PINNED: &str = "io.cri-containerd.pinned";
 /// Value of the label of a pinned image.
 const PINNED_VALUE: &str = "pinned";
-/// Namespace in containerd of kubelet's images.
+/// containerd namespace with kubelet's images.
 const NAMESPACE: &str = "k8s.io";
 /// Time limit of calls other than pulls.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -151,7 +151,7 @@ impl ImageStore for Containerd {
     }
 }
 
-/// Returns the deepest cause of an error: transport errors alone say nothing about it.
+/// Returns the deepest cause of an error, because the messages of transport errors do not include it.
 fn deepest(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {

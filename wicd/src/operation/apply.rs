@@ -77,7 +77,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         report.warn(warning);
     }
     if let Some(plugin) = plugin {
-        // Windows selects the account that loads the library, which holds no secret.
+        // All users may read the library, because Windows selects the account that loads it. The library holds no secret.
         host.set_access(&host.path(&plugin.library)?, &AccessList::of(Guard::Readable))?;
         credential_plugin::register(host, plugin, &mut owned)?;
     }
@@ -117,7 +117,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
 }
 
 /// Stops wicd's service if it follows another desired state. It would treat a partially written state as complete or, while its Node still names
-/// the previous version, return to that. Other services continue; `start` starts wicd's service again.
+/// the previous version, return to that version. Other services continue; `start` starts wicd's service again.
 fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
     let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
     if follows.as_ref() == Some(&body.desired)
@@ -198,7 +198,7 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
 fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut Ownership) -> Result<(), HostError> {
     owned.services.insert(WICD_SERVICE.to_string());
     owned.services.extend(body.desired.services.services.iter().map(|s| s.name.clone()));
-    // kubelet's certificates are for one cluster: those of an earlier kubelet are useless, and claimed as well.
+    // kubelet's certificates are for one cluster. Certificates of an earlier kubelet are useless, so they are claimed as well.
     owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
     let trees = STATE_TREES.into_iter().map(String::from).chain(network::trees(&body.desired.services));
     let trees = trees.chain([secure::VOLUMES.to_string()]);
@@ -270,9 +270,9 @@ pub fn wanted_variables(services: &ServicesConfig) -> BTreeMap<&str, Option<&str
     watched.chain(set).collect()
 }
 
-/// Sets the variables. Those that are no longer desired get their original values, except a variable that each service has of its own: it reaches
-/// no service, and stays until the host leaves, because the legacy operator would restart the host for it after a way back. Running programs do not
-/// see a change, so if wicd's service is installed, the host must be restarted.
+/// Sets the desired variables, and restores the original values of those that are no longer desired. Exception: a variable for which every service
+/// has its own value reaches no service. It stays until the host leaves, because WMCO would restart the host for it if the host were handed back.
+/// Running programs do not see a change, so the host must be restarted if wicd's service is installed.
 fn set_variables(
     host: &dyn Host,
     wanted: &BTreeMap<&str, Option<&str>>,
@@ -337,7 +337,7 @@ impl From<CertificateError> for Failure {
     }
 }
 
-/// Directories below [`path::LOGS`] that the services' command lines name, and that of wicd.
+/// Directories below [`path::LOGS`] that the services' command lines name, and wicd's log directory.
 fn log_directories(desired: &Desired) -> BTreeSet<String> {
     let logs = format!(r"{}\", path::LOGS);
     let mut directories = BTreeSet::from([format!(r"{logs}wicd")]);

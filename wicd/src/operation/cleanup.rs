@@ -1,4 +1,4 @@
-//! `cleanup`: removes exactly what is on record as the operator's. A failure does not stop the rest.
+//! `cleanup`: removes exactly the objects that the ownership record lists. A failure does not stop the rest.
 //!
 //! `wicd.exe`, the lock and the record of the highest epoch stay in `C:\k\wicd`, which the operator removes.
 
@@ -57,7 +57,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         // An adopted record is derived from WMCO's services, so it is saved before these are removed.
         owned.save(host)?;
         failures.note(credential_plugin::close_keys(host, &mut owned));
-        // Needs containerd, so before the services are removed.
+        // Unpinning needs containerd, so it comes before the removal of the services.
         pull::unpin_all(host, &owned, report);
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
@@ -77,7 +77,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         failures.note(files::remove(host, file));
     }
     if owned != Ownership::default() {
-        // Last, because it cuts the SSH connection of this operation; a repeated cleanup then only repeats this step.
+        // The networks are removed last, because that cuts the SSH connection of this operation; a repeated cleanup then only repeats this step.
         failures.note(host.remove_networks());
     }
     if !failures.0.is_empty() {
@@ -222,7 +222,7 @@ fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failure
     for tree in &owned.trees {
         failures.unless_link(files::remove_tree(host, tree), report);
     }
-    // Longer paths first, because they may be inside of shorter ones.
+    // Longer paths come first, because they may be below shorter ones.
     let mut directories: Vec<&String> = owned.directories.iter().collect();
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {

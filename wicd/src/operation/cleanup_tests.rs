@@ -176,7 +176,7 @@ fn an_image_store_that_cannot_be_moved_stays_complete() {
     );
 }
 
-/// An administrator may have moved the logs to another disk by a link, or a user may try to have others' files deleted.
+/// An administrator may have moved the logs to another disk with a link, or a user may try to have files of other users deleted.
 #[cfg(unix)]
 #[test]
 fn files_behind_a_link_stay() {
@@ -201,7 +201,7 @@ fn files_behind_a_link_stay() {
     }
 }
 
-/// Services of others that stop with the operator's are not started again, so the answer has a warning.
+/// Services of other owners that stop together with the operator's services are not started again, so the answer has a warning.
 #[test]
 fn a_cleanup_warns_of_other_files_and_services() {
     type Case = (fn(&TestHost), fn(&TestHost) -> bool, &'static str);

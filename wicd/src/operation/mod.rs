@@ -146,7 +146,7 @@ fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
     // Without a domain, these calls take long to fail.
     let accounts = state.machine.domain.as_ref().map_or(&[][..], |_| &asked.service_accounts);
     let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
-    // `apply` reports a failure to read this before it changes anything.
+    // A failure to read the registrations is ignored here: `apply` reports it before it changes the host.
     let foreign = credential_plugin::foreign(host, asked.credential_plugin.as_deref(), &owned).unwrap_or_default();
     HostState {
         api_server,
@@ -182,7 +182,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     }
     secure::root(host)?;
     let lock = lock(host)?;
-    // First, so that the operator of another cluster does not record its epoch on the host.
+    // The recipient is checked first, so that the operator of another cluster does not record its epoch on the host.
     recipient::check(host, request)?;
     fence::check(host, request)?;
     match &request.body {

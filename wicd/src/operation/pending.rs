@@ -28,7 +28,7 @@ pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     Ok((!is_over).then_some(pending.why))
 }
 
-/// Returns the same as [`pending_reboot`], and removes the record of a restart that has happened.
+/// Returns the reason for which the host must be restarted, `None` if it need not be, and removes the record of a restart that has happened.
 ///
 /// # Errors
 /// Fails as [`pending_reboot`] does. A record that cannot be removed now is no error.
@@ -40,7 +40,7 @@ pub fn settle_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     Ok((!is_over).then_some(pending.why))
 }
 
-/// Record of a restart, and whether the restart has happened.
+/// Returns the record of a restart, and whether the restart has happened.
 fn record(host: &dyn Host) -> Result<Option<(Pending, bool)>, HostError> {
     let Some(pending) = files::read_json::<Pending>(host, PENDING).unwrap_or_default() else { return Ok(None) };
     let is_over = pending.boot_id != host.boot_id()?;

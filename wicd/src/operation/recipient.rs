@@ -1,4 +1,4 @@
-//! Check that a request is for this host, by the host's own record, before anything is changed.
+//! Check that a request is for this host, according to the host's own record, before anything is changed.
 
 use api::Reason;
 use api::host::{Body, Desired, Marker, Owner, Request, path};
@@ -13,7 +13,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     verdict(request, &machine_id, owner(host)?.as_ref())
 }
 
-/// Owner of the host by its own record: the marker or, if that is missing or damaged, the desired state of its service.
+/// Owner of the host according to its own record: the marker or, if that is missing or damaged, the desired state of its service.
 /// A failure to read a file is an error, because the host may then have any owner.
 pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     let marker = files::read(host, path::STATE)?.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());

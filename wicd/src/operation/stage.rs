@@ -35,7 +35,7 @@ struct Set {
 }
 
 impl Payloads {
-    /// Makes `files` the current payload. Keeps the previous one for a way back.
+    /// Makes `files` the current payload. Keeps the previous one for a rollback.
     fn with(self, files: &[payload::File]) -> Self {
         let current = Set { digest: payload::digest(files), blobs: files.iter().map(|f| f.sha256.clone()).collect() };
         let previous = if current.digest == self.current.digest { self.previous } else { self.current };

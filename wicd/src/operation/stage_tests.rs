@@ -18,7 +18,7 @@ fn missing_blobs_are_unpacked() {
     assert_eq!(test_host.read(&blob(&x.sha256)).unwrap(), "x content");
     assert!(!test_host.exists(&format!(r"{}\{ARCHIVE}", path::OPERATIONS)));
     assert!(!test_host.exists(DEST));
-    // A second time without an archive, because nothing is missing.
+    // The second request has no archive, because no file is missing.
     let again = test_host.run(api::host::Body::Stage(Stage { files: vec![x, y], archive: ARCHIVE.into() }));
     assert_eq!(again.outcome, Outcome::Done);
 }

@@ -160,7 +160,7 @@ fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure
     }
 }
 
-/// Removes other versions of `wicd.exe`. One that still runs is removed the next time.
+/// Removes other versions of `wicd.exe`. A version that still runs is removed the next time.
 fn remove_other_exes(host: &dyn Host, wicd_sha256: &str) -> Result<(), Failure> {
     for parent in [path::LAUNCH, path::WICD] {
         for name in files::list(host, parent)? {

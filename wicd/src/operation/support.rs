@@ -20,7 +20,7 @@ use super::{Failure, chain, observe};
 use crate::files;
 use crate::host::{HnsRequest, Host, HostError, Kind};
 
-/// Maximum size of the collected end of a log, in bytes: an hour of kubelet at its usual log level.
+/// Maximum size of the collected end of a log, in bytes: about one hour of kubelet's log at its usual level.
 const MAX_LOG_BYTES: u64 = 2 << 20;
 /// Maximum number of logs, including rotated ones.
 const MAX_LOGS: usize = 200;
@@ -32,7 +32,7 @@ const MAX_EVENTS_BYTES: usize = 8 << 20;
 const MAX_TOTAL_BYTES: u64 = 48 << 20;
 /// Size that is reserved for the parts from Windows, in bytes: two kinds of events, and small parts.
 const RESERVED_WINDOWS_BYTES: u64 = 20 << 20;
-/// Maximum number of events of the System and the Application query. A repeated problem leads to some thousand events a day.
+/// Maximum number of events of the System and the Application query. A repeated problem causes some thousand events a day.
 const MAX_EVENTS: usize = 2000;
 /// Maximum depth of log directories: `C:\var\log\<service>\<file>`, and one more level.
 const DEPTH: usize = 3;
@@ -202,7 +202,7 @@ fn newest_events(events: Vec<String>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// All services with their states. Only the names of their variables, whose values may be secret.
+/// All services with their states, and with the names of their variables. The values may be secret and are left out.
 fn services(host: &dyn Host) -> Result<Vec<u8>, HostError> {
     let describe = |service: crate::host::ServiceInfo| {
         let exit_code = match host.exit_code(&service.name) {
@@ -326,7 +326,7 @@ fn in_order(mut logs: Vec<Log>) -> Vec<Log> {
     ranked.into_iter().map(|(_, _, log)| log).collect()
 }
 
-/// Finds the logs below a directory. Skips links, by which a user could have others' files sent.
+/// Finds the logs below a directory. Skips links, with which a user could make wicd send files of other users.
 fn find_logs(host: &dyn Host, directory: &str, depth: usize, archive: &mut Archive, found: &mut Vec<Log>) {
     let names = match files::list(host, directory) {
         Ok(names) => names,

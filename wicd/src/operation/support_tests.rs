@@ -97,7 +97,7 @@ fn the_archive_describes_a_node_and_the_host_does_not_change() {
 fn a_failed_part_does_not_affect_the_others() {
     let test_host = TestHost::new();
     test_host.state().refused.extend(["services ".to_owned(), "events System".to_owned(), "hns /networks".to_owned()]);
-    // Not with `run`, whose answer would need the list of services as well.
+    // The test does not use `run`, because its answer would need the list of services as well.
     let (parts, _) = collected(&test_host, LIMITS);
     for part in ["services.json", "events/System.xml", "hns/networks.json"] {
         assert!(!parts.contains_key(part) && parts["index.json"].contains(part), "{part}: {}", parts["index.json"]);
@@ -109,7 +109,7 @@ fn a_failed_part_does_not_affect_the_others() {
 fn a_call_that_hangs_affects_only_its_own_part() {
     let test_host = TestHost::new();
     test_host.write(r"C:\var\log\kubelet\kubelet.log", b"I0101 kubelet runs\n");
-    // Held until the end of the test.
+    // The guard is held until the end of the test.
     let held = std::sync::Arc::new(std::sync::Mutex::new(()));
     let _guard = held.lock().unwrap();
     test_host.state().hung.insert("hns /networks".into(), held.clone());

@@ -131,7 +131,7 @@ pub(super) fn pipe_owner(pipe: &impl AsRawHandle) -> io::Result<String> {
     unsafe { sid_text(owner) }
 }
 
-/// Owner and access list of an open object, as far as `what` selects them, and the descriptor that both are in.
+/// Owner and access list of an open object, as far as `what` selects them, and the descriptor that holds both.
 fn security(object: &impl AsRawHandle, kind: SE_OBJECT_TYPE, what: u32) -> io::Result<(PSID, *mut ACL, Descriptor)> {
     let (mut owner, mut dacl, mut descriptor) = (null_mut(), null_mut(), null_mut());
     // SAFETY: the handle is open; null stands for data that is not requested.
@@ -206,8 +206,8 @@ fn try_set(path: &Path, text: impl FnOnce(bool) -> String) -> io::Result<()> {
     set(&file, &descriptor, PROTECTED_DACL_SECURITY_INFORMATION)
 }
 
-/// Sets owner and access list of the open object only. Windows' other call would apply the list to the content of a directory as well, which may have
-/// a hard link to a file elsewhere.
+/// Sets owner and access list of the open object only. `SetSecurityInfo` would also apply the list to the content of a directory, which may have a
+/// hard link to a file elsewhere.
 fn set(file: &File, descriptor: &Descriptor, also: u32) -> io::Result<()> {
     let what = OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION | also;
     // SAFETY: the handle is open; the descriptor is valid.

@@ -1,4 +1,4 @@
-//! Windows features, by the API of Deployment Image Servicing and Management (`dismapi.dll`). The calls fail on a host without
+//! Windows features, through the API of Deployment Image Servicing and Management (`dismapi.dll`). The calls fail on a host without
 //! that library, such as Wine.
 
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Host Networking Service (HNS), by `HNSCall` of `vmcompute.dll`. A host without that library has no HNS networks.
+//! Host Networking Service (HNS), through `HNSCall` of `vmcompute.dll`. A host without that library has no HNS networks.
 
 use std::io;
 use std::ptr::null_mut;

@@ -52,8 +52,8 @@ pub(super) unsafe fn enable(name: PCWSTR) -> io::Result<()> {
         PrivilegeCount: 1,
         Privileges: [LUID_AND_ATTRIBUTES { Attributes: SE_PRIVILEGE_ENABLED, ..LUID_AND_ATTRIBUTES::default() }],
     };
-    // SAFETY: the token is open; the struct holds as many privileges as it says. The last call may report success without an effect: then the
-    // last error shows it.
+    // SAFETY: the token is open; the struct holds the number of privileges in `PrivilegeCount`. The second call may succeed without an effect; only
+    // the last error shows that.
     unsafe {
         check(LookupPrivilegeValueW(null(), name, &raw mut privileges.Privileges[0].Luid))?;
         check(AdjustTokenPrivileges(token.0, 0, &raw const privileges, 0, null_mut(), null_mut()))?;

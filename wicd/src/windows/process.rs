@@ -104,7 +104,7 @@ fn descend(family: &mut Vec<processes::Process>) -> io::Result<Vec<Process>> {
     // A process that cannot be opened has ended meanwhile, or belongs to Windows.
     let mut handles: BTreeMap<u32, Process> =
         list()?.into_iter().filter_map(|p| Some((p.id, Process::open(p.id).ok()?))).collect();
-    // Listed again, because IDs of open processes are not reused.
+    // The processes are listed again: now that they are open, their IDs are not reused, so the list matches the handles.
     let held = list()?.into_iter().filter_map(|p| {
         let started = handles.get(&p.id)?.started().ok()?;
         Some(processes::Process { started, ..p })

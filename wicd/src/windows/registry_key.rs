@@ -133,7 +133,7 @@ pub(super) fn restore(key: &str, access: &[u8]) -> Result<(), HostError> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the record of its access list is damaged"));
         }
         enable()?;
-        // Takes ownership first: only the owner may change the list, and an earlier attempt may have restored the owner already.
+        // Ownership is taken first: only the owner may change the list, and an earlier attempt may have restored the owner already.
         let writable = Descriptor::parse(WRITABLE)?;
         // SAFETY: Windows created the descriptor, which is still alive.
         unsafe { set_security(&open(key, WRITE_OWNER)?, OWNER_SECURITY_INFORMATION, writable.as_raw())? };

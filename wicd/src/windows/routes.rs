@@ -19,7 +19,7 @@ use crate::host::Route;
 /// Returns all IPv4 routes of the host.
 pub(super) fn list() -> io::Result<Vec<Route>> {
     let mut table: *mut MIB_IPFORWARD_TABLE2 = null_mut();
-    // SAFETY: the call gives a table, which is freed after its rows were copied.
+    // SAFETY: on success, the call allocates a table, which is freed after its rows were copied.
     unsafe {
         check_code(GetIpForwardTable2(AF_INET, &raw mut table))?;
         let count = (*table).NumEntries as usize;
@@ -30,7 +30,7 @@ pub(super) fn list() -> io::Result<Vec<Route>> {
     }
 }
 
-/// Metric of a network adapter, which adds to that of its routes; 0 if Windows does not report it.
+/// Metric of a network adapter, which Windows adds to the metrics of its routes; 0 if Windows does not report it.
 fn of_interface(index: u32) -> u32 {
     let mut row = MIB_IPINTERFACE_ROW::default();
     // SAFETY: the row is ours; the first call fills it with defaults.
@@ -45,7 +45,7 @@ fn of_interface(index: u32) -> u32 {
 /// Creates a route until the next restart of the host. An existing one is success.
 pub(super) fn add(route: &Route) -> io::Result<()> {
     let row = MIB_IPFORWARD_ROW2 { Metric: route.metric, Protocol: MIB_IPPROTO_NETMGMT, ..row(route) };
-    // SAFETY: the row is whole.
+    // SAFETY: all fields of the row are set.
     match check_code(unsafe { CreateIpForwardEntry2(&raw const row) }) {
         Err(e) if is(&e, ERROR_OBJECT_ALREADY_EXISTS) => Ok(()),
         result => result,
@@ -55,15 +55,15 @@ pub(super) fn add(route: &Route) -> io::Result<()> {
 /// Removes a route. A missing one is success.
 pub(super) fn remove(route: &Route) -> io::Result<()> {
     let row = row(route);
-    // SAFETY: the row is whole.
+    // SAFETY: all fields of the row are set.
     match check_code(unsafe { DeleteIpForwardEntry2(&raw const row) }) {
-        // The second error: its network adapter no longer exists.
+        // Windows returns the second error if the network adapter of the route no longer exists.
         Err(e) if is(&e, ERROR_NOT_FOUND) || is(&e, ERROR_FILE_NOT_FOUND) => Ok(()),
         result => result,
     }
 }
 
-/// Row of the route table with the fields by which Windows identifies a route.
+/// Row of the route table with the fields that identify a route for Windows.
 fn row(route: &Route) -> MIB_IPFORWARD_ROW2 {
     let mut row = MIB_IPFORWARD_ROW2::default();
     // SAFETY: the row is ours; the call fills it with defaults.

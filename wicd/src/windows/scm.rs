@@ -294,7 +294,7 @@ pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     }
 }
 
-/// Creates a service without the settings that Windows takes only for an existing one, which [`change`] adds.
+/// Creates a service without the settings that Windows accepts only for an existing service. [`change`] adds them.
 fn create(spec: &ServiceSpec, access: u32) -> io::Result<Handle> {
     let (name, command) = (wide(&spec.name)?, wide(&spec.command)?);
     let dependencies = wide_list(&spec.dependencies)?;
@@ -343,7 +343,7 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
         })?;
         changed = true;
     }
-    // Before the rest, because a service without its variables would start without the cluster's proxy.
+    // The variables are set before the rest, because a service without them would start without the cluster's proxy.
     if super::registry::service_environment(&spec.name) != spec.environment {
         super::registry::set_service_environment(&spec.name, &spec.environment)?;
         changed = true;
@@ -353,7 +353,7 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
         changed = true;
     }
     let (delays, reset) = recovery_raw(&spec.recovery);
-    // Written if it cannot be read.
+    // Settings that cannot be read are written.
     if recovery(service).ok() != Some((delays.clone(), reset, true)) {
         set_recovery(service, &delays, reset)?;
         changed = true;

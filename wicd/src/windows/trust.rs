@@ -34,7 +34,7 @@ pub(super) fn trust(der: &[u8]) -> Result<(), HostError> {
 /// Removes exactly this trusted root certificate.
 pub(super) fn untrust(der: &[u8]) -> Result<(), HostError> {
     let failed = || HostError::system("remove a certificate from", STORE);
-    // Listed completely before the first deletion, while the store stays open.
+    // The certificates are listed completely before the first deletion, while the store stays open.
     let store = store()?;
     let found: Vec<CertContext> = store.certs().filter(|c| c.to_der() == der).collect();
     for certificate in found {

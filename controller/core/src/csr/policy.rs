@@ -97,9 +97,9 @@ fn renewal(asked: Asked<'_>) -> Option<Assessment> {
     match check(asked) {
         Ok((kind, of)) if of.node_name == node => Some(match unproven_name(asked.request, &of) {
             None => Assessment::Right { kind, node: of.node_name },
-            Some(name) => {
-                open(format!("{name} is not reported by Node {node} alone: approve the request if it is the host's"))
-            }
+            Some(name) => open(format!(
+                "{name} is not reported by Node {node} alone: approve the request if the name or address belongs to the host"
+            )),
         }),
         Err(fault) if claim.unclaimed => Some(open(format!("{}; Node {node} has no instance yet", fault.message))),
         _ => None,
@@ -196,7 +196,7 @@ fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
     })?;
     let node = check_subject(kind, request)?;
     let claim = claims(node).filter(|claim| claim.node_name == node).ok_or_else(|| {
-        unknown(format!("no pool has a host for node {}: add it to a WindowsNodePool first", quoted(node)))
+        unknown(format!("no pool has a host for node {}: add the host to a WindowsNodePool first", quoted(node)))
     })?;
     check_requester(kind, asked, &claim)?;
     check_usages(kind, spec, request)?;

@@ -79,8 +79,8 @@ pub fn read(status: &Status) -> Answer {
         }
         403 => Answer::Forbidden(message),
         500 if status.message.contains("more than one PodDisruptionBudget") => Answer::NeedsUser {
-            blocker: "more than one budget selects it, which eviction does not support; \
-                      change the selectors so that one budget does"
+            blocker: "more than one PodDisruptionBudget selects the pod, which eviction does not support; \
+                      change the selectors so that only one does"
                 .into(),
         },
         // Any other conflict (the pod changed while the server worked) is over by the next attempt.
@@ -139,8 +139,8 @@ mod tests {
         let server = |after, blocker: &str| retry(after, blocker, Refusal::Server);
         let overload = |after| retry(after, overloaded, Refusal::Overload);
         let needs_user = Answer::NeedsUser {
-            blocker: "more than one budget selects it, which eviction does not support; \
-                      change the selectors so that one budget does"
+            blocker: "more than one PodDisruptionBudget selects the pod, which eviction does not support; \
+                      change the selectors so that only one does"
                 .into(),
         };
         for (name, code, message, details, expected) in [

@@ -151,7 +151,7 @@ impl Held<'_> {
                 "{list} no longer lists any host. The {count} of the pool {stay}: {names}. To remove them, {confirm}, or delete the pool; otherwise correct the list"
             ),
             Hold::Nameless => format!(
-                "the names of these entries are not known: {}. One of them may be one of {count} that {list} no longer lists: {names}. No host leaves until the names are known. To remove exactly these, {confirm}; otherwise correct or remove the entries",
+                "the names of these entries are not known: {}. They may be entries of {count} that {list} no longer lists by name: {names}. No host is removed until the names are known. To remove exactly these hosts, {confirm}; otherwise correct or remove the entries",
                 first_names(nameless)
             ),
             Hold::TooMany => format!(
@@ -162,7 +162,7 @@ impl Held<'_> {
                 key::IGNORE
             ),
             Hold::Pending => format!(
-                "{count} {stay} until the operator knows whether another pool lists them now: {names}. Reading the lists of {}",
+                "{count} {stay} until the operator knows whether another pool lists them now: {names}. The operator is reading the lists of {}",
                 first_names(pools)
             ),
             Hold::Unreadable => format!(
@@ -200,7 +200,7 @@ mod tests {
             (Hold::TooMany, ["4 of 9 hosts", "may remove 10%", "correct the list", &number]),
             (Hold::Machines, ["their Machines exist", "4 hosts", "Delete their Machines", &number]),
             (Hold::Unreadable, ["hall-b", "4 hosts", "Correct their sources", &number]),
-            (Hold::Pending, ["hall-b", "4 hosts", "Reading the lists", "stay until"]),
+            (Hold::Pending, ["hall-b", "4 hosts", "reading the lists", "stay until"]),
         ] {
             let message = held.wait(hold).message;
             for part in parts.iter().chain(&["a, b, c and 1 more"]) {

@@ -149,7 +149,7 @@ impl Resolved {
                 OwnerState::Released => {
                     going.insert(host.clone());
                     format!(
-                        "host {host} still belongs to pool {pool}, which no longer lists it: it moves when that pool releases it"
+                        "host {host} still belongs to pool {pool}, which no longer lists the host: the host moves when that pool releases it"
                     )
                 }
                 OwnerState::WithoutPool => format!(
@@ -397,7 +397,7 @@ mod tests {
         let going = resolved.pending_moves(state);
         assert_eq!(going, ["a".to_owned()].into());
         let messages: Vec<&str> = resolved.problems.iter().map(|p| p.message.as_str()).collect();
-        assert!(messages[0].contains("which no longer lists it"), "{messages:?}");
+        assert!(messages[0].contains("which no longer lists the host"), "{messages:?}");
         assert!(messages[1].contains("remove it from one of the two"), "{messages:?}");
         assert!(messages[2].contains("already belongs to other of pool q"), "{messages:?}");
         assert!(messages[3].contains("pool gone, which does not exist"), "{messages:?}");

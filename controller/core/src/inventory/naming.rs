@@ -308,7 +308,7 @@ impl<'a> Search<'a> {
             None => Ok(Some(name)),
             Some(owner) => {
                 let message = format!(
-                    "the host at {address} reports the name {name}, which belongs to {owner}, and is not proven to be it: rename the host, or give it another name in inventory.hosts"
+                    "the host at {address} reports the name {name}, which belongs to {owner}, and nothing proves that both are the same host: rename the host, or list it under another name in the inventory.hosts of a pool"
                 );
                 Err((Reason::HostConflict, message))
             }

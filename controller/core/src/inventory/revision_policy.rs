@@ -33,7 +33,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     let before = before.filter(|b| b != revision)?;
     if *version == Some(Ordering::Less) && !may_jump {
         let message = format!(
-            "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag was deleted, or the server hides it. To use it, set inventory.git.allowNonFastForward, or a range that ends below"
+            "{revision} is not used: its version is lower than that of {before}, which is in use. The tag of {before} was deleted, or the server hides that tag. To use the lower version, set inventory.git.allowNonFastForward, or a range that ends below {before}"
         );
         return Some(SourceError { reason: Reason::HistoryRewritten, message, stalls: true });
     }

@@ -32,7 +32,7 @@ pub fn how_to_begin(pool: &str) -> String {
 /// Explains why a pool was created in mode Plan, and how its takeover begins.
 pub fn takeover_waits(pool: &str, nodes: &[String]) -> String {
     format!(
-        "nodes of the Windows Machine Config Operator are in this cluster ({}), so that the pool is made in mode Plan: read its \
+        "nodes of the Windows Machine Config Operator are in this cluster ({}), so the operator created this pool in mode Plan: read its \
          status.plan; to begin, {}",
         first_names(nodes),
         how_to_begin(pool)

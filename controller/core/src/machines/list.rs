@@ -47,7 +47,13 @@ pub fn list(source: &Source, machines: &[Machine], beside: &ListInputs) -> HostL
             listing.problems.push(EntryError { host: name.clone(), reason, message });
         };
         let Some(address) = address(machine) else {
-            refuse(Reason::NoAddress, format!("the Machine {} has no internal address in its status", machine.key()));
+            refuse(
+                Reason::NoAddress,
+                format!(
+                    "the Machine {} has no internal address in its status; the operator uses the host once the provider of the Machine reports one",
+                    machine.key()
+                ),
+            );
             continue;
         };
         if !is_host_name(&name) {

@@ -77,12 +77,12 @@ pub enum Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotWindows { os } => write!(f, "it runs {os}, not Windows; give the host another name"),
+            Self::NotWindows { os } => write!(f, "the Node runs {os}, not Windows; give the host another name"),
             Self::OtherAddresses { has, proven } => {
                 let proven: Vec<String> = proven.iter().map(ToString::to_string).collect();
                 write!(
                     f,
-                    "it has the addresses ({}) and the host was reached at ({}); give the host another name, or delete that Node if it is a \
+                    "the Node has the addresses ({}), and the host was reached at ({}); give the host another name, or delete that Node if it is a \
                      leftover",
                     has.join(", "),
                     proven.join(", "),
@@ -90,8 +90,8 @@ impl fmt::Display for Mismatch {
             }
             Self::Unmarked => write!(
                 f,
-                "no operator has marked it as its node; give the host another name, delete that Node if it is a leftover, \
-                 or label it {}=true if it is this host's",
+                "no operator has marked the Node as its own; give the host another name, delete that Node if it is a leftover, \
+                 or label the Node {}=true if it belongs to this host",
                 key::BYOH
             ),
         }

@@ -193,7 +193,7 @@ pub enum Refusal {
     },
     /// Both the address and the host key of a node are new.
     #[error(
-        "the machine at {address} claims to be {name}, but neither its address nor its host key is recorded, so this is not proven; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other; or compare the key on the console of the host and {}",
+        "the machine at {address} claims to be {name}, but neither its address nor its host key is recorded, so this is not proven; the operator did not change it. Correct address and host key of {name} in its list, one after the other; or compare the key on the console of the host and {}",
         Act::TrustHostKey(name, FINGERPRINT)
     )]
     AddressAndKeyChanged {

@@ -48,9 +48,9 @@ pub fn meaning(seen: RefusalFacts<'_>, at_least: Duration) -> Meaning {
     }
     match seen.taken {
         _ if !seen.is_node => Meaning::LockedOut,
-        None => Meaning::Unclear("the key that it accepted before is not on record"),
+        None => Meaning::Unclear("the key that the host accepted before is not on record"),
         Some(taken) if listed.iter().any(|key| key == taken) => {
-            Meaning::Unclear("it accepted one of them before, so the host has changed, and not the key")
+            Meaning::Unclear("the host accepted one of these keys before, so the host has changed, and not the key")
         }
         Some(_) => Meaning::LockedOut,
     }
@@ -97,8 +97,8 @@ mod tests {
         let (new, newer) = (keys(&["new"]), keys(&["newer"]));
         let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
         let node = RefusalFacts { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
-        let unknown = Unclear("the key that it accepted before is not on record");
-        let broke = Unclear("it accepted one of them before, so the host has changed, and not the key");
+        let unknown = Unclear("the key that the host accepted before is not on record");
+        let broke = Unclear("the host accepted one of these keys before, so the host has changed, and not the key");
         for (about, seen, expected) in [
             ("took another key before", node, LockedOut),
             ("the operator before us meant to replace it", RefusalFacts { taken: Some(""), ..node }, LockedOut),

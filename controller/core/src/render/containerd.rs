@@ -43,7 +43,8 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
     }
     let refuse = |field, value: String, problem| Err(RenderError::Setting { field, value, problem });
     if !there {
-        let problem = "the payload has no containerd, so hosts use their own; set this in its configuration";
+        let problem =
+            "the payload has no containerd, so hosts use their own; set this in the configuration of that containerd";
         let number = || max_concurrent_downloads.map(|n| n.to_string()).unwrap_or_default();
         return match sandbox_image {
             Some(image) => refuse(SANDBOX_IMAGE, image.clone(), problem),

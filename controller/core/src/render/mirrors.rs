@@ -169,7 +169,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
             // Without its mirrors, the images of the registry would be unreachable.
             if rule.never_source && !rule.is_of_release() {
                 merged.problems.push(format!(
-                    "{origin}: NeverContactSource of {source:?} is left out with its mirrors: hosts ask {source:?}"
+                    "{origin}: NeverContactSource of {source:?} has no effect, because none of its mirrors can be used: hosts pull from {source:?}"
                 ));
             }
             continue;
@@ -226,13 +226,13 @@ pub(super) fn problems(rules: &[MirrorRule], secret: &PullSecret) -> Vec<String>
             let mirrors = mirrors.join(", ");
             if rule.never_source {
                 problems.push(format!(
-                    "{origin}: NeverContactSource of {source:?} holds on Windows for all of {name}, because containerd has mirrors of whole \
+                    "{origin}: NeverContactSource of {source:?} applies on Windows to all of {name}, because containerd has mirrors of whole \
                      registries only"
                 ));
             }
             if rule.tags && !rule.is_of_release() {
                 problems.push(format!(
-                    "{origin}: tags of all images of {name} are asked from the mirrors of {source:?} ({mirrors}) first, because containerd \
+                    "{origin}: requests for tags of all images of {name} go to the mirrors of {source:?} ({mirrors}) first, because containerd \
                      has mirrors of whole registries only"
                 ));
             }
@@ -253,7 +253,7 @@ fn redirected(name: &str, registry: &Registry<'_>) -> Vec<String> {
     let redirect = |(rule, endpoints): &&(&MirrorRule, Vec<Endpoint>)| {
         let (other, _) = others.iter().find(|(_, others)| others != endpoints)?;
         Some(format!(
-            "{}: images of {:?} are asked from the mirrors of {:?} ({}), too, and the other way round, because containerd has mirrors of whole \
+            "{}: images of {:?} are also requested from the mirrors of {:?} ({}), and the other way round, because containerd has mirrors of whole \
              registries only",
             rule.origin,
             other.source,
@@ -273,7 +273,7 @@ fn unused_logins(mirror: &Mirror<'_>, secret: &PullSecret) -> Vec<String> {
     unused
         .map(|(MirrorRule { origin, source, .. }, path, _)| {
             format!(
-                "{origin}: images of {source:?} are asked from the mirror {:?} with the login of {:?}, because containerd has one login for {}",
+                "{origin}: images of {source:?} are requested from the mirror {:?} with the login of {:?}, because containerd has one login for {}",
                 shown(path),
                 shown(first),
                 mirror.endpoint.url()

@@ -52,7 +52,7 @@ pub fn preview(
             }),
             Some(m) if m.candidate.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
             Some(m) if m.candidate.leaving => {
-                let why = "its instance is being deleted; it joins again";
+                let why = "its WindowsInstance is being deleted; the host joins again afterwards";
                 list.push(planned(name, "Remove", Disruption::Drain, why.into()));
             }
             Some(m) if !m.candidate.joined => {
@@ -107,8 +107,10 @@ fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: V
     if candidate.wants_reboot {
         return planned("Reboot", Disruption::Reboot, "the host requests a restart".into());
     }
-    if candidate.down_since.is_some() && candidate.no_repair().is_none() && limits.remediation != RemediationType::None {
-        let why = format!("not Ready, if it stays so for {} s", limits.not_ready_after.as_secs());
+    if candidate.down_since.is_some() && candidate.no_repair().is_none() && limits.remediation != RemediationType::None
+    {
+        let why =
+            format!("the node is not Ready; it is repaired if that lasts for {} s", limits.not_ready_after.as_secs());
         let restarts = limits.remediation == RemediationType::Reboot;
         return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
     }
@@ -119,7 +121,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &HostLookups<'_>, beside: V
         return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
     }
     if candidate.wants_images {
-        let why = "images to pull or release ahead (provisioning.prePullImages)";
+        let why = "images to pull in advance, or to release (provisioning.prePullImages)";
         return planned("PullImages", Disruption::None, why.into());
     }
     None
@@ -142,7 +144,7 @@ pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
         *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;
     }
     if counts.is_empty() {
-        return format!("nothing to do with {}", counted(hosts, "host"));
+        return format!("nothing to do for {}", counted(hosts, "host"));
     }
     let words = |(action, disruption): (&str, &str), n: usize| {
         let how = match disruption {
@@ -235,13 +237,17 @@ mod tests {
                 listed(Candidate { failed: true, ..change(Disruption::Drain) }),
                 &format!("{NOTHING} None: the version failed on this host and is not retried"),
             ),
-            ("down", listed(down.clone()), "Repair None: not Ready, if it stays so for 600 s"),
+            (
+                "down",
+                listed(down.clone()),
+                "Repair None: the node is not Ready; it is repaired if that lasts for 600 s",
+            ),
             ("down, and left to another", listed(checked), ""),
             ("down, and left so", said(true, Some(down), "", false, none), ""),
             (
                 "deleted by hand",
                 listed(Candidate { leaving: true, ..free.clone() }),
-                "Remove Drain: its instance is being deleted; it joins again",
+                "Remove Drain: its WindowsInstance is being deleted; the host joins again afterwards",
             ),
             ("gone", gone(free.clone()), "Remove Drain: no longer in the inventory"),
             (
@@ -281,8 +287,8 @@ mod tests {
             kinds.iter().map(|(action, disruption)| planned("w", action, *disruption, String::new())).collect()
         };
         for (kinds, expected, idle) in [
-            (&[][..], "nothing to do with 3 hosts", true),
-            (&[(NOTHING, Disruption::None)], "nothing to do with 3 hosts", true),
+            (&[][..], "nothing to do for 3 hosts", true),
+            (&[(NOTHING, Disruption::None)], "nothing to do for 3 hosts", true),
             (
                 &[
                     ("Update", Disruption::Drain),
@@ -293,7 +299,11 @@ mod tests {
                 "1 join, 2 update with a drain",
                 false,
             ),
-            (&[("PullImages", Disruption::None), ("RotateKey", Disruption::None)], "1 image pull, 1 key rotation", false),
+            (
+                &[("PullImages", Disruption::None), ("RotateKey", Disruption::None)],
+                "1 image pull, 1 key rotation",
+                false,
+            ),
         ] {
             let list = list(kinds);
             assert_eq!((summary(&list, 3).as_str(), is_idle(&list)), (expected, idle));

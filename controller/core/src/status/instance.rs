@@ -201,7 +201,7 @@ pub fn follow_node(
                 kind::REACHABLE,
                 Status::Unknown,
                 NOT_TRIED,
-                "the Node is Ready again, and the host was not tried since",
+                "the Node is Ready again, and the operator has not connected to the host since then",
             );
             let is_same = |f: &Failures| f.last_reason == why && status.operation.is_none();
             status.failures = status.failures.take().filter(|f| !is_same(f));
@@ -227,7 +227,7 @@ pub fn answers_without_kubelet(status: &mut WindowsInstanceStatus, generation: O
 /// Returns details that kubelet's message lacks: that the host's entry is refused or, if kubelet posts no status, whether the host answers.
 pub fn beside_kubelet(status: &WindowsInstanceStatus, is_ready_unknown: bool) -> Option<String> {
     if let Some(refused) = &status.address_failures {
-        return Some(format!("its entry is refused: {}", refused.last_message));
+        return Some(format!("the entry of the host in its list is refused: {}", refused.last_message));
     }
     let reachable = find(&status.conditions, kind::REACHABLE).filter(|_| is_ready_unknown)?;
     match reachable.status.as_str() {

@@ -30,7 +30,8 @@ const BLOCK: u64 = BLOCK_LEN as u64;
 /// Maximum number of bytes that are read from a file at once and held in memory for each archive.
 const CHUNK: u64 = 64 << 10;
 
-/// Limit of concurrent file reads. Each read is short, because all hosts get the same files, but needs a thread with its own memory.
+/// Limit of concurrent file reads. Each read is short, because all hosts get the same files, which stay in the page cache. But each read needs a
+/// thread with its own memory.
 static READS: Semaphore = Semaphore::const_new(4);
 
 /// Stream of payload files. Many streams can be read at once: each holds one chunk and at most one open file.

@@ -1,4 +1,4 @@
-//! Copies of a payload, for an init container where a pod cannot mount the payload's image.
+//! Copy of a payload to a volume, by an init container, for clusters in which a pod cannot mount the payload's image.
 
 use std::{
     collections::BTreeSet,
@@ -62,7 +62,7 @@ fn clear(directory: &Path, named: &BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
         let is_named = named.contains(&path);
-        // In sorted order, a directory comes right before its content.
+        // In sorted order, the path of a directory comes right before the paths below it.
         let leads_there =
             named.range(path.clone()..).next().is_some_and(|file| *file != path && file.starts_with(&path));
         if kind.is_dir() && leads_there {

@@ -88,7 +88,7 @@ pub enum PayloadError {
     },
 }
 
-/// Destination of the kubelet, whose version determines for which clusters a payload is.
+/// Destination of kubelet on a host. The version of kubelet determines the clusters that a payload is for.
 const KUBELET: &str = r"C:\k\kubelet.exe";
 
 fn kubelet(manifest: &Manifest) -> Option<&File> {
@@ -133,7 +133,7 @@ impl Payload {
         Ok(Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) })
     }
 
-    /// Returns a payload of manifests only, by minor version of Kubernetes: for a plan, which sends no files.
+    /// Creates a payload from manifests alone, by minor version of Kubernetes. For a plan, which sends no files.
     pub fn announced(manifests: BTreeMap<Option<u32>, Manifest>) -> Self {
         let files = manifests.values().flat_map(|manifest| &manifest.files);
         let blob = |f: &File| Blob { path: PathBuf::new(), compressed: f.compressed_size, size: f.size };
@@ -211,8 +211,8 @@ impl Payload {
         Ok((manifest, blobs))
     }
 
-    /// Returns the manifest for nodes of a cluster whose oldest API server has the minor version `server`: the newest one that is not newer. If all
-    /// are newer, returns the oldest, which the version check refuses.
+    /// Returns the manifest for nodes of a cluster whose oldest API server has the minor version `server`: the newest manifest up to this version. If
+    /// all manifests are newer, returns the oldest one, which the version check refuses.
     pub fn manifest(&self, server: Option<u32>) -> Option<&Manifest> {
         let fits = |minor: &Option<u32>| minor.zip(server).is_none_or(|(minor, server)| minor <= server);
         let newest = self.manifests.iter().rev().find(|(minor, _)| fits(minor));

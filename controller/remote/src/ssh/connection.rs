@@ -41,7 +41,7 @@ impl Connection {
     /// accept the key of the host. [`SshError::AuthenticationFailed`] when the host accepts none of `target.keys`.
     /// [`SshError::Disconnected`] when the connection breaks before log-in ends.
     ///
-    /// Through a jump host: one of those whose names begin with `JumpHost` when the operator cannot use the jump host, and
+    /// Through a jump host: an error whose name begins with `JumpHost` when the operator cannot use the jump host, and
     /// [`SshError::UnreachableFromJumpHost`] when the jump host cannot connect to the host.
     pub async fn connect(target: &Target) -> Result<Self, SshError> {
         let deadline = Instant::now() + target.connect_timeout;

@@ -3,7 +3,7 @@
 use api::Reason;
 use std::{io, time::Duration};
 
-use api::act::{Act, HOST};
+use api::act::Act;
 
 /// Action and path that an error message names.
 #[derive(Clone, Copy)]
@@ -53,8 +53,8 @@ pub enum SshError {
     },
     /// The host proved another key than the known one. Another machine may intercept the connection.
     #[error(
-        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its hostKey or known_hosts entry if it has one, otherwise trust the new key: {}",
-        .expected.join(" or "), Act::TrustHostKey(host.as_deref().unwrap_or(HOST), offered)
+        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, {}",
+        .expected.join(" or "), if_reinstalled(host.as_deref(), offered)
     )]
     HostKeyMismatch { host: Option<String>, address: String, expected: Vec<String>, offered: String },
     /// The policy is strict, and the host is not listed in `known_hosts`.
@@ -63,11 +63,7 @@ pub enum SshError {
     )]
     HostKeyUnknown { address: String, offered: String },
     /// The host accepted none of the keys.
-    #[error(
-        "{username} cannot log in to {address} with {}: add one of these public keys to the user's authorized keys on the \
-         host (administrators_authorized_keys for an administrator)",
-        if .tried.is_empty() { "any key, as none was given".to_owned() } else { .tried.join(", ") }
-    )]
+    #[error("{username} cannot log in to {address} {}", refused(tried))]
     AuthenticationFailed { address: String, username: String, tried: Vec<String> },
     /// The operator cannot connect to the jump host, or the connection broke. `fault` names the cause and the remedy.
     #[error("the jump host cannot be used, and the host behind it was not reached: {fault}")]
@@ -103,7 +99,7 @@ pub enum SshError {
     )]
     Disconnected { address: String, why: String },
     /// The command exceeded its time limit. `log` is the end of its output.
-    #[error("the command still ran on {address} after {} s, check why the host is slow: {command}", .after.as_secs())]
+    #[error("the command still ran on {address} after {} s; check why the host is slow: {command}", .after.as_secs())]
     CommandTimeout { address: String, command: String, after: Duration, log: String },
     /// The server did not start the command.
     #[error(
@@ -138,6 +134,28 @@ pub enum SshError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Returns the keys that a host has refused, with the remedy.
+fn refused(tried: &[String]) -> String {
+    if tried.is_empty() {
+        return "without a private key: name a Secret with one in the ssh settings of the pool".to_owned();
+    }
+    format!(
+        "with {}: add one of these public keys to the user's authorized keys on the host (administrators_authorized_keys for an administrator)",
+        tried.join(", ")
+    )
+}
+
+/// Returns the remedy for a changed host key. Only the key of a host with an instance, whose name is `host`, can be trusted by a command.
+fn if_reinstalled(host: Option<&str>, offered: &str) -> String {
+    match host {
+        Some(host) => format!(
+            "correct its hostKey or known_hosts entry if it has one, otherwise trust the new key: {}",
+            Act::TrustHostKey(host, offered)
+        ),
+        None => "correct the key that is declared for it (hostKey, known_hosts, or --host-key of a command)".to_owned(),
+    }
 }
 
 impl SshError {

@@ -50,7 +50,7 @@ impl Connection {
     }
 
     /// Opens a file or directory to read it, runs `work` on its handle, and closes it. Returns `None` if it is missing. The answer to the
-    /// close is not awaited, because it says nothing about what was read.
+    /// close is not awaited, because it does not affect the data that were read.
     pub(super) async fn with_open<T>(
         &self,
         doing: Doing<'_>,
@@ -280,7 +280,7 @@ impl Connection {
             flags |= OpenFlags::TRUNCATE;
         }
         let open = || sftp.raw.open(remote, flags, FileAttributes::empty());
-        // Together, which saves round trips: the host handles requests in order, and refuses to make a directory that exists.
+        // All requests are sent together, which saves round trips: the host handles them in order, and refuses to create a directory that exists.
         let directories: Vec<&str> =
             iter::successors(path::parent(remote), |directory| path::parent(directory)).collect();
         let made = directories.into_iter().rev().map(|directory| sftp.raw.mkdir(directory, FileAttributes::empty()));
@@ -288,7 +288,7 @@ impl Connection {
         if let (Err(Error::Status(Status { status_code: StatusCode::NoSuchFile, .. })), Some(directory)) =
             (&opened, path::parent(remote))
         {
-            // Names the directory that the host does not make.
+            // The directories are created one by one, so that the error names the one that the host does not create.
             self.make_directories(sftp, directory, doing).await?;
             opened = open().await;
         }

@@ -33,7 +33,8 @@ use super::{
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_MAX: usize = 3;
 
-/// Time after which a peer that stalls before log-in or stops reading is disconnected, which keepalives do not do. Longer than their 60 s.
+/// Time after which a peer that stalls before log-in or stops reading is disconnected, which keepalives do not detect. Longer than the 60 s after
+/// which unanswered keepalives end the connection.
 const INACTIVITY: Duration = Duration::from_secs(90);
 
 /// Number of bytes that a host may send ahead on one channel. The window limits the speed of downloads, which are small here, and the memory that a
@@ -280,7 +281,7 @@ pub(super) async fn dial(target: &Target, deadline: Instant) -> Result<(TcpStrea
     for (left, peer) in in_turn(resolve(target, deadline).await?) {
         failure = match timeout(share(deadline, left), TcpStream::connect(peer)).await {
             Ok(Ok(stream)) => {
-                // Without it, each small SFTP request waits for the answer to the previous one (Nagle's algorithm).
+                // Otherwise each small SFTP request waits for the answer to the previous one (Nagle's algorithm).
                 if let Err(source) = stream.set_nodelay(true) {
                     return Err(SshError::Unreachable { address, source });
                 }
@@ -379,7 +380,10 @@ async fn log_in(
     for identity in &target.keys {
         let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
         let Some(hash) = hash else {
-            tried.push(format!("{} (the host accepts RSA with SHA-1 only)", identity.fingerprint()));
+            tried.push(format!(
+                "{} (the host accepts RSA with SHA-1 only: use an Ed25519 or ECDSA key)",
+                identity.fingerprint()
+            ));
             continue;
         };
         match handle.authenticate_publickey(&target.username, identity.signing(hash)).await {
@@ -392,7 +396,11 @@ async fn log_in(
                     }
                     break;
                 }
-                let note = if partial_success { " (accepted, but the host requires another factor)" } else { "" };
+                let note = if partial_success {
+                    " (accepted, but the host requires another factor: allow `publickey` alone in AuthenticationMethods of its sshd_config)"
+                } else {
+                    ""
+                };
                 tried.push(format!("{}{note}", identity.fingerprint()));
                 if !remaining_methods.contains(&MethodKind::PublicKey) {
                     break;

@@ -121,7 +121,7 @@ impl Identity {
         (&self.public.key_type, &self.public.public_key_base64)
     }
 
-    /// Returns the value of the `pub-key-hash` annotation: lower-hex SHA-256 of [`Self::authorized_key`].
+    /// Returns the value of the `pub-key-hash` annotation: lower-case hex SHA-256 of [`Self::authorized_key`].
     pub fn public_key_hash(&self) -> String {
         hex::encode(Sha256::digest(self.authorized_key()))
     }

@@ -8,9 +8,6 @@ const MAX_PATH: usize = 259;
 /// Maximum length of a command, well below the 8,191 characters that cmd.exe accepts.
 const MAX_COMMAND: usize = 1024;
 
-/// Device names that Windows reserves in every directory, with any extension.
-const RESERVED: [&str; 4] = ["CON", "PRN", "AUX", "NUL"];
-
 /// Converts an absolute Windows path, `C:\k\x`, to the form that Windows' sftp-server expects, `/C:/k/x`.
 ///
 /// Refuses everything that Windows would interpret as another path: `.` and `..`, names that end in a dot or a space, device names, alternate
@@ -59,13 +56,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     if name.ends_with(['.', ' ']) {
         return Err("has a part that ends in a dot or a space, for example . or ..");
     }
-    let stem = name.split('.').next().unwrap_or(name).trim_end();
-    let numbered = |prefix: &str| {
-        stem.len() == 4
-            && stem.get(..3).is_some_and(|s| s.eq_ignore_ascii_case(prefix))
-            && stem.ends_with(|c: char| c.is_ascii_digit())
-    };
-    if RESERVED.iter().any(|r| stem.eq_ignore_ascii_case(r)) || numbered("COM") || numbered("LPT") {
+    if api::payload::is_device_name(name) {
         return Err("has the name of a device, for example NUL or COM1");
     }
     Ok(())

@@ -53,7 +53,7 @@ impl Connection {
         let unusable = |_: Error| {
             if self.is_closed() { self.disconnected("while SFTP was being started") } else { refused(NOT_SFTP) }
         };
-        // Together, because servers handle requests in order, and refuse those that they do not know.
+        // Both requests are sent together: servers handle requests in order, and refuse those that they do not know.
         let (version, limits) = tokio::join!(biased; raw.init(), raw.limits());
         let version = version.map_err(unusable)?;
         let has = |name: &str, revision: &str| version.extensions.get(name).is_some_and(|r| r == revision);

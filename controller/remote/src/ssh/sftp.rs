@@ -36,7 +36,7 @@ impl Sftp {
         let _ = self.raw.close_session();
     }
 
-    /// Closes a file or directory of which nothing was written, without a wait for the answer. The host handles it before any later request.
+    /// Closes a file or directory to which nothing was written, without waiting for the answer. The host handles the request before any later one.
     pub(super) fn leave(&self, handle: String) {
         // A request is sent when it is first polled.
         let _ = self.raw.close(handle).now_or_never();
@@ -72,20 +72,20 @@ impl Sftp {
             {
                 return Ok(());
             }
-            // A server with this extension may still fail if Windows does not replace an open file: try the other way.
+            // A server with this extension may still fail if Windows does not replace an open file. The removal below may then succeed.
         }
         found(self.raw.remove(to).await)?;
         self.raw.rename(from, to).await.map(drop)
     }
 
-    /// Reports whether a write may have failed for lack of space. SFTP version 3 has no status code for that: OpenSSH says "Failure".
+    /// Reports whether a write may have failed for lack of space. SFTP version 3 has no status code for that: OpenSSH reports "Failure".
     pub(super) async fn is_full(&self, error: &Error, directory: &str) -> bool {
         let Error::Status(Status { status_code: StatusCode::Failure, error_message, .. }) = error else { return false };
         let message = error_message.to_ascii_lowercase();
         if ["no space", "disk full", "not enough space", "quota"].iter().any(|words| message.contains(words)) {
             return true;
         }
-        // With less space than a chunk, the rest would not have fitted.
+        // If less than a chunk is free, the disk was too small for the rest of the file.
         self.statvfs
             && self
                 .raw

@@ -336,7 +336,7 @@ async fn a_command_may_end_in_any_way() {
 #[tokio::test]
 async fn endless_output_does_not_delay_file_requests() {
     let (_running, connection) = connected(Host::default()).await;
-    // 16 MiB, followed by endless output until the connection ends.
+    // A command with 16 MiB of output ends normally.
     let exit = connection.exec("junk 512", TIME).await.unwrap();
     assert_eq!(exit.status, Some(0));
     assert!(exit.log.len() <= 3 * super::tail::LOG_LIMIT);

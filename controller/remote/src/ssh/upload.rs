@@ -57,7 +57,7 @@ impl Connection {
         let remote = checked(path)?;
         let upload = async {
             let sftp = self.sftp().await?;
-            // The host handles requests in order, so that the size is that of the file as it was.
+            // The host handles requests in order, so it reports the size before it opens the file.
             let (there, opened) = tokio::join!(biased; self.size(path), self.create(sftp, &remote, false, doing));
             let there = there?;
             if there == Some(total) {

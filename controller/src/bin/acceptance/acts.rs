@@ -30,7 +30,7 @@ pub(super) const CERTIFICATE: &str = include_str!("certificate.pem");
 const PODS: i64 = 97;
 /// Reason of the maintenance request, which the operator reports.
 const REASON: &str = "acceptance";
-/// Seconds for which a command on the host waits, less than its timeout.
+/// Seconds for which `wicd.exe maintenance` waits on the host, less than the timeout of a command there.
 const WAIT: u32 = 150;
 /// Command that queries the path of wicd, which contains its hash.
 const SERVICE: &str =
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     pub(crate) kind: Kind,
     /// Directories of the operator that the host had before the run.
     pub(crate) before: Vec<&'static str>,
-    /// Pool with this one host, as last applied. It is JSON and no type, so that fields that the cluster's CRD lacks are sent and refused.
+    /// Pool with this one host, as last applied. Untyped JSON, so that fields that the cluster's CRD lacks are sent and refused.
     pub(crate) pool: Mutex<Value>,
     /// First version that the node followed.
     pub(crate) first_version: Mutex<Option<String>>,
@@ -54,7 +54,7 @@ pub(crate) struct Run {
     pub(crate) last: Mutex<Option<HostObjects>>,
 }
 
-/// Returns the pool of a run. `fingerprint` is that of the host key.
+/// Returns the pool of a run. `fingerprint` identifies the host key.
 pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
     let (name, suffix) = (world.names.name(), &world.names.suffix);
     json!({
@@ -112,11 +112,11 @@ impl Run {
             never = self.measure_silence(&longest) => match never {},
         };
         let silence = longest.into_inner().as_secs();
-        Ok(format!("follows {version}; at most {silence} s between two log-ins while it joined"))
+        Ok(format!("the node follows {version}; at most {silence} s passed between two log-ins during the join"))
     }
 
     async fn joined(&self) -> anyhow::Result<String> {
-        let pem = std::fs::read(&self.args.login.identity).context("cannot read the key")?;
+        let pem = std::fs::read(&self.args.login.identity).context("cannot read the private key of --identity")?;
         self.world.store_key(pem).await?;
         self.edit(|_| ()).await?;
         let version = self
@@ -157,8 +157,8 @@ impl Run {
 
     pub(crate) async fn node_log(&self) -> anyhow::Result<String> {
         let log = self.world.node_log(WICD_LOG).await?;
-        ensure!(log.lines().any(|line| line.contains("INFO")), "no line of wicd: {log}");
-        Ok(format!("{} lines", log.lines().count()))
+        ensure!(log.lines().any(|line| line.contains("INFO")), "the log has no line of wicd: {log}");
+        Ok(format!("the log of wicd has {} lines", log.lines().count()))
     }
 
     pub(super) async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
@@ -167,7 +167,7 @@ impl Run {
             seen.boot_id(self.kind).filter(|now| is_over && now != before)
         };
         let after = self.world.until_seen("the host has restarted and takes pods", restarted).await?;
-        Ok(format!("boot id {before}, then {after}"))
+        Ok(format!("the boot ID of the Node was {before}, and is {after}"))
     }
 
     pub(super) async fn boot_id(&self) -> anyhow::Result<String> {
@@ -216,7 +216,7 @@ impl Run {
             "echo {mark}-1& curl.exe -sk -m 60 https://%KUBERNETES_SERVICE_HOST%:%KUBERNETES_SERVICE_PORT%/version& echo {mark}-2& curl.exe -sk -m 60 https://kubernetes.default.svc.{domain}/version& echo {mark}-3& ping.exe -n 36000 127.0.0.1 >NUL"
         );
         self.world.start_pod(&self.world.names.name(), &self.image()?, &command).await?;
-        Ok("Ready".to_owned())
+        Ok("the pod is Ready".to_owned())
     }
 
     pub(crate) async fn pod_network(&self) -> anyhow::Result<String> {
@@ -233,8 +233,11 @@ impl Run {
 
     pub(crate) async fn logs(&self) -> anyhow::Result<String> {
         let log = self.world.log(&self.world.names.name()).await?;
-        ensure!(log.lines().any(|line| line.trim() == format!("{}-1", self.mark())), "not what the pod printed: {log}");
-        Ok("the line that the pod printed".to_owned())
+        ensure!(
+            log.lines().any(|line| line.trim() == format!("{}-1", self.mark())),
+            "the log lacks the line that the pod printed: {log}"
+        );
+        Ok("the log has the line that the pod printed".to_owned())
     }
 
     /// Runs a command in the pod with kubectl, because the operator has no client for exec.
@@ -253,8 +256,8 @@ impl Run {
         let output = tokio::time::timeout(self.args.timeout, kubectl.kill_on_drop(true).output()).await?;
         let output = output.context("cannot run kubectl, which this row needs")?;
         let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success() && said.trim() == mark, "{said} {error}");
-        Ok("the line that the command printed".to_owned())
+        ensure!(output.status.success() && said.trim() == mark, "kubectl exec printed: {said} {error}");
+        Ok("kubectl exec returned the line that the command printed".to_owned())
     }
 
     /// Adds settings to the template and waits until the node follows another version.
@@ -268,7 +271,7 @@ impl Run {
         .await?;
         let another = |seen: &HostObjects| seen.follows().filter(|version| *version != from);
         let version = self.world.until_seen("the node follows another version", another).await?;
-        Ok(format!("follows {version}"))
+        Ok(format!("the node follows {version}"))
     }
 
     pub(crate) async fn update(&self) -> anyhow::Result<String> {
@@ -281,7 +284,7 @@ impl Run {
             (capacity.0 == PODS.to_string()).then_some(())
         };
         self.world.until_seen("the Node has the new capacity", has_capacity).await?;
-        Ok(format!("{follows}, capacity of {PODS} pods"))
+        Ok(format!("{follows}, and has a capacity of {PODS} pods"))
     }
 
     pub(crate) async fn rollback(&self) -> anyhow::Result<String> {
@@ -295,7 +298,7 @@ impl Run {
         .await?;
         let is_first = |seen: &HostObjects| seen.follows().filter(|version| *version == first);
         self.world.until_seen("the node follows its first version", is_first).await?;
-        Ok(format!("follows {first}"))
+        Ok(format!("the node follows {first}"))
     }
 
     pub(crate) async fn proxy(&self) -> anyhow::Result<String> {
@@ -342,7 +345,7 @@ impl Run {
         self.world.ask_maintenance(None).await?;
         drained?;
         self.until_back().await?;
-        Ok("Drained and cordoned, then verified and uncordoned".to_owned())
+        Ok("the node was drained and cordoned, then verified and uncordoned".to_owned())
     }
 
     async fn drained(&self) -> anyhow::Result<()> {
@@ -373,8 +376,8 @@ impl Run {
         Ok(evidence)
     }
 
-    /// Restarts a host as after a patch. While the node is drained, the row sets the registry key by which Windows Update waits for a restart.
-    /// The boot id is read last, so that an earlier restart does not count.
+    /// Restarts a host as after a patch. While the node is drained, the row sets the registry key that Windows Update sets when it needs a
+    /// restart. The boot ID is read last, so that an earlier restart does not count.
     pub(crate) async fn patched_restart(&self) -> anyhow::Result<String> {
         let prepared = async {
             self.drained().await?;
@@ -392,7 +395,7 @@ impl Run {
     async fn require_restart(&self) -> anyhow::Result<()> {
         let query = format!(r#"reg.exe query "HKLM\{}""#, judge::RESTART_REQUIRED);
         if self.host.run(&[&query]).await?.iter().any(|output| output.status == Some(0)) {
-            bail!("Windows Update waits for a restart already: restart the host, and run the kit again");
+            bail!("Windows Update waits for a restart already: restart the host, and run this program again");
         }
         let command = format!(r#"reg.exe add "HKLM\{}" /v {} /d 1 /f"#, judge::RESTART_REQUIRED, judge::MARK);
         let outputs = self.host.run(&[&command]).await?;
@@ -411,12 +414,12 @@ impl Run {
         match judge::has_mark(&found) {
             Some(true) => {}
             Some(false) => return Ok(()),
-            None => bail!("whether the host has a value of this kit cannot be read: {found:?}"),
+            None => bail!("cannot read whether the registry of the host has a value of this program: {found:?}"),
         }
         let unmark = format!(r#"reg.exe delete "HKLM\{}" /v {} /f"#, judge::RESTART_REQUIRED, judge::MARK);
         let all = format!(r#"reg.exe query "HKLM\{}""#, judge::RESTART_REQUIRED);
         let outputs = self.host.run(&[&unmark, &query, &all]).await?;
-        if judge::has_mark(outputs.get(1..2).context("no output")?) != Some(false) {
+        if judge::has_mark(outputs.get(1..2).context("reg.exe printed nothing")?) != Some(false) {
             bail!("the value in the key of Windows Update cannot be removed: {outputs:?}");
         }
         // Values that Windows has added meanwhile are kept.
@@ -430,7 +433,7 @@ impl Run {
     pub(crate) async fn removal(&self) -> anyhow::Result<String> {
         self.world.remove(&self.world.names).await?;
         self.host.is_as_before(&self.before).await?;
-        Ok("no pool, instance and Node, and none of the operator's directories on the host".to_owned())
+        Ok("no pool, WindowsInstance or Node is left, and the host has no directory of the operator".to_owned())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rows that act on the host and on the cluster.
+//! Rows of the acceptance test that act on both the host and the cluster.
 
 use std::{fs, time::Duration};
 
@@ -88,7 +88,10 @@ impl Run {
     /// Checks that a host that cannot reach the API server reports this, and stays unchanged.
     pub(crate) async fn api_server_unknown(&self) -> anyhow::Result<String> {
         let results = self.check_results(Some(UNKNOWN_API_SERVER.to_owned())).await?;
-        let row = results.iter().find(|row| row["check"] == "api-server").context("the API server was not checked")?;
+        let row = results
+            .iter()
+            .find(|row| row["check"] == "api-server")
+            .context("`check host` did not check the API server")?;
         let message = row["message"].as_str().unwrap_or_default().to_owned();
         let is_named = row["reason"] == "ApiServerUnreachable" && message.contains("api.acceptance.invalid");
         ensure!(row["result"] == "failed" && is_named, "{row}");
@@ -140,7 +143,7 @@ impl Run {
         self.world
             .until("the host answers after its restart", async || {
                 let now = self.boot_count().await?;
-                Ok(if now == count { Err("it has not restarted".to_owned()) } else { Ok(()) })
+                Ok(if now == count { Err("the host has not restarted".to_owned()) } else { Ok(()) })
             })
             .await?;
         let (begin, queries) = (Instant::now(), judge::SERVICES.map(|name| format!("sc.exe query {name}")));
@@ -206,7 +209,7 @@ impl Run {
         self.world.until_seen("the node is Ready", HostObjects::follows).await?;
         let files: Vec<&str> = outputs.last().context("no output")?.text.lines().map(str::trim).collect();
         ensure!(files.contains(&"kubelet.exe"), "there is no kubelet.exe: {outputs:?}");
-        Ok(format!("put back; C:\\k has {}", files.join(", ")))
+        Ok(format!("wicd has put kubelet.exe back; C:\\k has {}", files.join(", ")))
     }
 
     /// Compares the language and the domain in the host's facts with the registry of Windows.
@@ -221,8 +224,10 @@ impl Run {
     /// Judges the access lists of the directories with containerd's CNI programs and CNI configuration.
     pub(crate) async fn cni_directories(&self) -> anyhow::Result<String> {
         let dump = self.host.run(&[judge::CONFIG_DUMP]).await?;
-        let directories =
-            dump.first().and_then(judge::cni_directories).with_context(|| format!("unexpected {dump:?}"))?;
+        let directories = dump
+            .first()
+            .and_then(judge::cni_directories)
+            .with_context(|| format!("containerd names no directories of CNI: {dump:?}"))?;
         let commands: Vec<String> = directories.iter().map(|path| format!("icacls.exe \"{path}\"")).collect();
         let outputs = self.host.run(&commands.iter().map(String::as_str).collect::<Vec<_>>()).await?;
         evidence(|outputs| judge::cni_access(&directories, outputs), &outputs)
@@ -258,7 +263,7 @@ impl Run {
             never = self.measure_silence(&longest) => match never {},
         }
         self.world.until_seen("the node is Ready", HostObjects::follows).await?;
-        Ok(format!("the pod is evicted; at most {} s between two log-ins", longest.into_inner().as_secs()))
+        Ok(format!("kubelet evicted the pod; at most {} s passed between two log-ins", longest.into_inner().as_secs()))
     }
 }
 

@@ -27,12 +27,12 @@ const fn check(about: &'static str, rows: &'static [&'static str], by_hand: &'st
 #[rustfmt::skip]
 pub(crate) const CHECKS: [Check; 10] = [
     check("command lines", &["programs", "command-lines"], ""),
-    check("check host", &["check-host"], "again while Windows Update installs"),
-    check("access lists", &["access-lists", "owner", "directories-above", "cni-directories"], "as an ordinary user, mkdir in each"),
-    check("services", &["service-recovery", "service-dependencies", "service-process", "killed-service", "lost-log-runner"], "stop one that hangs; the containers are those from before the log runner was killed"),
+    check("check host", &["check-host"], "run it again while Windows Update installs an update"),
+    check("access lists", &["access-lists", "owner", "directories-above", "cni-directories"], "as an ordinary user, try mkdir in each directory"),
+    check("services", &["service-recovery", "service-dependencies", "service-process", "killed-service", "lost-log-runner"], "stop a service that hangs; see whether the containers are those from before the log runner was killed"),
     check("containerd, pods", &["containerd-config", "pod", "pod-network", "pod-accounts", "pod-volumes"], ""),
     check("restart", &["after-restart", "restart-event", "clean-shutdown"], ""),
-    check("hybrid overlay", &["join", "node-facts", "hybrid-endpoint", "overlay-network", "overlay-adapter", "overlay-proxy"], "with a static address"),
+    check("hybrid overlay", &["join", "node-facts", "hybrid-endpoint", "overlay-network", "overlay-adapter", "overlay-proxy"], "repeat it on a host with a static address"),
     check("memory", &["memory"], ""),
     check("programs in use", &["replaced-in-use", "update", "rollback", "old-programs"], ""),
     check("removal", &["removal", "services-removed", "shims-ended", "hns-removed", "nothing-left"], ""),
@@ -41,7 +41,7 @@ pub(crate) const CHECKS: [Check; 10] = [
 /// Maximum number of lines of a command's output on the page, and maximum number of characters of a line.
 const LINES: usize = 12;
 const LINE: usize = 200;
-/// Words of lines that may contain a secret, in lower case.
+/// Words in lower case that mark a line that may contain a secret.
 const SECRET: [&str; 9] =
     ["private key", "password", "passwd", "token", "secret", "authorization", "bearer", "-key-data", "auth ="];
 /// Minimum length of a word that may be a key or a certificate.
@@ -121,7 +121,7 @@ fn heading(address: &str, version: &str, seen: Option<&HostObjects>) -> String {
     let info = seen.and_then(|seen| seen.node.as_ref()?.status.as_ref()?.node_info.as_ref());
     let follows = seen.and_then(|seen| seen.instance.as_ref()?.status.as_ref()?.current_version.as_deref());
     let host = facts.map_or_else(
-        || format!("it reported no facts {version}"),
+        || format!("the host reported no facts {version}"),
         |facts| format!("{} {}, {}", facts.os_name, facts.os_build, facts.language.as_deref().unwrap_or("no language")),
     );
     let node = info.map_or_else(
@@ -145,7 +145,7 @@ fn heading(address: &str, version: &str, seen: Option<&HostObjects>) -> String {
 fn harmless(line: &str) -> String {
     let small = line.to_ascii_lowercase();
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-' | '_');
-    // In a URL, a password comes before an @. A long word of hexadecimal digits is a hash, and no key.
+    // In a URL, a password comes before an @. A long word of hexadecimal digits is a hash, not a key.
     let is_key = |word: &str| word.len() >= KEY && !word.chars().all(|c| c.is_ascii_hexdigit());
     let has_password =
         small.split("://").skip(1).any(|rest| rest.split(['/', ' ']).next().is_some_and(|h| h.contains('@')));
@@ -203,7 +203,7 @@ mod tests {
         row.printed = vec![("sc.exe qfailure kubelet", Output { status: Some(5), text })];
         let page = page("10.0.0.1", "", None, &[row], "Nothing is left.\n");
         assert!(
-            page.starts_with("The first hour on 10.0.0.1\nWindows:  it reported no facts\nNode:     none\n"),
+            page.starts_with("The first hour on 10.0.0.1\nWindows:  the host reported no facts\nNode:     none\n"),
             "{page}"
         );
         let expected = "\nNothing is left.\n\nservice-recovery: unexpected\n\n  > sc.exe qfailure kubelet (exit status 5)\n    [SC] OpenService FAILED 5:\n    (left out: the line may hold a secret)\n    line\n";

@@ -58,7 +58,7 @@ impl Host {
         let key = connection.host_key().clone();
         let fingerprint = key.fingerprint();
         target.host_key = HostKeyCheck::Pinned(key);
-        // Only administrators can write there, and the name cannot be guessed.
+        // Only administrators can write to this directory, and the name cannot be guessed.
         let script = format!(r"C:\windows\acceptance-{:016x}", rand::random::<u64>());
         let mut host = Self { target, script, version: String::new() };
         let has_winecfg = connection.size(WINECFG).await?.is_some();

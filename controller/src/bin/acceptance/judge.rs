@@ -80,7 +80,7 @@ pub(crate) fn outcome(judge: impl Fn(&[Output]) -> Option<Outcome>, outputs: &[O
             let status = status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
             format!("({status}): {}", api::text::line(text, MAX_EVIDENCE_CHARS / outputs.len()))
         });
-        failed(format!("unexpected {}", said.collect::<Vec<_>>().join("; ")))
+        failed(format!("unexpected output {}", said.collect::<Vec<_>>().join("; ")))
     })
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn service_recovery(outputs: &[Output]) -> Option<Outcome> {
     (delays == ["10000", "60000", "300000"]
         && field(&actions.text, "RESET_PERIOD (in seconds)") == Some("3600")
         && field(flag.ok()?, "FAILURE_ACTIONS_ON_NONCRASH_FAILURES") == Some("TRUE"))
-    .then(|| passed("restarts after 10000, 60000, 300000 ms, reset 3600 s, flag TRUE"))
+    .then(|| passed("the service restarts after 10000, 60000 and 300000 ms, also after it ends with an error; its failures are forgotten after 3600 s"))
 }
 
 /// Returns the process id of a running service from `sc queryex`.
@@ -179,7 +179,7 @@ pub(crate) fn flags(line: &str, outputs: &[Output]) -> Option<Outcome> {
         unknown.extend(unknown_flags("kube-log-runner.exe", flags, runner.ok()?));
     }
     Some(match unknown.first() {
-        None => passed(format!("each flag is known: {line}")),
+        None => passed(format!("the programs know each flag of the command line: {line}")),
         Some(flag) => failed(format!("{flag}; command line: {line}")),
     })
 }
@@ -198,7 +198,7 @@ pub(crate) fn libraries(outputs: &[Output]) -> Option<Outcome> {
     let (wicd, libraries): (Vec<&str>, Vec<&str>) = paths.partition(|path| path.ends_with(r"\wicd.exe"));
     let is_other = |path: &&&str| !path.to_ascii_lowercase().starts_with(r"c:\windows\system32\");
     (!wicd.is_empty() && !libraries.is_empty()).then(|| match libraries.iter().find(is_other) {
-        None => passed(format!("{} libraries, all of System32", libraries.len())),
+        None => passed(format!("wicd.exe has loaded {} libraries, all from System32", libraries.len())),
         Some(path) => failed(format!("wicd.exe has loaded {path}")),
     })
 }
@@ -209,9 +209,12 @@ pub(crate) fn windows_facts(language: &str, domain: Option<&str>, outputs: &[Out
     let named = format!(r"\{language}");
     languages.ok()?.lines().find(|line| line.trim_end().ends_with(&named))?;
     let of_windows = value_of(parameters.ok()?, "Domain")?;
-    of_windows
-        .eq_ignore_ascii_case(domain.unwrap_or_default())
-        .then(|| passed(format!("language {language}, domain {}", domain.unwrap_or("none"))))
+    of_windows.eq_ignore_ascii_case(domain.unwrap_or_default()).then(|| {
+        passed(format!(
+            "the registry has the language {language} and the domain {}, as the facts of the host",
+            domain.unwrap_or("none")
+        ))
+    })
 }
 
 /// Command that prints containerd's configuration.
@@ -224,7 +227,7 @@ pub(crate) fn containerd_config(outputs: &[Output]) -> Option<Outcome> {
     let version = text.lines().find(|line| line.starts_with("version = "))?;
     // For a key that no plugin knows, containerd prints this and continues.
     Some(match text.lines().find(|line| line.contains("Ignoring unknown key in TOML")) {
-        None => passed(format!("no key is ignored, {version}")),
+        None => passed(format!("containerd ignores no key of its configuration ({version})")),
         Some(line) => failed(line),
     })
 }
@@ -283,7 +286,8 @@ pub(crate) fn none_left(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `sc qc kubelet`: the service must depend on containerd.
 pub(crate) fn service_dependencies(outputs: &[Output]) -> Option<Outcome> {
-    (field(only(outputs)?, "DEPENDENCIES")? == "containerd").then(|| passed("DEPENDENCIES: containerd"))
+    (field(only(outputs)?, "DEPENDENCIES")? == "containerd")
+        .then(|| passed("the service kubelet depends on containerd"))
 }
 
 pub(crate) fn is_no_service(output: &Output) -> bool {
@@ -294,7 +298,7 @@ pub(crate) fn is_no_service(output: &Output) -> bool {
 /// Judges `sc query` of services that must not exist.
 pub(crate) fn services_removed(outputs: &[Output]) -> Option<Outcome> {
     (!outputs.is_empty() && outputs.iter().all(is_no_service))
-        .then(|| passed(format!("none of {} services exists", outputs.len())))
+        .then(|| passed(format!("none of the {} services exists", outputs.len())))
 }
 
 /// Returns the events in `wevtutil qe /f:text`, each with its id.
@@ -305,7 +309,7 @@ fn events(outputs: &[Output]) -> Option<Vec<(&str, &str)>> {
 /// Judges the events 1074 of the System log: one must name `wicd.exe`.
 pub(crate) fn restart_event(outputs: &[Output]) -> Option<Outcome> {
     let is_ours = |(id, event): &(&str, &str)| *id == "1074" && event.contains("wicd.exe");
-    events(outputs)?.iter().any(is_ours).then(|| passed("event 1074 names wicd.exe"))
+    events(outputs)?.iter().any(is_ours).then(|| passed("event 1074 of the System log names wicd.exe"))
 }
 
 /// Judges the events 7043 and 6005 of the System log. 6005, the start of the log, shows that the host has started and that its events are read.
@@ -313,7 +317,7 @@ pub(crate) fn clean_shutdown(outputs: &[Output]) -> Option<Outcome> {
     let events = events(outputs)?;
     events.iter().find(|(id, _)| *id == "6005")?;
     Some(match events.iter().find(|(id, event)| *id == "7043" && event.contains("windows-instance-config-daemon")) {
-        None => passed("the host has started, and no event 7043 names the service"),
+        None => passed("the host has started, and no event 7043 of the System log names the service of wicd"),
         Some((_, event)) => failed(event),
     })
 }
@@ -337,14 +341,14 @@ pub(crate) fn service_variables(outputs: &[Output]) -> Option<Outcome> {
 /// Judges `reg query` of Defender's policies: containerd must be excluded.
 pub(crate) fn antivirus_exclusion(outputs: &[Output]) -> Option<Outcome> {
     let name = r"C:\k\containerd\containerd.exe";
-    value_of(only(outputs)?, name).map(|value| passed(format!("{name} = {value}")))
+    value_of(only(outputs)?, name).map(|value| passed(format!("Windows Defender has the exclusion {name} = {value}")))
 }
 
 /// Judges `dism /online /get-featureinfo`: the feature Containers must be enabled.
 pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
     let text = only(outputs)?;
     (field(text, "Feature Name")? == "Containers" && field(text, "State")? == "Enabled")
-        .then(|| passed("Containers: Enabled"))
+        .then(|| passed("the Windows feature Containers is enabled"))
 }
 
 /// Entry of an access list: the account, and its flags such as `OI`, `CI` and `F`. The last one is the permission, the others are about inheritance.
@@ -381,7 +385,7 @@ fn lists(outputs: &[Output], paths: &[&str], says: &str, fits: fn(&[Entry<'_>]) 
     let wrong = paths.iter().zip(outputs).find(is_wrong);
     Some(match wrong {
         None => passed(format!("{says}: {}", paths.join(", "))),
-        Some((path, output)) => failed(format!("unexpected for {path}: {}", output.text)),
+        Some((path, output)) => failed(format!("unexpected access list of {path}: {}", output.text)),
     })
 }
 
@@ -404,7 +408,7 @@ pub(crate) fn cni_directories(dump: &Output) -> Option<Vec<String>> {
 /// Judges `icacls` of each CNI directory.
 pub(crate) fn cni_access(directories: &[String], outputs: &[Output]) -> Option<Outcome> {
     let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
-    lists(outputs, &directories, "only SYSTEM and Administrators", is_administrators_alone)
+    lists(outputs, &directories, "only SYSTEM and Administrators have access", is_administrators_alone)
 }
 
 /// Directories that [`access_lists`] judges, in the order of its commands.
@@ -413,7 +417,7 @@ const OURS: [&str; 5] =
 
 /// Judges `icacls` of [`OURS`]: no entry may be inherited.
 pub(crate) fn access_lists(outputs: &[Output]) -> Option<Outcome> {
-    lists(outputs, &OURS, "only SYSTEM and Administrators", |list| {
+    lists(outputs, &OURS, "only SYSTEM and Administrators have access", |list| {
         is_administrators_alone(list) && !list.iter().any(|(_, rights)| rights.contains(&"I"))
     })
 }
@@ -443,7 +447,7 @@ pub(crate) fn directories_above(outputs: &[Output]) -> Option<Outcome> {
 
 /// Judges `icacls` of kubelet's directory for pods: users must have entries.
 pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
-    lists(outputs, &[r"C:\var\lib\kubelet\pods"], "users have entries", |list| {
+    lists(outputs, &[r"C:\var\lib\kubelet\pods"], "users have an entry in the access list", |list| {
         [r"BUILTIN\Users", r"NT AUTHORITY\Authenticated Users"]
             .iter()
             .all(|account| list.iter().any(|(found, _)| found == account))
@@ -453,22 +457,27 @@ pub(crate) fn pod_volumes(outputs: &[Output]) -> Option<Outcome> {
 /// Judges `dir /b C:\k\containerd\registries`: the mirrored registry must have a directory.
 pub(crate) fn mirrors_on_host(outputs: &[Output]) -> Option<Outcome> {
     let is_there = only(outputs)?.lines().any(|line| line.trim() == MIRRORED);
-    is_there.then(|| passed(format!("the directory {MIRRORED}")))
+    is_there.then(|| passed(format!("containerd has the directory {MIRRORED} with the mirrors")))
 }
 
 /// Judges `icacls` of kubelet's registry credentials: only SYSTEM and administrators may have access.
 pub(crate) fn logins(outputs: &[Output]) -> Option<Outcome> {
     let [output] = outputs else { return None };
     if output.status != Some(0) && output.text.contains("The system cannot find the file specified.") {
-        return Some(skipped("the host has no logins of registries"));
+        return Some(skipped("the host has no credentials for registries"));
     }
-    lists(outputs, &[r"C:\var\lib\kubelet\config.json"], "only SYSTEM and Administrators", is_administrators_alone)
+    lists(
+        outputs,
+        &[r"C:\var\lib\kubelet\config.json"],
+        "only SYSTEM and Administrators have access",
+        is_administrators_alone,
+    )
 }
 
 /// Judges `tasklist` with a filter: no shim of containerd may run.
 pub(crate) fn shims_ended(outputs: &[Output]) -> Option<Outcome> {
     (only(outputs)?.trim() == "INFO: No tasks are running which match the specified criteria.")
-        .then(|| passed("no shim runs"))
+        .then(|| passed("no shim of containerd runs"))
 }
 
 /// Judges `dir` of kubelet's certificates, and `icacls` of its kubeconfig, which only administrators may read.
@@ -487,7 +496,7 @@ pub(crate) fn certificate_store(outputs: &[Output]) -> Option<Outcome> {
         .lines()
         .filter_map(hash)
         .find(|hash| hash == THUMBPRINT)
-        .map(|hash| passed(format!("Root has {hash}")))
+        .map(|hash| passed(format!("the certificate store Root has the certificate {hash}")))
 }
 
 /// Judges wicd's record of its changes on the host. wicd pins an image after containerd has reported its id.

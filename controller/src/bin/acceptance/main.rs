@@ -1,5 +1,5 @@
-//! Program `acceptance`: tests the whole life of a node on a real Windows host, in a cluster where the operator runs. It is part of the test bed, and
-//! in no image.
+//! Program `acceptance`: tests the whole life of a node on a real Windows host, in a cluster where the operator runs. It is part of the test bed,
+//! and is not in any image.
 
 mod acts;
 mod first_acts;
@@ -76,7 +76,7 @@ struct Args {
     /// Run only the rows that answer the ten checks of the first hour on a real host, and print one page for the project.
     #[arg(long)]
     first_hour: bool,
-    /// File to which the result is written, too.
+    /// File to which the result is also written.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Domain of the cluster's DNS.
@@ -111,7 +111,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     );
     output::ask(args.yes, &danger)?;
     let world = World {
-        client: Client::try_from(config).context("cannot make a client")?,
+        client: Client::try_from(config).context("cannot make a client for the API server")?,
         namespace: args.namespace.clone(),
         names: Names::new(),
         address: args.host.clone(),
@@ -160,7 +160,9 @@ async fn prepare(args: Args, world: World) -> anyhow::Result<Run> {
     if !leftovers.is_empty() {
         let names: Vec<String> = leftovers.iter().map(Names::name).collect();
         let names = names.join(", ");
-        let left = format!("An earlier run for this host, or one that still runs, has left {names}. It is removed.");
+        let left = format!(
+            "An earlier run for this host, or one that still runs, has left {names}. The objects of this name are removed."
+        );
         output::ask(args.yes, &left)?;
         for names in &leftovers {
             world.remove(names).await.with_context(|| format!("cannot remove {}", names.name()))?;
@@ -286,7 +288,10 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
         "{}: the WindowsNodePool, WindowsInstance, Node, Secret and pods of this name, as far as they exist; to remove them, run the command again",
         run.world.names.name()
     );
-    let key = format!("on the host, HKLM\\{}, by which Windows waits for a restart", judge::RESTART_REQUIRED);
+    let key = format!(
+        "on the host, the registry key HKLM\\{}, because of which Windows waits for a restart",
+        judge::RESTART_REQUIRED
+    );
     let left = [(of_cluster, objects), (of_host, key)].into_iter().filter_map(|(removed, what)| {
         let why = error_text(&removed.err()?);
         Some(api::text::line(&format!("{what}: {why}"), 1_000))

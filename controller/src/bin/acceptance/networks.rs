@@ -38,7 +38,8 @@ pub(crate) fn overlay_adapter(outputs: &[Output]) -> Option<Outcome> {
         let [configuration, adapters] = outputs else { return None };
         let configuration: Value = serde_json::from_str(configuration.ok()?).ok()?;
         let address = configuration["winkernel"]["sourceVip"].as_str()?;
-        has_address(adapters.ok()?, address).then(|| passed(format!("an adapter has sourceVip {address}")))
+        has_address(adapters.ok()?, address)
+            .then(|| passed(format!("a network adapter has the source address of kube-proxy, {address}")))
     })
 }
 
@@ -56,9 +57,11 @@ pub(crate) fn overlay_proxy(outputs: &[Output]) -> Option<Outcome> {
         let is_address = |word: &&str| word.parse::<std::net::Ipv4Addr>().is_ok();
         let addresses = balancers.ok()?.split_whitespace().filter(is_address).count();
         Some(match errors.first() {
-            Some(error) => failed(format!("{} errors in its log, the first: {error}", errors.len())),
+            Some(error) => failed(format!("{} errors in the log of kube-proxy, the first: {error}", errors.len())),
             None if addresses == 0 => failed("HNS has no load balancer"),
-            None => passed(format!("wicd waited {waits} times; no error in the log, {addresses} addresses in HNS")),
+            None => passed(format!(
+                "wicd waited {waits} times for the network; the log of kube-proxy has no error, and HNS has load balancers with {addresses} addresses"
+            )),
         })
     })
 }
@@ -75,7 +78,7 @@ pub(crate) fn hns_removed(outputs: &[Output]) -> Option<Outcome> {
 pub(crate) fn hybrid_endpoint(outputs: &[Output]) -> Option<Outcome> {
     overlay(outputs, |outputs| {
         let [endpoints] = outputs else { return None };
-        (endpoints.ok()?.matches("VIPEndpoint").count() == 1).then(|| passed("one VIPEndpoint"))
+        (endpoints.ok()?.matches("VIPEndpoint").count() == 1).then(|| passed("HNS has one VIPEndpoint"))
     })
 }
 
@@ -89,7 +92,7 @@ pub(crate) fn metadata_route(outputs: &[Output]) -> Option<Outcome> {
     let active = output.ok()?.split_once("Active Routes:")?.1.split_once("Persistent Routes:")?.0;
     active.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
         ["169.254.169.254", "255.255.255.255", gateway, ..] if gateway.parse::<std::net::Ipv4Addr>().is_ok() => {
-            Some(passed(format!("through {gateway}")))
+            Some(passed(format!("the route to the metadata service goes through {gateway}")))
         }
         _ => None,
     })

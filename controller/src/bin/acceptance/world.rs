@@ -135,13 +135,14 @@ impl HostObjects {
     }
 }
 
-/// Cluster of a run.
+/// Access to the cluster of a run.
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) names: Names,
     /// Address of the host.
     pub(crate) address: String,
+    /// Timeout of each wait.
     pub(crate) limit: Duration,
     /// Cluster arguments for `kubectl`.
     pub(crate) cluster: Cluster,
@@ -186,7 +187,7 @@ impl World {
                 Err(error) => error_text(&error),
             };
             if begin.elapsed() >= self.limit {
-                bail!("not within {} s: {what}; {last}", self.limit.as_secs());
+                bail!("after {} s, it is still not so that {what}; last seen: {last}", self.limit.as_secs());
             }
             sleep(POLL).await;
         }
@@ -232,7 +233,7 @@ impl World {
                 return Ok(());
             }
         }
-        bail!("{}: its Lease is not renewed", missing())
+        bail!("{}: the Lease there is not renewed", missing())
     }
 
     /// Checks that the host is in no pool and is no node.
@@ -246,7 +247,7 @@ impl World {
             let pool = &instance.spec.pool_ref.name;
             ensure!(
                 !(is_it(&host.address) && host.port == i32::from(port)),
-                "the host is {} of the pool {pool}",
+                "the host is already {} of the pool {pool}; remove it from the pool, or name another host",
                 host.name
             );
         }
@@ -254,11 +255,19 @@ impl World {
             let port_of =
                 |host: &api::Host| host.port.or(pool.spec.ssh.as_ref().and_then(|ssh| ssh.port)).unwrap_or(22);
             let listed = pool.spec.hosts().iter().any(|host| is_it(&host.address) && port_of(host) == i32::from(port));
-            ensure!(!listed, "the host is in the pool {}", pool.name_any());
+            ensure!(
+                !listed,
+                "the host is already in the pool {}; remove it from the pool, or name another host",
+                pool.name_any()
+            );
         }
         for node in self.nodes().list(&all).await.context("failed to list the Nodes")?.items {
             let found = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-            ensure!(!found.into_iter().any(|a| is_it(&a.address)), "the host is the node {}", node.name_any());
+            ensure!(
+                !found.into_iter().any(|a| is_it(&a.address)),
+                "the host is already the node {}; name another host",
+                node.name_any()
+            );
         }
         Ok(())
     }
@@ -384,7 +393,7 @@ impl World {
         Ok(self.client.request_text(http::Request::get(url).body(Vec::new())?).await?)
     }
 
-    /// Protects the held pod from eviction by a PodDisruptionBudget, and waits until that is in force.
+    /// Protects the held pod from eviction by a PodDisruptionBudget, and waits until the budget is in force.
     pub(crate) async fn hold_pod(&self) -> anyhow::Result<()> {
         let name = self.names.held();
         let budget = json!({
@@ -395,7 +404,11 @@ impl World {
         self.budgets().create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
         self.until("the PodDisruptionBudget is in force", async || {
             let is_observed = |b: PodDisruptionBudget| b.status.is_some_and(|s| s.observed_generation.is_some());
-            Ok(if is_observed(self.budgets().get(&name).await?) { Ok(()) } else { Err("not observed".into()) })
+            Ok(if is_observed(self.budgets().get(&name).await?) {
+                Ok(())
+            } else {
+                Err("kube-controller-manager has not observed it".into())
+            })
         })
         .await
     }
@@ -418,7 +431,7 @@ impl World {
                 && self.pools().get_opt(&name).await?.is_none();
             let status = instance.and_then(|i| i.status).unwrap_or_default();
             let says = find(&status.conditions, kind::READY)
-                .map_or_else(|| "its Node or pool is there".into(), |c| c.message.clone());
+                .map_or_else(|| "its Node or pool still exists".into(), |c| c.message.clone());
             Ok(if is_free { Ok(()) } else { Err(says) })
         })
         .await?;

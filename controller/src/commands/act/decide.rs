@@ -2,7 +2,7 @@
 
 use api::{
     Failures, Phase, Reason, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus,
-    act::Act,
+    act::{Act, IF_GONE},
     names::{MANAGER_COMMAND, PLUGIN, key},
     services_version::short,
     text,
@@ -29,7 +29,7 @@ const FEW: usize = 10;
 /// Change of an object, with its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Change {
-    /// Merge patch; `None` if nothing needs to change.
+    /// Merge patch for the object. `None` if nothing needs to change.
     pub patch: Option<Value>,
     /// State before and after, in a sentence that follows the kind and the name of the object.
     pub message: String,
@@ -58,7 +58,7 @@ impl Change {
     }
 }
 
-/// Decision: the change; or a refusal with its remedy, in a sentence that follows the kind and the name of the object.
+/// Decision: the change, or a refusal with its remedy, in a sentence that follows the kind and the name of the object.
 pub(super) type Decided = Result<Change, String>;
 
 fn refuse(message: impl Into<String>) -> Decided {
@@ -82,7 +82,7 @@ fn names_of_removals(pool: &WindowsNodePool, members: &[String], status: &Window
     names.join(", ")
 }
 
-/// Approves the version or this number of removals; without either, the one that waits. `members` are the names of the pool's instances.
+/// Approves the version or this number of removals. Without either, approves what waits. `members` are the names of the pool's instances.
 pub(super) fn approve(
     pool: &WindowsNodePool,
     members: &[String],
@@ -92,13 +92,13 @@ pub(super) fn approve(
     let status = pool.status.clone().unwrap_or_default();
     if status.observed_generation.is_none() || status.observed_generation != pool.metadata.generation {
         return refuse(
-            "the operator has not seen its last change yet, so it is not known what waits: run the command again when it has",
+            "the operator has not observed the last change of the pool yet, so it is not known what waits for an approval: run the command again in some seconds",
         );
     }
     let name = pool.name_any();
     let waiting = waiting_version(&name, &status);
     let leaving = usize::try_from(status.removals_to_confirm).unwrap_or_default();
-    // Without arguments, the one that waits is approved.
+    // Without arguments, what waits is approved, if it is either a version or removals.
     let waiting = waiting.as_ref();
     let version = version.or_else(|| waiting.filter(|_| removals.is_none() && leaving == 0).map(|w| w.version));
     let removals = removals.or_else(|| (version.is_none() && waiting.is_none() && leaving > 0).then_some(leaving));
@@ -173,7 +173,7 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
         }
         (None, _) => ("paused", json!(true), "paused".to_owned()),
         (Some(until), _) if until.known().is_none_or(|end| end <= now) => {
-            return refuse(format!("{until} has passed: name a time to come"));
+            return refuse(format!("{until} has passed: name a time in the future"));
         }
         (Some(_), Some(pause)) if pause.end().is_none() => {
             return refuse(
@@ -218,7 +218,7 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
     })
 }
 
-/// Returns the failure records of an instance, that of the current operation first.
+/// Returns the failure records of an instance, the record of the current operation first.
 fn failures(status: &WindowsInstanceStatus) -> impl Iterator<Item = &Failures> {
     let of_key = status.key_rotation.as_ref().and_then(|k| k.failures.as_ref());
     let of_images = status.pre_pulled.as_ref().and_then(|p| p.failures.as_ref());
@@ -232,9 +232,11 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
         let times = if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) };
         let next = if failures.next_retry_time.is_some() { "waited for its next try" } else { "a try is under way" };
         let last = text::line(&failures.summary(), MAX_QUOTED_CHARS);
-        format!("failed {times}, and {next}; now it is tried at once. It failed with: {last}")
+        format!("failed {times}, and {next}; now the operator tries it at once. It failed with: {last}")
     } else if let Some(version) = status.failed_version {
-        format!("it did not follow version {version}, and waited; now it is tried again")
+        format!(
+            "version {version} failed on the host and was not tried again; now the operator tries that version again"
+        )
     } else if status.phase == Some(Phase::NotReady) {
         "its Node is not Ready, and would be repaired later; now it is repaired at once, unless its pool is paused"
             .into()
@@ -267,12 +269,12 @@ pub(super) fn release(instance: &WindowsInstance) -> Change {
     Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
 }
 
-/// Removes the hold annotation of the Node, which takes precedence over that of the instance.
+/// Removes the hold annotation of the Node, which takes precedence over the annotation of the instance.
 pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
-        return Change::none("it has no annotation of its own");
+        return Change::none("it has no hold annotation of its own");
     }
-    let message = "it had an annotation of its own, which is removed: that of its WindowsInstance counts";
+    let message = "its own hold annotation is removed; now that of its WindowsInstance counts";
     Change::annotate(key::HOLD, Value::Null, message)
 }
 
@@ -289,14 +291,19 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
     }
     let last = instance.status.as_ref().and_then(|status| status.failures.as_ref());
     let last = last.map_or_else(
-        || "The operator has not failed to clean it: wait, unless the host is gone.".to_owned(),
-        |failures| format!("The last attempt failed with: {}.", text::line(&failures.summary(), MAX_QUOTED_CHARS)),
+        || "No attempt to clean the host has failed yet: wait, unless the host is gone for good.".to_owned(),
+        |failures| {
+            let summary = failures.summary();
+            // The rest of the message says to abandon the host.
+            let fault = summary.split_once(IF_GONE).map_or(summary.as_str(), |(fault, _)| fault);
+            format!("The last attempt failed with: {}.", text::line(fault, MAX_QUOTED_CHARS))
+        },
     );
     let question = format!(
-        "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain. \
+        "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain, unless that Node belongs to another host. \
          Services and files of the operator stay on the host: make sure that it is off, or its kubelet registers again. This cannot be undone"
     );
-    let message = "it waited for its host; now its Node is deleted and the host is forgotten without being cleaned";
+    let message = "its removal waited; now its Node is deleted, and the host is forgotten without being cleaned";
     Ok(Change::annotate(key::ABANDON, "true", message).asks(question))
 }
 
@@ -307,7 +314,7 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
         return Ok(Change::none("this key is trusted already"));
     }
     if instance.spec.host.host_key.is_some() {
-        return refuse("its list declares the host key, and that one counts: change hostKey there");
+        return refuse("its list declares the host key, which takes precedence: change hostKey in the list");
     }
     if let Some(mismatch) = failures(&status).find(|failures| failures.last_reason == Reason::HostKeyMismatch) {
         if shown_key(&mismatch.last_message) != Some(fingerprint) {
@@ -321,9 +328,9 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
         return refuse("no host key mismatch is pending; see: kubectl windows-node-pools status");
     }
     let before = status.host_key.map_or_else(|| "no key".to_owned(), |key| key.fingerprint);
-    let message = format!("{before} was trusted; now {fingerprint} is, and the host is tried at once");
+    let message = format!("{before} was trusted; now {fingerprint} is, and the operator connects to the host at once");
     let question = format!(
-        "{before} was trusted, and from now on {fingerprint} is. The operator sends credentials to the host with this key: compare it on the console of the host"
+        "{before} was trusted, and from now on {fingerprint} is trusted. The operator sends credentials to the host with this key: compare it on the console of the host"
     );
     Ok(Change::annotate(key::TRUST_HOST_KEY, fingerprint, message).asks(question))
 }

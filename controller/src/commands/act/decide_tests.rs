@@ -82,8 +82,15 @@ fn only_a_waiting_version_or_removal_is_approved() {
     let (version, removal) = (annotation(key::APPROVE, VERSION), annotation(key::APPROVE_REMOVAL, "2"));
     let (refused, nothing, named) = (json!("refused"), Value::Null, Some(VERSION));
     for (metadata, status, asked, number, patch, message) in [
-        (&none, json!({}), None, None, &refused, "has not seen its last change yet"),
-        (&none, json!({"observedGeneration": 6}), None, None, &refused, "has not seen its last change yet"),
+        (&none, json!({}), None, None, &refused, "has not observed the last change of the pool yet"),
+        (
+            &none,
+            json!({"observedGeneration": 6}),
+            None,
+            None,
+            &refused,
+            "has not observed the last change of the pool yet",
+        ),
         (&none, waits(false, 0), None, None, &refused, "nothing waits for an approval"),
         (&none, waits(false, 2), named, None, &refused, "no version waits"),
         (&none, waits(true, 0), None, Some(2), &refused, "no removal waits"),
@@ -190,7 +197,7 @@ fn only_failed_and_not_ready_hosts_are_retried() {
         (json!({"prePulled": {"failures": refusal}}), "failed 2 times"),
         (json!({"addressFailures": refusal}), "failed 2 times"),
         (json!({"phase": "NotReady"}), "now it is repaired at once"),
-        (json!({"failedVersion": "1.0.0-x"}), "it did not follow version 1.0.0-x"),
+        (json!({"failedVersion": "1.0.0-x"}), "version 1.0.0-x failed on the host"),
     ] {
         let (found, said) = outcome_of(retry(&instance(&json!({}), &json!({}), &status)));
         assert_eq!(found, annotation(key::RETRY, "42"), "{said}");
@@ -230,9 +237,12 @@ fn only_a_host_that_is_leaving_is_abandoned() {
         assert!(said.contains(message), "{said}");
     }
     let question = |status: &Value| abandon(&instance(&none, &none, status), None).unwrap().question.unwrap();
-    assert!(question(&none).contains("has not failed to clean it"));
+    assert!(question(&none).contains("No attempt to clean the host has failed yet"));
     let failing = json!({"failures": failed("Unreachable", "10.0.0.1 refuses")});
     assert!(question(&failing).contains("failed with: Connect: 10.0.0.1 refuses."));
+    let advised = format!("10.0.0.1 refuses{IF_GONE}run kubectl windows-node-pools abandon win-1");
+    let advised = question(&json!({"failures": failed("Unreachable", &advised)}));
+    assert!(advised.contains("failed with: Connect: 10.0.0.1 refuses. The Node"), "{advised}");
 }
 
 #[test]
@@ -253,7 +263,7 @@ fn only_the_key_that_the_host_showed_is_trusted() {
         (&none, &none, json!({"failures": unproven}), NEW, &set, "now SHA256:BBB"),
         (&none, &none, json!({}), NEW, &refused, "no host key mismatch is pending"),
         (&none, &none, json!({"failures": of_jump_host}), NEW, &refused, "no host key mismatch is pending"),
-        (&none, &declared, json!({"failures": mismatch}), NEW, &refused, "change hostKey there"),
+        (&none, &declared, json!({"failures": mismatch}), NEW, &refused, "change hostKey in the list"),
         (&json!({key::TRUST_HOST_KEY: NEW}), &none, json!({}), NEW, &Value::Null, "trusted already"),
     ] {
         let (found, said) = outcome_of(trust(&instance(annotations, spec, &status), fingerprint));

@@ -65,7 +65,7 @@ async fn perform(client: &Client, args: &Act, ask: Ask<'_>) -> anyhow::Result<Ve
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let instances: Api<WindowsInstance> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
-    // The annotation of a Node takes precedence over that of the instance.
+    // The annotation of a Node takes precedence over the annotation of the instance.
     let has_own_hold = async |host: &str| -> anyhow::Result<bool> {
         Ok(get(&nodes, host).await?.is_some_and(|node| node.annotations().contains_key(key::HOLD)))
     };

@@ -32,7 +32,7 @@ use crate::{
     wmco::lock::{self, Holder},
 };
 
-/// Manifests in `deploy/` that are installed on all clusters. The admission policies are added.
+/// Manifests in `deploy/` that are installed on all clusters. [`installed`] adds the admission policies.
 const BASE: [(&str, &str); 6] = [
     ("base/namespace.yaml", include_str!("../../../../deploy/base/namespace.yaml")),
     ("base/operator.yaml", include_str!("../../../../deploy/base/operator.yaml")),
@@ -41,7 +41,7 @@ const BASE: [(&str, &str); 6] = [
     ("base/deployment.yaml", include_str!("../../../../deploy/base/deployment.yaml")),
     ("base/service.yaml", include_str!("../../../../deploy/base/service.yaml")),
 ];
-/// Manifests that are added on OpenShift.
+/// Manifests that are also installed on OpenShift.
 const OPENSHIFT: [&str; 4] = [
     include_str!("../../../../deploy/machine-api/user-data.yaml"),
     include_str!("../../../../deploy/openshift-config/pull-secret.yaml"),
@@ -57,12 +57,15 @@ const SHOWN: usize = 5;
 pub(super) struct Facts {
     pub(super) version: Read<Info>,
     crds: Vec<Crd>,
+    /// Holder of WMCO's lock, if WMCO runs.
     wmco: Read<Option<Holder>>,
     /// Rights that the user lacks.
     rights: Read<Vec<String>>,
+    /// Fault of the cluster's network, if any.
     network: Option<ClusterError>,
 }
 
+/// Reads the facts about the cluster, with the rights of the user.
 pub(super) async fn observe(client: &Client, run: &Run) -> Facts {
     Facts {
         network: cluster::network_fault(client, run.network).await,
@@ -73,9 +76,10 @@ pub(super) async fn observe(client: &Client, run: &Run) -> Facts {
     }
 }
 
+/// Judges the cluster's network.
 pub(super) fn network(facts: &Facts) -> Outcome {
     let finding = facts.network.as_ref().map(|error| Finding::failed(error.reason(), error));
-    Outcome::of(finding, "nothing that the cluster says of its network speaks against pods on Windows")
+    Outcome::of(finding, "no fact about the cluster's network speaks against pods on Windows")
 }
 
 /// Warns if WMCO runs. The operator may be installed beside WMCO, but waits until it is gone.
@@ -87,9 +91,12 @@ pub(super) fn other_operator(facts: &Facts) -> Outcome {
              Subscription and the ClusterServiceVersion of WMCO, or its Deployment (docs/guide/from-wmco.md, step 2)",
         )
     };
-    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(waits), "none works on these nodes"))
+    Outcome::judged(&facts.wmco, |holder| {
+        Outcome::of(holder.as_ref().map(waits), "no other operator works on the Windows nodes")
+    })
 }
 
+/// Judges whether the user has all rights that the installation needs.
 pub(super) fn rights(facts: &Facts) -> Outcome {
     Outcome::judged(&facts.rights, |missing| {
         let some = missing.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
@@ -104,7 +111,7 @@ pub(super) fn rights(facts: &Facts) -> Outcome {
 
 /// Judges the CRDs. CRDs of an older release are no conflict.
 pub(super) fn crds(facts: &Facts) -> Outcome {
-    Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "none is in the way")
+    Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "no CRD of another product is in the way")
 }
 
 /// Returns the rights that the installing user lacks: to create each object, and all that the operator gets, because the API server lets no user
@@ -205,7 +212,7 @@ fn needed(objects: &[Value], namespace: &str) -> BTreeSet<Right> {
         all.insert(right("create", &resource, None));
         let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).unwrap_or_default();
         all.extend(rules.iter().flat_map(each).map(|right| Right { namespace: place.clone(), ..right }));
-        // Only the verb `bind` allows to bind a role that does not exist yet, such as the role for WICD, which the operator creates.
+        // Only the verb `bind` allows binding a role that does not exist yet, such as the role for WICD, which the operator creates.
         let role = &object["roleRef"];
         let is_there = |one: &Value| {
             one["kind"] == role["kind"]

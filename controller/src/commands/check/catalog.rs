@@ -22,7 +22,7 @@ pub const COMMANDS: [&str; 3] = ["check", "check host", "check takeover"];
 pub struct Check {
     /// Name of the check in its row.
     pub id: &'static str,
-    /// Requirement. Empty for a check of `check --pre` that is described with `check`.
+    /// Requirement that the check verifies. Empty for a check of `check --pre` that is described with `check`.
     pub about: &'static str,
     /// Page with more information, relative to the reference page.
     pub more: &'static str,
@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(all, described.into_iter().collect(), "a check is not described");
     }
 
-    /// Commands with which the guide prepares a host, each with the check that fails without it. `None`: no program on the host can see from where a
-    /// port can be reached.
+    /// Commands with which the guide prepares a host, each with the check that fails without it. `None` for a firewall rule: no program on the
+    /// host can find out from which addresses a port can be reached.
     const PREPARED: [(&str, Option<&str>); 13] = [
         ("Add-WindowsCapability -Online -Name OpenSSH.Server~~~~0.0.1.0", Some("login")),
         ("Set-Service -Name sshd -StartupType Automatic", Some("login")),

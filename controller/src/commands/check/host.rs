@@ -73,7 +73,7 @@ fn of_remote(error: &RemoteError) -> Outcome {
 
 pub(super) fn login(facts: &Facts, _: &str) -> Outcome {
     match &facts.login {
-        Ok(key) => Outcome::of([], format!("as {}, host key {key}", facts.args.login.user)),
+        Ok(key) => Outcome::of([], format!("logged in as {}, host key {key}", facts.args.login.user)),
         Err(error) => of_remote(error),
     }
 }
@@ -103,10 +103,13 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
     let Some((_, fault)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
     let note = match check {
         "windows" => windows(&machine.os_name, &machine.os_build),
-        "rights" => "an administrator".to_owned(),
-        "services" => "none of another installer".to_owned(),
-        "port" => format!("{} is free", preflight::KUBELET_PORT),
-        "clock" => format!("{} s off", facts::clock_skew_ms(machine, facts.now) / 1000),
+        "rights" => "the user is an administrator".to_owned(),
+        "services" => "no service of another installer is in the way".to_owned(),
+        "port" => format!("port {} is free", preflight::KUBELET_PORT),
+        "clock" => format!(
+            "the clocks of the host and of this machine differ by {} s",
+            facts::clock_skew_ms(machine, facts.now) / 1000
+        ),
         "disk" => format!("{} MiB free on C:", machine.disk_free >> 20),
         "api-server" => args.api_server.clone().unwrap_or_default(),
         _ => String::new(),
@@ -120,11 +123,11 @@ pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     let results = preflight_warnings::results(&Asked { now: facts.now, ..Asked::default() }, state);
     let Some((_, warning)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
     let note = match check {
-        "restart" => "no pending restart needs a user",
-        "antivirus" => "nothing that needs you",
-        "support" => "Microsoft supports this Windows",
-        "updates" => "it has the update that nodes need",
-        _ => "none of another installer",
+        "restart" => "Windows waits for no restart that needs a user",
+        "antivirus" => "no antivirus needs an exclusion",
+        "support" => "Microsoft supports this version of Windows",
+        "updates" => "Windows has the update that nodes need",
+        _ => "no container runtime of another installer",
     };
     Outcome::of(warning.map(|warning| Finding::warning(Reason::HostWarning, warning)), note)
 }
@@ -142,7 +145,11 @@ pub(super) fn feature(facts: &Facts, _: &str) -> Outcome {
     let is_known = state.machine.containers_feature != Feature::Unknown;
     Outcome::of(
         missing,
-        if is_known { "Containers is enabled" } else { "Windows does not say whether Containers is enabled" },
+        if is_known {
+            "the feature Containers is enabled"
+        } else {
+            "Windows does not say whether Containers is enabled"
+        },
     )
 }
 

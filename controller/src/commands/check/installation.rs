@@ -49,9 +49,12 @@ pub(super) type Crd = (CustomResourceDefinition, Result<Option<CustomResourceDef
 pub(super) struct Facts {
     home: OperatorNamespace,
     pub(super) version: Read<Info>,
+    /// Time of this machine.
     here: Timestamp,
+    /// Time of the API server, unless it is unknown.
     server: Option<Timestamp>,
     crds: Vec<Crd>,
+    /// Holder of WMCO's lock, if WMCO runs.
     lease: Read<Option<Lease>>,
     wmco: Read<Option<Holder>>,
     /// Admission policies that restrict wicd, and all others.
@@ -59,8 +62,9 @@ pub(super) struct Facts {
     pools: Read<Vec<WindowsNodePool>>,
     /// Windows nodes.
     nodes: Read<Vec<Node>>,
+    /// Private keys that pools name, each with its fault.
     keys: Vec<(SecretKeyRef, Option<Finding>)>,
-    /// URL of the API server for hosts, with the fault of its certificate.
+    /// URL of the API server for hosts, with the fault of its certificate. `None` before [`Facts::observe_release`].
     release: Option<Read<(String, Option<Finding>)>>,
 }
 
@@ -183,7 +187,7 @@ pub(super) fn version(found: &Read<Info>) -> Outcome {
             Some(message) => Some(Finding::failed(cluster::TOO_OLD, message)),
             None => cluster::version_warning(major, minor).map(|(reason, message)| Finding::warning(reason, message)),
         };
-        Outcome::of(finding, "the API server is of a version that is supported")
+        Outcome::of(finding, "the version of the API server is supported")
     })
 }
 
@@ -192,10 +196,10 @@ pub(super) fn clock(facts: &Facts) -> Outcome {
         None => Some(Finding::unreadable("the time of the API server", "its answer has no date")),
         Some(skew) => (skew > SKEW).then(|| {
             let message = format!("the clocks of this machine and of the API server differ by {skew} s");
-            Finding::failed(Reason::ClockSkew, message).remedy("set the clock; certificates and the Lease depend on it")
+            Finding::failed(Reason::ClockSkew, message).remedy("correct the time service of this machine, or of the API server; certificates and the Lease depend on the time")
         }),
     };
-    Outcome::of(finding, "it agrees with that of the API server")
+    Outcome::of(finding, "the clock of this machine agrees with that of the API server")
 }
 
 pub(super) fn crds(facts: &Facts) -> Outcome {
@@ -203,7 +207,7 @@ pub(super) fn crds(facts: &Facts) -> Outcome {
         None => Some(CrdFault::Missing(shipped.name_any())),
         Some(crd) => conflict(shipped, crd).or_else(|| outdated(shipped, crd)),
     };
-    Outcome::of(of_crds(&facts.crds, fault), "both match this release and are served")
+    Outcome::of(of_crds(&facts.crds, fault), "both CRDs match this release and are served")
 }
 
 /// Returns the findings about CRDs. `fault` compares the cluster's CRD with the shipped one.
@@ -221,7 +225,7 @@ pub(super) fn of_crds(
 }
 
 pub(super) fn leads(facts: &Facts) -> Outcome {
-    // The time in the Lease is by the operator's clock. The API server's clock is a better match for it than that of a laptop.
+    // The operator's clock sets the time in the Lease. The API server's clock matches it better than that of a laptop.
     let now = facts.server.unwrap_or(facts.here);
     Outcome::judged(&facts.lease, |lease| match leader(lease.as_ref(), now) {
         Ok(holder) => Outcome::of([], format!("{holder} holds the Lease")),
@@ -234,7 +238,9 @@ pub(super) fn leads(facts: &Facts) -> Outcome {
 
 pub(super) fn other_operator(facts: &Facts) -> Outcome {
     let works = |holder: &Holder| Finding::failed(lock::REASON, holder.message());
-    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(works), "none works on these nodes"))
+    Outcome::judged(&facts.wmco, |holder| {
+        Outcome::of(holder.as_ref().map(works), "no other operator works on the Windows nodes")
+    })
 }
 
 pub(super) fn policies(facts: &Facts) -> Outcome {
@@ -245,7 +251,7 @@ pub(super) fn policies(facts: &Facts) -> Outcome {
     let findings = missing.chain(others.map(|fault| Finding::warning(Reason::PoliciesMissing, fault)));
     let count: usize = facts.policies.iter().map(Vec::len).sum();
     let findings = findings.map(|finding| finding.remedy(wicd_policy::REMEDY));
-    Outcome::of(findings, format!("{count} are in force as they ship"))
+    Outcome::of(findings, format!("{count} admission policies are in force as they ship"))
 }
 
 pub(super) fn keys(facts: &Facts) -> Outcome {
@@ -264,12 +270,12 @@ pub(super) fn pools(facts: &Facts) -> Outcome {
             .collect();
         let count = names.len();
         let finding = first_names(names).map(|names| {
-            Finding::warning(Reason::PoolsNotReady, format!("{count} of {} are not Ready: {names}", pools.len()))
+            Finding::warning(Reason::PoolsNotReady, format!("{count} of {} pools are not Ready: {names}", pools.len()))
                 .remedy("kubectl windows-node-pools status shows the hosts, the worst first")
         });
         let note = match pools.len() {
-            0 => "there is none".to_owned(),
-            count => format!("all {count} are Ready"),
+            0 => "no pool exists".to_owned(),
+            count => format!("all {count} pools are Ready"),
         };
         Outcome::of(finding, note)
     })
@@ -303,7 +309,7 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
         let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
         let message = format!("nodes older than the API server, which is of version 1.{server}: {names}");
         Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
-            "nothing, during an upgrade over two minor versions: the API server may go up to 1.{last}. Otherwise end the pause of their pools, or \
+            "during an upgrade over two minor versions, none is needed: the API server may go up to 1.{last}. Otherwise, end the pause of their pools, or \
              give the operator a payload of 1.{server}"
         ))
     });
@@ -350,7 +356,7 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     };
     let uri = match url.parse() {
         Ok(uri) => uri,
-        Err(error) => return Some(problem(format!("it is no URL: {error}"))),
+        Err(error) => return Some(problem(format!("it is not a URL: {error}"))),
     };
     let mut config = Config::new(uri);
     config.root_cert =
@@ -365,7 +371,7 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
         Ok(_) | Err(kube::Error::Api(_)) => None,
         Err(error) => Some(of_tls(&error).map_or_else(
             || {
-                let message = format!("{url} does not answer here: {}", root_cause(&error));
+                let message = format!("{url} does not answer to this machine: {}", root_cause(&error));
                 Finding::warning(Reason::ApiServerUnreachable, message)
                     .remedy("run the command in the operator's pod; hosts must reach this URL")
             },

@@ -79,6 +79,7 @@ impl Outcome {
         }
     }
 
+    /// Reports whether the check applies, and has a row.
     pub(super) fn is_asked(&self) -> bool {
         self.note.is_some() || !self.findings.is_empty()
     }

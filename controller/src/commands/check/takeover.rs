@@ -44,10 +44,12 @@ use crate::{
     },
 };
 
+/// Name of WMCO's package and Deployment.
 const WMCO: &str = "windows-machine-config-operator";
 /// Prefix of the package name in OKD's catalog.
 const OF_OKD: &str = "community-";
 
+/// Stored services by version, or the reason why they cannot be read. `None` without a ConfigMap.
 type Versions = BTreeMap<String, Result<Option<Stored>, String>>;
 type Services = api::services::ServicesConfig;
 
@@ -193,6 +195,8 @@ impl Here {
         pools.map(|pools| pools.items).unwrap_or_default()
     }
 
+    /// Returns the names of the nodes whose host key is neither on the Node, nor in WMCO's ConfigMap, nor in the known hosts of a pool. Returns
+    /// no name if a pool trusts host keys at the adoption.
     async fn unproven(&self, nodes: &[&Node], pools: &[WindowsNodePool]) -> BTreeSet<String> {
         let lacks_key = |node: &&&Node| node.annotations().get(key::SSH_HOST_KEY).is_none_or(String::is_empty);
         let pools: Vec<Ssh> = pools.iter().map(|pool| pool.spec.ssh()).collect();
@@ -225,6 +229,7 @@ impl Here {
         unproven
     }
 
+    /// Reads the stored services of each version that a Node names.
     async fn services(&self, nodes: &[Node]) -> Versions {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut all = BTreeMap::new();
@@ -252,7 +257,7 @@ fn names_of(node: &Node) -> Vec<String> {
 
 pub(super) fn wmco(facts: &Facts) -> Outcome {
     let runs = |holder: &Holder| Finding::warning(lock::REASON, holder.message());
-    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(runs), "its lock is not held"))
+    Outcome::judged(&facts.wmco, |holder| Outcome::of(holder.as_ref().map(runs), "no Pod of WMCO holds its lock"))
 }
 
 pub(super) fn package(facts: &Facts) -> Outcome {
@@ -265,13 +270,13 @@ pub(super) fn package(facts: &Facts) -> Outcome {
         }
         Err(finding) => finding.clone(),
     };
-    Outcome::of(facts.package.iter().map(finding), "nothing of it is installed")
+    Outcome::of(facts.package.iter().map(finding), "nothing of WMCO is installed")
 }
 
 pub(super) fn idle(facts: &Facts) -> Outcome {
     let wait = |message: String| {
         Finding::failed(Reason::AnotherOperator, message).remedy(
-            "wait until WMCO has ended its change; if it runs no more, remove the label from the Node and uncordon it",
+            "wait until WMCO has ended its change; if WMCO no longer runs, remove the label from the Node and uncordon it",
         )
     };
     let is_upgraded = |node: &&Node| node.labels().get(key::UPGRADING).is_some_and(|v| v == "true");
@@ -309,7 +314,7 @@ pub(super) fn nodes(facts: &Facts) -> Outcome {
         let (name, annotations) = (node.name_any(), node.annotations());
         if annotations.get(key::VERSION).is_none_or(String::is_empty) {
             let message = format!("the Node {name} has no annotation {}", key::VERSION);
-            let remedy = "nothing, or let WMCO finish it: the node is drained and changed in its turn";
+            let remedy = "none is needed, or let WMCO finish the node: the operator drains and changes it in its turn";
             findings.push(Finding::warning(Reason::Outdated, message).remedy(remedy));
         }
         match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()).map(|text| HostKey::parse(text)) {
@@ -340,12 +345,12 @@ pub(super) fn users(facts: &Facts) -> Outcome {
     };
     let finding = |node: &Node| {
         let message =
-            format!("the private key does not read the user in the annotation of the Node {}", node.name_any());
+            format!("the private key cannot decrypt the user name in the annotation of the Node {}", node.name_any());
         Finding::warning(Reason::CredentialsUnavailable, message)
             .remedy("check that the Secret cloud-private-key has the key that the hosts accept")
     };
     let findings = facts.theirs().into_iter().filter(unreadable).map(finding);
-    Outcome::of(findings, "the private key reads the users in the annotations of nodes")
+    Outcome::of(findings, "the private key decrypts the user names in the annotations of nodes")
 }
 
 pub(super) fn services(facts: &Facts) -> Outcome {
@@ -390,9 +395,12 @@ pub(super) fn certificate(facts: &Facts) -> Outcome {
     let secret = format!("the Secret {}/{EXPORTER_CERTIFICATE} is missing or empty", facts.namespace);
     let missing = format!("{secret}: hosts would serve their metrics as plain HTTP");
     let missing = Finding::warning(Reason::CertificateInvalid, missing)
-        .remedy("apply deploy/components/windows-exporter; on other clusters than OpenShift there is none");
+        .remedy("apply deploy/components/windows-exporter; other clusters than OpenShift have no such certificate");
     Outcome::judged(&facts.certificate, |secret| {
-        Outcome::of((!secret.as_ref().is_some_and(has)).then_some(missing), "it is there")
+        Outcome::of(
+            (!secret.as_ref().is_some_and(has)).then_some(missing),
+            "the certificate of windows_exporter is there",
+        )
     })
 }
 

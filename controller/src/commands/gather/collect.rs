@@ -76,7 +76,8 @@ impl Reader {
         Ok(String::from_utf8_lossy(&self.bytes(path, "*/*", MAX_FILE_BYTES).await?).into_owned())
     }
 
-    /// Lists about `most` objects at most, and reports whether there are more. `query` has selectors, such as `&labelSelector=…`.
+    /// Lists objects page by page until there are at least `most`, and reports whether the API server has more. `query` has selectors, such as
+    /// `&labelSelector=…`.
     async fn list(&self, path: &str, query: &str, accept: &str, most: usize) -> anyhow::Result<(Vec<Value>, bool)> {
         let (mut objects, mut next) = (Vec::new(), String::new());
         loop {

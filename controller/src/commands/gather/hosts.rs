@@ -43,7 +43,7 @@ struct Access {
     operation: String,
 }
 
-/// Gathers data from the hosts in `asked`: `all`, or names separated by commas.
+/// Gathers data from the hosts that `asked` names: `all`, or host names separated by commas.
 pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: &mut Folder) {
     let access = match Access::new(client, args) {
         Ok(access) => access,
@@ -133,7 +133,7 @@ impl Access {
                 HostKeyCheck::AnyOf(self.secrets.known_hosts(&secret, &host.address, port).await?)
             }
             HostKeySource::FirstUse => anyhow::bail!(
-                "the operator has pinned no host key of it yet, and support data is asked of no host that may be another; declare hostKey in its entry of the inventory"
+                "the operator has pinned no host key of this host yet, so another machine may answer in its place; declare hostKey in the entry of the host"
             ),
         };
         let keys = self.keys(&host.private_keys).await?;
@@ -179,7 +179,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
     for line in &refused {
         folder.failed(&format!("host {name}"), line);
     }
-    // The answer to the request, which came with the archive.
+    // The answer in JSON, which came with the archive.
     let answer = serde_json::json!({"outcome": answer.outcome, "state": answer.state, "warnings": answer.warnings});
     for (part, content) in std::iter::once(("answer.json".to_owned(), answer.to_string().into_bytes())).chain(files) {
         let path = format!("hosts/{name}/{part}");

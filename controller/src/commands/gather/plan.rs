@@ -19,7 +19,8 @@ const CONFIG_MAPS: &[&str] = &[
     "trusted-ca",
 ];
 
-/// Gathered kinds: API version, plural names, namespace (`.` for the operator's), selection of objects, and form.
+/// Gathered kinds: API version, plural names, namespace (`.` for the operator's, empty for all namespaces and cluster-scoped kinds), selection of
+/// objects, and form.
 const KINDS: &[(&str, &str, &str, Keep, Form)] = &[
     ("windowsmachineconfig.openshift.io/v1alpha1", "windowsnodepools windowsinstances", "", Keep::All, Form::Whole),
     ("v1", "nodes", "", Keep::Nodes, Form::Whole),
@@ -61,7 +62,7 @@ pub(super) struct Item {
     version: &'static str,
     /// Plural name of the kind.
     resource: &'static str,
-    /// Namespace; `None` for all namespaces, or for a cluster-scoped kind.
+    /// Namespace of the objects. `None` for all namespaces, or for a cluster-scoped kind.
     pub namespace: Option<String>,
     pub keep: Keep,
     pub form: Form,

@@ -1,5 +1,5 @@
-//! Command `plan`: shows what the operator of this cluster would do for pools in files or in the cluster. It writes nothing. It only asks the API
-//! server for dry runs, which apply the rules of the CRD and of admission policies.
+//! Command `plan`: shows what the operator of this cluster would do for pools in files or in the cluster. It changes nothing. Its only writes are
+//! dry runs on the API server, which apply the rules of the CRD and of admission policies.
 
 use std::{collections::BTreeSet, io::Read, path::Path, process::ExitCode, sync::Arc};
 
@@ -93,7 +93,7 @@ pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode
     // In the operator's pod, only the cache directory is writable.
     let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
         format!(
-            "neither {} nor the directory for temporary files can be written, and one is needed for Git repositories: name one with --cache",
+            "neither {} nor the directory for temporary files is writable, and Git repositories need one: name a writable directory with --cache",
             args.run.cache.display()
         )
     })?;
@@ -134,7 +134,7 @@ pub(crate) fn read_pools(text: &str) {
     drop(documents(text));
 }
 
-/// Reads a file, or standard input for `-`. Of what is longer than `most` bytes, only the beginning is read.
+/// Reads a file, or standard input for `-`. Reads at most `most` + 1 bytes, so that the caller can recognise a file that is too long.
 fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
     let source: Box<dyn Read> =
         if file == Path::new("-") { Box::new(std::io::stdin().lock()) } else { Box::new(std::fs::File::open(file)?) };
@@ -149,7 +149,7 @@ fn announced(path: &Path) -> anyhow::Result<ReleaseFile> {
     ReleaseFile::parse(&bytes).with_context(|| format!("{} cannot be used", path.display()))
 }
 
-/// Returns the plan with the release in its summary and without the services version, which only the release itself can determine.
+/// Returns the answer with the release in its summary and without the services version, which only the release itself can determine.
 fn of_release(answer: Answer, version: &str) -> Answer {
     let summary = format!("release {version}: {}", answer.summary);
     Answer { version: None, summary, ..answer }
@@ -203,7 +203,7 @@ async fn answer(
     let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
     let refuse = |mut answer: Answer, reason: Reason, message: String| {
         answer.problems.push(PlanProblem { host: None, reason, message });
-        "it cannot be planned".clone_into(&mut answer.summary);
+        "the pool cannot be planned".clone_into(&mut answer.summary);
         Ok(answer)
     };
     if let Some(message) = cx.caches.unreadable.of_pool(&answer.pool) {
@@ -282,7 +282,7 @@ enum DryRunResult {
     Taken,
     /// The API server would refuse the pool.
     Refused(String),
-    /// The user has no right to the dry run.
+    /// The user lacks the right to the dry run, so the API server did not validate the pool.
     NotAsked(String),
 }
 

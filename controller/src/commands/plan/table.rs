@@ -74,7 +74,7 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
         let refused = Answer {
             hosts: Vec::new(),
             version: None,
-            summary: "it cannot be planned".into(),
+            summary: "the pool cannot be planned".into(),
             problems: vec![PlanProblem {
                 host: None,
                 reason: api::Reason::SpecInvalid,
@@ -83,6 +83,6 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
             notes: vec!["not asked".into()],
             ..answer()
         };
-        assert_eq!(text(&refused), "SpecInvalid: no such field\nNote: not asked\nfactory: it cannot be planned\n");
+        assert_eq!(text(&refused), "SpecInvalid: no such field\nNote: not asked\nfactory: the pool cannot be planned\n");
     }
 }

@@ -20,7 +20,7 @@ use crate::{args::Status, caches::watch::restarting};
 
 /// Time for which changes are collected before they are shown together.
 const COLLECT: Duration = Duration::from_millis(250);
-/// Maximum time between two refreshes: the end of an operator changes no pool and no host.
+/// Maximum time between two refreshes. No watch shows that an operator has ended, because no pool and no host changes.
 const REFRESH: Duration = Duration::from_secs(10);
 
 /// Watches of pools and instances.
@@ -30,7 +30,9 @@ pub(in crate::commands) struct Live {
     instances: Store<WindowsInstance>,
     /// Results of the two watches, each with the number of its watch.
     results: stream::BoxStream<'static, (usize, watcher::Result<()>)>,
+    /// Fault of each watch, by its number.
     faults: [Option<watcher::Error>; 2],
+    /// Last result of [`operator_now`], and the time of the query.
     asked: Option<(Instant, Operator, Timestamp)>,
 }
 

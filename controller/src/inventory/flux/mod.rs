@@ -1,4 +1,4 @@
-//! Source `inventory.sourceRef`: a Flux object, whose artifact is fetched from Flux's server, verified, and parsed.
+//! Source `inventory.sourceRef`: a Flux object. Its artifact is downloaded from the artifact server, verified against its digest, and parsed.
 
 mod object;
 pub(crate) mod server;
@@ -32,11 +32,11 @@ use wnp_core::{
     inventory::{HostList, SourceError, SourceOutcome},
 };
 
-/// Interval at which the object is checked without an event, and longest backoff for an artifact.
+/// Interval at which the object is read even without a watch event, and maximum backoff for an artifact that cannot be fetched.
 const INTERVAL: Duration = Duration::from_mins(5);
 /// Initial backoff for an artifact that cannot be fetched, doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
-/// Pause before the object is requested again after an error of the API server.
+/// Delay before the object is read again after an error of the API server.
 const API_RETRY: Duration = Duration::from_secs(15);
 /// Time limit for a download.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub(crate) struct Flux {
     kept: Mutex<HashMap<String, Kept>>,
 }
 
-/// State of a pool's artifacts. A change of the reference resets it.
+/// State of a pool's artifacts. A change of the pool's `sourceRef` resets it.
 #[derive(Clone, Default)]
 struct Kept {
     from: SourceRef,
@@ -73,7 +73,7 @@ struct Refused {
     artifact: Artifact,
     trouble: SourceError,
     failures: u32,
-    /// Time of the next attempt, or `None` if the content is faulty and will stay so.
+    /// Time of the next attempt, or `None` if an attempt is useless because the content is faulty.
     again: Option<Timestamp>,
 }
 
@@ -173,6 +173,7 @@ impl Kept {
         }
     }
 
+    /// Decides whether to fetch the artifact that the object names.
     fn step(&self, artifact: &Artifact, now: Timestamp) -> Fetching {
         if self.in_use.as_ref().is_some_and(|u| u.digest == artifact.digest) {
             return Fetching::Keep;
@@ -184,11 +185,11 @@ impl Kept {
         }
     }
 
-    /// Returns the report for the pool: the list in force, and the reason why no newer one is.
+    /// Returns the outcome for the pool: the list in force, with the refusal of a newer one, if any.
     fn outcome(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> SourceOutcome {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
-            // Without a list in force, there is always an error to report.
+            // Without a list in force, there is always a refusal. The default is never used.
             let nothing = || temporary(Reason::SourceNotReady, String::new());
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
@@ -205,7 +206,7 @@ fn after(wait: Duration) -> Option<Timestamp> {
     clock::now().checked_add(wait).ok()
 }
 
-/// Limit of concurrent downloads. Each may have dozens of megabytes, and needs a thread.
+/// Limit of concurrent downloads. Each download may take dozens of megabytes, and holds a thread.
 static DOWNLOADS: Semaphore = Semaphore::const_new(16);
 
 /// Fetches an artifact, and returns the host list in it.
@@ -225,9 +226,10 @@ async fn fetch(
     let (task, path) = (artifact.clone(), from.path().to_owned());
     // The semaphore is never closed.
     let _place = DOWNLOADS.acquire().await;
-    let files = tokio::task::spawn_blocking(move || download(&task, url, &addresses, &path))
-        .await
-        .unwrap_or_else(|_| Err(failed("the artifact could not be read: see the operator's log".into())))?;
+    let files =
+        tokio::task::spawn_blocking(move || download(&task, url, &addresses, &path)).await.unwrap_or_else(|_| {
+            Err(failed("the artifact could not be read because of an internal fault: see the operator's log".into()))
+        })?;
     let entries = hosts::read(&files).map_err(|findings| refused(&artifact.revision, &findings))?;
     let is_verified = from.require_verified == Some(true);
     let status = InventoryStatus {
@@ -268,9 +270,9 @@ fn download(
         .build()
         .map_err(|_| unusable("could not be requested"))?;
     let answer =
-        client.get(url).send().map_err(|e| unusable(&format!("could not be fetched: {}", root(&e.without_url()))))?;
+        client.get(url).send().map_err(|e| unusable(&format!("could not be fetched: {}; check that Flux's source-controller runs, and that no NetworkPolicy is in between", root(&e.without_url()))))?;
     if !answer.status().is_success() {
-        return Err(unusable(&format!("could not be fetched: {}", answer.status())));
+        return Err(unusable(&format!("could not be fetched: {}; check Flux's source-controller", answer.status())));
     }
     artifact::unpack(digest.check(answer), path, &limits).map_err(|e| SourceError {
         reason: e.reason(),

@@ -47,7 +47,7 @@ struct Condition {
     message: String,
 }
 
-/// Error that prevents the use of an artifact, and the artifact's revision if it has one.
+/// Error that prevents the use of an artifact, with the refused revision, if there is one.
 pub(super) type Refusal = (SourceError, Option<String>);
 
 /// Returns the name of the source for a pool's status.
@@ -107,8 +107,8 @@ impl Object {
         self.status.conditions.iter().find(|c| c.type_ == type_)
     }
 
-    /// Returns the artifact if it may be used. For an artifact in use, which was verified when it was fetched, the error concerns only newer
-    /// revisions.
+    /// Returns the artifact if it may be used. `in_use` is the digest of the artifact that the pool uses. If the object still names that artifact,
+    /// which was verified when it was fetched, an error concerns only newer revisions.
     pub(super) fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
@@ -138,7 +138,7 @@ impl Object {
         Err((SourceError { reason: Reason::VerificationError, message, stalls: true }, refused))
     }
 
-    /// Returns the reason why no newer artifact is available. A suspended object has none, because a user has suspended it.
+    /// Returns an error if the object is not Ready, so that no newer artifact is available. Returns `None` for an object that a user has suspended.
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);

@@ -1,4 +1,4 @@
-//! Tests of which artifacts of Flux objects may be used.
+//! Tests of the decision whether the artifact of a Flux object may be used.
 
 use serde_json::json;
 

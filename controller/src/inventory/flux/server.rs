@@ -1,5 +1,5 @@
-//! Allowed servers of artifacts. Any client that may write the status of a Flux object controls the URL, so the
-//! operator connects only to Services of this cluster and to hosts that a user allows.
+//! Allowed artifact servers. Any client that may write the status of a Flux object controls the URL of its artifact, so the operator connects only to
+//! Services of this cluster, and to hosts that a user allows.
 
 use std::net::SocketAddr;
 
@@ -11,12 +11,12 @@ use wnp_core::csr::claims::reserved::is_of_service;
 pub(crate) struct Servers {
     /// DNS domain of the cluster.
     pub domain: String,
-    /// Other allowed hosts, in lower case.
+    /// Hosts that a user allows with `--artifact-host`, in lower case.
     pub others: Vec<String>,
 }
 
 impl Servers {
-    /// Returns the URL of an artifact if it is allowed. The error describes the fault without quoting the URL.
+    /// Returns the URL of an artifact if its server is allowed. The error describes the fault without quoting the URL, which may have a secret in it.
     pub(crate) fn url(&self, text: &str) -> Result<Url, &'static str> {
         let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -41,8 +41,8 @@ impl Servers {
         )
     }
 
-    /// Returns the addresses at which an artifact's server may be contacted. A Service must have an address in the service network, because a Service
-    /// of type `ExternalName` can name any server.
+    /// Returns the addresses, of those `found` for the server, that the operator may contact. `services` is the service network: a Service must have
+    /// an address in it, because a Service of type `ExternalName` can name any server.
     pub(crate) fn addresses(
         &self,
         url: &Url,

@@ -1,4 +1,4 @@
-//! Watches of the Flux objects that pools name, so that a change takes effect at once.
+//! Watches of the Flux objects that pools name, so that a change of an object triggers its pools at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ const TOGETHER: usize = 64;
 /// Pause before a watch that has ended restarts.
 const RESTART: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Kind, namespace and name of an object.
+/// Kind, namespace and name of a Flux object.
 type Key = (SourceKind, String, String);
 
 fn key(from: &SourceRef) -> Key {
@@ -33,7 +33,7 @@ fn named_by(pool: &WindowsNodePool) -> Option<Key> {
     pool.spec.inventory.source_ref.as_ref().map(key)
 }
 
-/// Watches each object for as long as a pool names it, until the process stops.
+/// Watches each Flux object for as long as a pool names it, until the process stops.
 pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<WindowsNodePool>) {
     let mut watches: BTreeMap<Key, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut changes = pools.ready_chunks(TOGETHER);

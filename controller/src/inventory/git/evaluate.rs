@@ -22,13 +22,13 @@ pub(super) struct Task {
     pub git: GitSource,
     /// Head of the reference on the server.
     pub head: Head,
-    /// Revision in force.
+    /// Revision in force for the pool, if there is one.
     pub before: Option<String>,
     /// Keys in the pool's Secret for signatures, or `None` if the pool names no Secret.
     pub keys: Option<BTreeMap<String, Vec<u8>>>,
 }
 
-/// Returns the list at the head, or the reason why it is not used.
+/// Returns the host list at the head of the reference. Fails if the signature, the history or the content of the revision does not allow its use.
 pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, SourceError> {
     let Task { git, head, before, keys } = task;
     let signer = match keys {
@@ -56,7 +56,8 @@ pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList,
     read(repository, git, &head.revision, &head.commit, signer.ok().flatten())
 }
 
-/// Reads the list at a revision that may be used, whatever the server has now.
+/// Reads the host list at a revision from the repository on disk. Does not check whether the revision may be used. `signer` is the verified signer,
+/// if the pool requires one.
 pub(super) fn read(
     repository: &Repository,
     git: &GitSource,
@@ -91,7 +92,7 @@ pub(super) fn source(git: &GitSource) -> String {
     format!("git {}", git.url)
 }
 
-/// Returns the signers of the tag and the commit that must be signed.
+/// Returns the verified signers of the tag, the commit or both, as the pool's `verify.mode` requires.
 fn signer(
     repository: &Repository,
     git: &GitSource,
@@ -129,7 +130,7 @@ enum Distrust {
     NoTag,
 }
 
-/// Converts an error of the repository for the pool's report.
+/// Converts an error of the repository to an error of the source.
 pub(super) fn trouble(error: &GitError) -> SourceError {
     SourceError { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
 }

@@ -1,4 +1,4 @@
-//! Tests against real repositories that a revision is used only if its signature and its order allow it.
+//! Tests against real repositories: a revision is used only if its signature and its place in the history allow it.
 
 use std::{collections::BTreeMap, process::Command, sync::atomic::AtomicBool, time::Duration};
 
@@ -15,7 +15,7 @@ use wnp_core::inventory::{HostList, SourceError};
 
 const LIST: &str = "- {name: win-1, address: 127.0.0.1}\n";
 
-/// Repository with tags that a user signs, its server, and the operator's copy.
+/// Repository with tags signed by a user, its server, and the operator's copy.
 struct Fixture {
     origin: Origin,
     server: Server,

@@ -1,4 +1,4 @@
-//! Background fetch of a repository, and its result for all pools that follow it.
+//! Background fetch of a repository, whose result is shared by all pools that read the repository.
 
 use std::{
     collections::BTreeMap,
@@ -51,7 +51,8 @@ pub(super) struct FetchContext {
     pub stop: CancellationToken,
 }
 
-/// Fetches from a server once, and triggers the pools.
+/// Fetches the repository once, records the result in `remote`, and triggers the pools that read it. `begun` orders this read among the reads of all
+/// pools.
 pub(super) async fn look(cx: FetchContext, key: Key, remote: Arc<CachedRepository>, git: GitSource, begun: ReadStart) {
     let result = catch(fetch(&cx, &key, &remote, &git))
         .await
@@ -85,7 +86,8 @@ pub(super) async fn look(cx: FetchContext, key: Key, remote: Arc<CachedRepositor
                 jitter(wait)
             }
         };
-        (state.next, state.looked) = (now.checked_add(wait).ok(), Some(now));
+        let next = if std::mem::take(&mut state.is_pushed) { Some(now) } else { now.checked_add(wait).ok() };
+        (state.next, state.looked) = (next, Some(now));
         state.pools.clone()
     };
     remote.looked.notify_waiters();
@@ -137,7 +139,7 @@ async fn fetch(
     }
 }
 
-/// Runs work on the repository on disk, which is opened first if necessary. Only one task works on it at a time.
+/// Runs work on the repository on disk, which is opened first if necessary. Only one task works on the repository at a time.
 pub(super) async fn on_disk<T: Send + 'static>(
     remote: &Arc<CachedRepository>,
     dir: &Path,
@@ -162,12 +164,13 @@ pub(super) async fn on_disk<T: Send + 'static>(
         }
         Ok(Err(trouble)) => Err(trouble),
         Err(_) => {
-            let message = "the repository could not be read: see the operator's log";
+            let message = "the repository could not be read because of an internal fault: see the operator's log";
             Err(temporary(Reason::GitOperationFailed, message.into()))
         }
     }
 }
 
+/// Reads the data of a Secret in the operator's namespace.
 pub(super) async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
     let unread =
         |error| unavailable(format!("the Secret {name} could not be read: {}", runtime::errors::api_message(&error)));
@@ -187,7 +190,7 @@ fn unavailable(message: String) -> SourceError {
     temporary(Reason::CredentialsUnavailable, message)
 }
 
-/// Varies a wait by up to 5 %, so that many pools do not fetch at the same time.
+/// Returns the wait with a jitter of up to 5 %, so that many repositories are not fetched at the same time.
 fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(0.95..1.05))
 }
@@ -217,11 +220,16 @@ mod tests {
             if stops {
                 stop.cancel();
             }
-            remote.lock().looking = true;
+            {
+                let mut state = remote.lock();
+                (state.looking, state.is_pushed) = (true, true);
+            }
             let begun = HostOwners::default().begin("p");
             look(cx, Key::of(&git), remote.clone(), git, begun).await;
             let state = remote.lock();
             assert_eq!((state.trouble.is_none(), state.looks == 0, state.looking), (stops, stops, false));
+            let is_due_at_once = state.next.is_some_and(|next| next <= clock::now());
+            assert_eq!(is_due_at_once, !stops, "a push during a fetch leads to another fetch");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Source `inventory.git`: repositories that pools name, fetched in the background and shared between pools.
 //!
-//! A fetch takes seconds or fails slowly, so a reconcile never waits for one. It gets the last result, and is triggered
-//! when there is a new one.
+//! A fetch takes seconds or fails slowly, so a reconcile of the running operator never waits for it. The reconcile gets the last result, and each new
+//! result triggers another reconcile.
 
 mod evaluate;
 #[cfg(test)]
@@ -35,7 +35,7 @@ pub(crate) struct GitSources {
     known: Mutex<HashMap<Key, Arc<CachedRepository>>>,
 }
 
-/// Key by which pools share a repository.
+/// Settings that pools must have in common to share a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
     url: String,
@@ -55,7 +55,7 @@ impl Key {
     }
 }
 
-/// Repository with its last observed state.
+/// Shared repository with the state of its fetches.
 #[derive(Default)]
 struct CachedRepository {
     state: Mutex<State>,
@@ -67,20 +67,27 @@ struct CachedRepository {
 
 #[derive(Default)]
 struct State {
+    /// True while a fetch is in progress.
     looking: bool,
-    /// Number of fetches, so that each pool evaluates each result once.
+    /// True if a push arrived during the fetch in progress, which may have read the references before.
+    is_pushed: bool,
+    /// Number of completed fetches, so that each pool evaluates each result once.
     looks: u64,
+    /// Head of the reference at the last successful fetch.
     head: Option<Head>,
+    /// Error of the last fetch, if it failed.
     trouble: Option<SourceError>,
+    /// Number of failures since the last successful fetch.
     failures: u32,
+    /// Time of the next fetch, or `None` before the first fetch.
     next: Option<Timestamp>,
     /// Time when the last fetch ended.
     looked: Option<Timestamp>,
-    /// Start of the last fetch, in the order of all list reads.
+    /// Start of the last fetch, in the order of the reads of all pools.
     began: Option<ReadStart>,
-    /// Pools to trigger.
+    /// Pools that read the repository, which each new result triggers.
     pools: BTreeSet<String>,
-    /// Last manual request of each pool.
+    /// Last value of each pool's annotation that requests a manual reconcile.
     requested: BTreeMap<String, String>,
     /// Host list of each pool from the repository.
     lists: BTreeMap<String, List>,
@@ -111,7 +118,7 @@ impl GitSources {
         Self { cx, known: Mutex::default() }
     }
 
-    /// Returns the list in force for a pool. With `waits`, waits for the fetch if one is due.
+    /// Returns the host list in force for a pool, and starts a fetch in the background if one is due. With `waits`, waits for the end of that fetch.
     pub(crate) async fn ask(
         &self,
         pool: &WindowsNodePool,
@@ -142,13 +149,14 @@ impl GitSources {
         asked(list, next, as_of, read_at)
     }
 
-    /// Makes all matching repositories due at once after a push, and triggers their pools. Returns the number of matching repositories.
+    /// Makes a fetch of all matching repositories due at once after a push, and triggers their pools. Returns the number of matching repositories.
     pub(crate) fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
         let known = self.known.lock();
         let mut count = 0;
         for (_, remote) in known.iter().filter(|(key, _)| is_it(&key.url)) {
             let mut state = remote.lock();
             state.next = Some(Timestamp::UNIX_EPOCH);
+            state.is_pushed = state.looking;
             count += 1;
             for pool in &state.pools {
                 self.cx.wake.pool(pool);
@@ -157,23 +165,34 @@ impl GitSources {
         count
     }
 
+    /// Returns the repository for a pool, and records that the pool reads no other repository.
     fn remote(&self, pool: &str, key: &Key) -> Arc<CachedRepository> {
-        let mut known = self.known.lock();
-        // A pool that now names another repository no longer needs this one.
-        known.retain(|k, remote| {
-            let mut state = remote.lock();
-            if k != key {
-                state.pools.remove(pool);
-                state.lists.remove(pool);
-            }
-            k == key || !state.pools.is_empty() || state.looking
-        });
-        let remote = known.entry(key.clone()).or_default().clone();
+        self.forget_except(pool, Some(key));
+        let remote = self.known.lock().entry(key.clone()).or_default().clone();
         remote.lock().pools.insert(pool.to_owned());
         remote
     }
 
-    /// Evaluates the last fetched revision for a pool.
+    /// Records that a pool reads no repository.
+    pub(crate) fn forget(&self, pool: &str) {
+        self.forget_except(pool, None);
+    }
+
+    /// Records that a pool reads no repository except `read`. Forgets the repositories that no pool reads any longer.
+    fn forget_except(&self, pool: &str, read: Option<&Key>) {
+        self.known.lock().retain(|key, remote| {
+            let mut state = remote.lock();
+            if Some(key) != read {
+                state.pools.remove(pool);
+                state.lists.remove(pool);
+                state.requested.remove(pool);
+            }
+            Some(key) == read || !state.pools.is_empty() || state.looking
+        });
+    }
+
+    /// Evaluates the last fetched revision for a pool. If it may not be used, the earlier list stays in force. `known` is the inventory in the pool's
+    /// status.
     async fn evaluate(
         &self,
         pool: &str,
@@ -229,8 +248,8 @@ impl GitSources {
         list
     }
 
-    /// Reads the list at a revision that was in force before this process started, if it is still on disk. Its
-    /// signature was verified at that time.
+    /// Reads the host list at a revision that was in force before this process started, if the repository is still on disk. The signature was
+    /// verified by the earlier process.
     async fn again(
         &self,
         remote: &Arc<CachedRepository>,
@@ -245,7 +264,7 @@ impl GitSources {
     }
 }
 
-/// Returns the report for a pool. `read_at` is the time when the last fetch ended, successful or not.
+/// Returns the outcome for a pool. `read_at` is the time when the last fetch ended, whether it succeeded or not.
 fn asked(list: List, next: Option<Timestamp>, as_of: Option<ReadStart>, read_at: Option<Timestamp>) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
@@ -267,7 +286,7 @@ impl CachedRepository {
         self.state.lock()
     }
 
-    /// Reports whether a fetch is due. If so, the caller must perform it.
+    /// Reports whether a fetch is due. If so, records that it is in progress, and the caller must perform it.
     fn is_due(
         &self,
         pool: &str,
@@ -278,9 +297,10 @@ impl CachedRepository {
     ) -> bool {
         let mut state = self.lock();
         let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
-        // Requests from before the start of this process have been handled.
-        let is_new = by_hand && state.looks > 0;
-        if let Some(requested) = requested {
+        // A request from before the first fetch of this process is handled by that fetch.
+        let is_new = by_hand && (state.looks > 0 || state.requested.contains_key(pool));
+        // A request during a fetch waits for the next one.
+        if let Some(requested) = requested.filter(|_| !(is_new && state.looking)) {
             state.requested.insert(pool.to_owned(), requested.clone());
         }
         // The interval may have been longer when the last fetch ended.
@@ -292,7 +312,7 @@ impl CachedRepository {
         due
     }
 
-    /// Returns the pool's list of the last fetch, if there is one.
+    /// Returns the pool's evaluation of fetch number `looks` with these settings, if there is one.
     fn list(&self, pool: &str, looks: u64, git: &GitSource) -> Option<List> {
         self.lock().lists.get(pool).filter(|l| l.looks == looks && l.settings == *git).cloned()
     }
@@ -307,7 +327,7 @@ mod tests {
     use super::*;
     use wnp_core::inventory::ownership::HostOwners;
 
-    /// Lists that are fetched every five minutes do not show whether they have a host that another pool lost a second ago.
+    /// A list that was fetched minutes ago does not show whether it has a host that another pool has lost since then.
     #[test]
     fn a_cached_list_does_not_count_for_a_pool_that_waits_for_a_read() {
         let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());
@@ -329,6 +349,28 @@ mod tests {
         (state.began, state.looking) = (Some(late), false);
         drop(state);
         assert!(!is_due(owners.begin("far")), "that fetch is the answer");
+    }
+
+    /// The fetch in progress may have read the references before the request.
+    #[test]
+    fn a_request_during_a_fetch_leads_to_another_fetch() {
+        let (remote, git, now) = (CachedRepository::default(), GitSource::default(), Timestamp::now());
+        let mut owners = HostOwners::default();
+        let mut is_due =
+            |requested: &str| remote.is_due("p", &git, Some(&requested.to_owned()), owners.begin("p"), now);
+        assert!(is_due("before the first fetch") && !is_due("during the first fetch"));
+        remote.lock().looking = false;
+        assert!(is_due("during the first fetch") && !is_due("during the first fetch"));
+        {
+            let mut state = remote.lock();
+            (state.looking, state.looks, state.looked) = (false, 1, Some(now));
+            state.next = now.checked_add(Duration::from_mins(5)).ok();
+        }
+        assert!(is_due("later") && !is_due("during the second fetch"));
+        remote.lock().looking = false;
+        assert!(is_due("during the second fetch"));
+        remote.lock().looking = false;
+        assert!(!is_due("during the second fetch"));
     }
 
     #[test]

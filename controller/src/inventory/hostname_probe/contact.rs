@@ -1,4 +1,4 @@
-//! Contact with one host.
+//! Contact with one host that is listed without a name.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use remote::ssh::{HostKeyCheck, SshError};
 
 /// Time limit for one contact, so that a deliberately slow host does not block others.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Time limit for the connection, independent of the pool.
+/// Maximum time limit for connecting and logging in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for one DNS look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(super) async fn look_up(name: &str) -> Vec<IpAddr> {
     }
 }
 
-/// Reads the key of an unknown host, or asks a host with a known key for its facts.
+/// Reads the host key of a host whose key is not known yet. Queries the facts of a host whose key is known, after a log-in.
 pub(super) async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
     if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
         return result.map_err(|error| failure(ask, &error));

@@ -1,7 +1,7 @@
 //! Queue of tasks in which pools take turns.
 //!
-//! A list may have thousands of entries that never answer. Only a few hosts are asked at a time, fewer of each pool, and pools take turns, so that no
-//! pool delays another. Within a pool, the entries with the fewest failures come first.
+//! A list may have thousands of entries that never answer. Only a few hosts are contacted at a time, even fewer of each pool, and pools take turns,
+//! so that no pool delays another. Within a pool, the entries with the fewest failures come first.
 
 use std::{
     cmp::Reverse,
@@ -13,12 +13,12 @@ pub(super) const TOTAL: usize = 8;
 /// Maximum number of running tasks of one pool.
 pub(super) const PER_POOL: usize = 4;
 
-/// Waiting and running tasks.
+/// Waiting and running tasks of all pools.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     waiting: BTreeMap<String, BTreeMap<(u32, u64), T>>,
     running: BTreeMap<String, BTreeSet<T>>,
-    /// Number of each pool's last turn.
+    /// Number of each pool's last turn. A higher number is more recent.
     turns: BTreeMap<String, u64>,
     count: u64,
 }

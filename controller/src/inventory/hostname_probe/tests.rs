@@ -62,7 +62,7 @@ fn a_host_is_asked_for_its_name_once_its_key_is_stored() {
     asking.answered(&second, Ok(contact(Some("win"))), now);
     assert_eq!(asking.contacts("p", &[contact(None)], &places), [contact(Some("win"))]);
 
-    // The name is refused, so the host is asked again rarely, also by a new operator.
+    // The name is refused, so the host is contacted again only rarely, also by an operator that has just started.
     let stored = pool(vec![contact(Some("win"))], None);
     for asking in [&asking, &HostnameProbe::default()] {
         assert_eq!(asking.queue(&stored, &hosts, now), Some(FIRST_REVISIT));

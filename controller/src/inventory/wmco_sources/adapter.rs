@@ -1,5 +1,5 @@
-//! Pools that the operator creates for sources of WMCO. Users may set every field of such a pool except its source. The operator deletes it only if
-//! no other client has ever written to it.
+//! Pools that the operator creates for sources of WMCO. Users may set every field of such a pool except its source. The operator deletes such a pool
+//! only if no other client has ever written to it.
 
 use std::collections::HashSet;
 
@@ -23,8 +23,8 @@ use wnp_core::{
     render::Stored,
 };
 
-/// Creates a pool for this source. If WMCO has nodes, the pool starts in mode Plan, so that a user can see first what would happen to them. A pool
-/// that a user creates at the same time is not touched.
+/// Creates a pool for this source. If WMCO has nodes, the pool starts in mode Plan, so that a user can check the planned changes of these nodes
+/// first. Does nothing if a pool with this name exists.
 pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let nodes = nodes_of_wmco(cx).await;
@@ -45,7 +45,8 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: Inventory) -> kube
     give_up_mode(&api, pool).await
 }
 
-/// Gives up ownership of the field, so that a user's server-side apply of another mode meets no conflict. The operator never writes it again.
+/// Gives up the operator's ownership of `spec.mode`, so that a user's server-side apply of another mode has no conflict. The operator never writes
+/// the field again.
 async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> kube::Result<()> {
     let name = pool.name_any();
     while let Some(patch) = without_mode(&pool) {
@@ -63,7 +64,7 @@ async fn give_up_mode(api: &Api<WindowsNodePool>, mut pool: WindowsNodePool) -> 
     Ok(())
 }
 
-/// Returns the patch that gives up ownership of the mode, if the operator owns it.
+/// Returns the patch that gives up the ownership of `spec.mode`, or `None` if the operator does not own it.
 fn without_mode(pool: &WindowsNodePool) -> Option<Value> {
     let mut fields = pool.managed_fields().to_vec();
     let of_adapter = fields.iter_mut().find(|f| f.manager.as_deref() == Some(MANAGER_ADAPTER))?;

@@ -9,7 +9,7 @@ use crate::{cluster::texts, context::Context, inventory::temporary, runtime::clo
 use gitops::hosts::{Bad, windows_instances};
 use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
-/// Pause before the list is requested again after an error of the API server.
+/// Delay before the ConfigMap is read again after an error of the API server.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Returns the host list in a ConfigMap. Its hosts have no names: each host reports its own.
@@ -34,10 +34,10 @@ pub(crate) fn read(map: ConfigMap) -> HostList {
     }
 }
 
-/// Requests the host list in a ConfigMap of the operator's namespace.
+/// Reads the host list from a ConfigMap in the operator's namespace.
 ///
-/// A missing ConfigMap removes no hosts, not even `windows-instances`. It is missing for a moment when it is replaced, and for longer when the
-/// operator's namespace is deleted and created again.
+/// A missing ConfigMap removes no hosts, not even if it is `windows-instances`. A ConfigMap is missing for a moment when it is replaced, and for
+/// longer when the operator's namespace is deleted and created again.
 pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {

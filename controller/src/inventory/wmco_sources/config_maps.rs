@@ -31,7 +31,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 type Meta = PartialObjectMeta<ConfigMap>;
 
-/// Watches ConfigMaps until the future is dropped.
+/// Watches the ConfigMaps of the operator's namespace until the future is dropped.
 pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     // Only metadata is cached; the content is requested when it is needed.
     let api: Api<Meta> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
@@ -52,7 +52,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             () = tokio::time::sleep(RETRY), if must_retry => true,
         };
         if is_filled && looks && !cx.other_operator.is_gone() {
-            // The other operator may stop without any change of a source.
+            // Checked again later, because the end of the other operator changes no source.
             must_retry = true;
         } else if is_filled && looks {
             let result = keep_pool(cx, &maps).await;
@@ -64,7 +64,8 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     }
 }
 
-/// Triggers the pools that read changed ConfigMaps. Reports whether the pool of `windows-instances` must be reconciled.
+/// Triggers the pools that read the changed ConfigMaps, and reports bad entries. Returns true if the pool of `windows-instances` may have to be
+/// created or deleted.
 async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled: &mut bool) -> bool {
     let names: BTreeSet<String> = match event {
         Event::Init | Event::InitApply(_) => return false,
@@ -87,7 +88,7 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
     names.contains(WINDOWS_INSTANCES)
 }
 
-/// Reports bad entries as events of the ConfigMap, because its editor does not read those of a pool.
+/// Reports bad entries as events on the ConfigMap, because the authors of the ConfigMap may not see events on a pool.
 async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
@@ -99,6 +100,7 @@ async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     }
 }
 
+/// Creates or deletes the pool of `windows-instances`, as the ConfigMap requires.
 async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
     // A ConfigMap that a user has excluded, for example to hand its nodes back, needs no pool.
     let is_ignored = |m: &Arc<Meta>| m.labels().get(key::IGNORE).is_some_and(|v| v == "true");

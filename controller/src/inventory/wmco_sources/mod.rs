@@ -1,4 +1,5 @@
-//! Sources of hosts from the Windows Machine Config Operator (WMCO). Each is adapted into a pool, so that its users need not change anything.
+//! Sources of hosts that the Windows Machine Config Operator (WMCO) also uses. The operator creates a pool for each of them, so that users of WMCO
+//! need not change anything.
 //!
 //! * [`config_map`]: the ConfigMap `windows-instances`, and any other ConfigMap that a pool names.
 //! * [`machines`]: the Machines of OpenShift and of Cluster API.
@@ -17,7 +18,7 @@ use futures::StreamExt;
 
 use crate::{caches::watch::Changes, context::Context};
 
-/// Watches the sources and reconciles their pools, until the process stops.
+/// Watches the sources, and creates and deletes their pools, until the process stops.
 pub(crate) async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
     let stirs = cx.clone();
     let pools = pools.inspect(move |_| stirs.caches.machines.notify_change()).boxed();

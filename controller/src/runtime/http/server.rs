@@ -1,4 +1,5 @@
-//! HTTP server for untrusted clients: connections, heads and time are limited, so that no client can exhaust the memory or the connections.
+//! HTTP server for untrusted clients. It limits the connections, the size of request heads and the time, so that no client can exhaust the memory or
+//! the connections.
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
@@ -101,6 +102,7 @@ struct OpenConnection {
 }
 
 impl OpenConnections {
+    /// Adds a connection from this address. If a limit is reached, cancels the oldest connection, from the same address if its limit is reached.
     fn take(&self, address: IpAddr, limits: &Limits) -> OpenConnection {
         let mut open = self.0.lock();
         let from_here = open.iter().filter(|(from, _)| *from == address).count();
@@ -120,7 +122,7 @@ impl OpenConnections {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        // Entries that are not cancelled stay in the list. Tokens cannot be compared, so cancelling this one marks its entry.
+        // Tokens cannot be compared, so the entry of this connection is marked by cancelling its token, and then removed.
         self.taken.cancel();
         self.places.0.lock().retain(|(_, token)| !token.is_cancelled());
     }

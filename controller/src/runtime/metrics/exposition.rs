@@ -40,7 +40,7 @@ impl Format {
     }
 }
 
-/// Converts metrics to Prometheus' format, in which counters and infos have the names of their samples, and units and the end mark are missing.
+/// Converts metrics to Prometheus' older format. In it, counters and infos have the names of their samples, and there are no units and no end mark.
 fn to_prometheus(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut help = None;

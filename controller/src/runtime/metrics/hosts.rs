@@ -13,7 +13,7 @@ use wnp_core::{
 
 use crate::args::host_key_policy::trusts_shown_key;
 
-/// Instance and its Node.
+/// Host with its instance and its Node, from the caches.
 pub(super) struct Host {
     pub(super) instance: Arc<WindowsInstance>,
     pub(super) node: Option<Arc<Node>>,
@@ -55,8 +55,9 @@ impl Host {
         !by_person && (is_cordoned(node) || !node::ready(node).0)
     }
 
-    /// Reports whether the host or its jump host showed another key at the last failure, and no user has accepted it. The annotation `trust-host-key`
-    /// accepts only the key that it names, and none of a jump host. Annotations of the Node do not count: its kubelet can write them.
+    /// Reports whether the host or its jump host showed another host key at the last failure, and no user has accepted it or put the instance on
+    /// hold. The annotation `trust-host-key` accepts only the key that it names, and no key of a jump host. Annotations of the Node do not count,
+    /// because kubelet can write them.
     pub(super) fn shows_another_key(&self) -> bool {
         let Some(failures) = self.status().and_then(|s| s.failures.as_ref()) else { return false };
         let is_trusted = match failures.reason() {

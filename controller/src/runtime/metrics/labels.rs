@@ -92,7 +92,7 @@ pub trait Labels {
     const LABELS: &'static [(&'static str, &'static str)];
 }
 
-/// Label set that names a pool.
+/// Label set with the name of a pool.
 pub(super) trait OfPool {
     fn pool(&self) -> &str;
 }

@@ -1,4 +1,4 @@
-//! Metrics. All but those of the process have the prefix `windows_node_pool_`. No label has addresses, users or keys.
+//! Metrics of the operator. All except the metrics of the process have the prefix `windows_node_pool_`. No label has addresses, users or keys.
 
 pub(crate) mod exposition;
 mod hosts;
@@ -36,7 +36,7 @@ use sources::Sources;
 
 const PREFIX: &str = "windows_node_pool";
 
-/// Counters whose series are dropped with their pools.
+/// Counter family whose series are dropped when their pools are deleted.
 struct PerPool<L> {
     family: Family<L, Counter>,
     series: Mutex<HashSet<L>>,
@@ -64,7 +64,7 @@ impl<L: OfPool + Clone + Eq + std::hash::Hash> PerPool<L> {
     }
 }
 
-/// Type and labels of a metric, for the reference.
+/// Type and labels of a metric, for the generated metrics reference.
 trait Kind {
     const TYPE: &'static str;
     const LABELS: &'static [(&'static str, &'static str)] = &[];
@@ -87,7 +87,7 @@ impl<L: Labels, M: Kind, C> Kind for Family<L, M, C> {
     const LABELS: &'static [(&'static str, &'static str)] = L::LABELS;
 }
 
-/// Description of a metric, for the reference.
+/// Description of a metric, for the generated metrics reference.
 #[derive(Debug)]
 pub struct Description {
     /// Name in the output. For a histogram, the name without `_bucket`, `_sum` and `_count`.
@@ -102,7 +102,7 @@ pub struct Description {
     pub help: &'static str,
 }
 
-/// Registry that describes each metric when it is registered, so that the reference is complete.
+/// Registry that describes each metric when it is registered, so that the metrics reference is complete.
 struct Described {
     registry: Registry,
     descriptions: Vec<Description>,
@@ -171,7 +171,7 @@ pub enum FaultSource {
     Release,
     /// WMCO, the legacy operator, is running.
     OtherOperator,
-    /// The operator does not see the current state of the cluster.
+    /// The operator cannot read the current state of the cluster, or cannot write statuses.
     ClusterView,
 }
 
@@ -189,7 +189,7 @@ pub struct Metrics {
     operations: PerPool<PoolOperation>,
     /// States of the host sources.
     sources: Sources,
-    /// Watch cache of pools, or `None` before they are watched.
+    /// Watch cache of pools, or `None` before pools are watched.
     known: Mutex<Option<Store<WindowsNodePool>>>,
     /// Traffic with hosts.
     pub traffic: Traffic,
@@ -292,7 +292,7 @@ impl Metrics {
         self.reconcile_errors.get_or_create(&KindLabel { kind }).inc();
     }
 
-    /// Records why the operator begins no operation, for one source of faults. Faults of other sources stay recorded.
+    /// Records the reason why the operator begins no operation, or its end, for one source of faults. Faults of other sources stay recorded.
     pub fn fault(&self, of: FaultSource, reason: Option<Reason>) {
         let mut known = self.faults_known.lock();
         match reason {
@@ -305,7 +305,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a failed attempt with a host of a pool.
+    /// Counts a failed attempt on a host of a pool.
     pub fn failed(&self, pool: &str, reason: Reason) {
         self.failures.inc(PoolReason { pool: pool.into(), reason: reason.into() });
     }
@@ -346,7 +346,7 @@ impl Metrics {
         self.sources.keep(&names);
     }
 
-    /// Returns the descriptions of all metrics, for the reference.
+    /// Returns the descriptions of all metrics, for the generated metrics reference.
     pub fn descriptions(&self) -> &[Description] {
         &self.descriptions
     }

@@ -1,4 +1,4 @@
-//! Metrics of pools, collected from the caches at each scrape: a deleted pool has no series, and a new one has all.
+//! Metrics of pools, collected from the caches at each scrape, so that a deleted pool has no series, and a new pool has all of them.
 
 use std::{fmt, sync::Arc};
 
@@ -27,7 +27,7 @@ use super::{
 
 /// Label with its meaning in Markdown.
 type Label = (&'static str, &'static str);
-/// Sample: the values of the labels after `pool`, and the value.
+/// Sample of a pool: the values of the labels after `pool`, and the value of the sample.
 type Sample = (Vec<String>, i64);
 
 const POOL: Label = ("pool", "Name of the pool.");
@@ -50,7 +50,7 @@ const REASON_OF_HOST: Label =
 /// Maximum number of series of one pool that name hosts.
 const MAX_HOSTS: usize = 100;
 
-/// Family of gauges.
+/// Gauge family with its samples for a pool.
 pub(super) struct PoolGauge {
     pub(super) name: &'static str,
     pub(super) unit: Option<Unit>,
@@ -59,7 +59,7 @@ pub(super) struct PoolGauge {
     samples: fn(&Pool) -> Vec<Sample>,
 }
 
-/// All gauges of a pool.
+/// Gauge families of pools.
 pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("hosts", &[POOL, PHASE], "Hosts by pool and phase", Pool::phases),
     gauge("hosts_failed", &[POOL], "Hosts whose last attempt failed, without those that leave", |pool| {
@@ -179,7 +179,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Returns 1 if a maintenance window is open. An invalid window is never open.
+    /// Returns 1 if a maintenance window is open, 0 if not, and no sample for a pool without windows. An invalid window is never open.
     fn window(&self) -> Vec<Sample> {
         let rollout = self.object.spec.rollout();
         if rollout.windows().is_empty() {
@@ -267,7 +267,7 @@ impl Pool {
     }
 }
 
-/// Returns the sample of a pool without other labels.
+/// Returns one sample without labels other than `pool`.
 fn one(value: impl Into<i64>) -> Vec<Sample> {
     vec![(Vec::new(), value.into())]
 }

@@ -1,4 +1,4 @@
-//! Metrics of the process, with the same names as in every client library, so that common dashboards find them.
+//! Metrics of the process, with the standard names of Prometheus client libraries, so that common dashboards find them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Metrics: name without the unit suffix, type, unit, and help text.
+/// All metrics of the process: name without the unit suffix, type, unit, and help text.
 pub(super) static ALL: &[(&str, MetricType, Option<Unit>, &str)] = &[
     ("process_cpu", MetricType::Counter, Some(Unit::Seconds), "User and system time spent"),
     ("process_resident_memory", MetricType::Gauge, Some(Unit::Bytes), "Resident memory"),
@@ -21,7 +21,7 @@ pub(super) static ALL: &[(&str, MetricType, Option<Unit>, &str)] = &[
 /// Collector for this process. Values that the kernel does not provide are left out.
 #[derive(Debug)]
 pub(super) struct ThisProcess {
-    /// Start time of the process, as Unix time.
+    /// Start time of the process, as Unix time in seconds.
     pub(super) start: f64,
 }
 

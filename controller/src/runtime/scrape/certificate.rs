@@ -1,4 +1,4 @@
-//! Certificate of `/metrics`: from mounted files, or else self-signed by this process.
+//! Serving certificate of `/metrics`: from mounted files, or else self-signed by this process.
 
 use std::{
     io,
@@ -37,7 +37,8 @@ enum CertificateError {
     },
 }
 
-/// Certificate for new connections. The directory is read for each connection, so that a changed Secret needs neither a watch nor a restart.
+/// Resolver of the certificate for new connections. It reads the mounted files for each connection, so that a changed Secret needs neither a watch
+/// nor a restart.
 #[derive(Debug)]
 pub(super) struct Served {
     directory: PathBuf,
@@ -54,7 +55,8 @@ struct Mounted {
 }
 
 impl Served {
-    /// Returns the certificate of a directory. While the directory has none, the process serves its own for the Service in `namespace`.
+    /// Creates the resolver for a directory. While the directory has no certificate, a self-signed certificate for the metrics Service in `namespace`
+    /// is served.
     ///
     /// # Errors
     /// Fails when no key can be generated.

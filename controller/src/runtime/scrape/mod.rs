@@ -29,7 +29,7 @@ use crate::{
 use certificate::Served;
 use review::{Access, ReviewError, Reviewer};
 
-/// Serves the metrics until `stop`. The port is bound and has a certificate when this function returns.
+/// Starts the server of the metrics, which runs until `stop`. The port is bound and has a certificate when this function returns.
 ///
 /// # Errors
 /// Fails when the address cannot be bound, or no certificate can be generated.
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Admits clients to which the API server permits `/metrics`.
+/// Passes on requests of clients to which the API server permits `/metrics`, and refuses all others.
 async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Next) -> Response {
     match reviewer.judge(request.headers()).await {
         Ok(Access::Allowed) => next.run(request).await,

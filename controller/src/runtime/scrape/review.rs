@@ -1,4 +1,4 @@
-//! Review of clients that request metrics: the API server must know the token, and its owner must have the right.
+//! Review of clients that request metrics. The API server must authenticate the token, and its user must have the right to get `/metrics`.
 
 use api::Reason;
 use std::{
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::{sync::Semaphore, time::timeout};
 
-/// Time for which a verdict is cached: longer than a scrape interval, and short enough that a revoked right takes effect soon.
+/// Time for which a verdict is cached: at least a usual scrape interval, and short enough that a revoked right takes effect soon.
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// Maximum number of cached verdicts.
 const MAX_CACHED: usize = 64;
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 4;
 /// Time limit for a review, including the wait for a permit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Verdict on a request.
+/// Verdict on a request for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// The request is allowed.
@@ -52,7 +52,7 @@ impl ReviewError {
     pub(super) const REASON: Reason = Reason::ApiError;
 }
 
-/// Reviewer that queries the API server, and caches its answers for a while.
+/// Reviewer that queries the API server, and caches its verdicts for a while.
 pub(super) struct Reviewer {
     client: Client,
     places: Semaphore,

@@ -107,7 +107,7 @@ async fn commits_to_a_live_pool_are_followed_and_its_health_is_shown() -> Result
     scene.shows("all are nodes", "Healthy", "3 of 3", all_up_to_date(3)).await?;
     scene.is_synced().await?;
 
-    // One kind of change per commit: another one could make Argo CD notice a commit that it would miss.
+    // Each commit has one kind of change. With another kind, Argo CD might notice a commit that it would otherwise miss.
     let label = |value: &'static str| {
         move |meta: &kube::core::ObjectMeta| {
             meta.labels.as_ref().and_then(|l| l.get("example.com/hall")).map(String::as_str) == Some(value)

@@ -172,7 +172,7 @@ fn specs(root: &Value, path: &str, values: &[Value; 2]) -> Option<[Value; 3]> {
         Some(spec)
     };
     let (first, second) = (with(&values[0])?, with(&values[1])?);
-    // Without the field: the source with its required fields, or the pool's own hosts if the source would be the same.
+    // Pool without the field. It has the source with its required fields, or its own hosts if the source would be the same.
     let without = match source {
         Some(source) => {
             let at = format!(".inventory.{source}");

@@ -1,4 +1,4 @@
-//! This operator beside the unmodified programs of other projects. Each takes minutes to build, so these tests run by night
+//! Tests this operator beside the unmodified programs of other projects. Each program takes minutes to build, so these tests run by night
 //! (`cargo xtask check --nightly`).
 
 mod application;

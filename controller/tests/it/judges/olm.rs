@@ -36,7 +36,7 @@ const OLM_GROUP: &str = "operators.coreos.com";
 struct Judged {
     client: Client,
     files: TempDir,
-    /// Served catalogs, also earlier ones: OLM switches to the last one of a package.
+    /// Served catalogs, including earlier ones: OLM switches to the last one of a package.
     catalogs: Vec<Catalog>,
     _olm: Olm,
     _pods: JoinSet<()>,
@@ -401,7 +401,7 @@ async fn of_wmco(control_plane: &ControlPlane) -> Result<Vec<String>> {
     for args in [&cluster[..], &own[..]] {
         let output = control_plane.kubectl(args).await?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Without the ClusterRoles of the OperatorGroup, which serves this operator, too.
+        // Excludes the ClusterRoles of the OperatorGroup, which serves this operator, too.
         let names = ["/system-wicd-nodes", "/windows-instance-config-daemon", "/manager-role", "/prometheus-k8s"];
         found.extend(text.lines().filter(|line| names.iter().any(|name| line.contains(name))).map(str::to_owned));
     }

@@ -64,7 +64,7 @@ pub fn helm() -> Result<PathBuf> {
     Module::new("tools/testbed/helm", &[])?.program("helm", "helm", &["helm.sh/helm/v4/cmd/helm"], "about 6 minutes")
 }
 
-/// Finds or builds kstatus, which computes the status of objects with the library by which Flux and others wait.
+/// Finds or builds kstatus, which computes the status of objects with the library that Flux and others use for waiting.
 ///
 /// # Errors
 /// Fails when it is missing and cannot be built, or the cache cannot be written.

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 /// Path of the repository below its server.
 pub const PATH: &str = "work/.git";
 
+/// Repository with a work tree, in a temporary folder.
 pub struct Origin {
     dir: TempDir,
 }
@@ -31,10 +32,12 @@ impl Origin {
         origin
     }
 
+    /// Returns the folder that Git servers serve.
     pub fn root(&self) -> &Path {
         self.dir.path()
     }
 
+    /// Returns the folder of the work tree.
     pub fn work(&self) -> PathBuf {
         self.dir.path().join("work")
     }
@@ -49,6 +52,7 @@ impl Origin {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
+    /// Writes a file in the work tree.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.work().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -98,6 +102,7 @@ impl Origin {
         self.grow(commits, |n| vec![("hosts.yaml".to_owned(), format!("{word}: {n}\n").into_bytes())]);
     }
 
+    /// Returns the hash of the last commit.
     pub fn head(&self) -> String {
         self.git(&["rev-parse", "HEAD"])
     }

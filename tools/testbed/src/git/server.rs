@@ -33,28 +33,32 @@ impl Asked {
     }
 }
 
-/// Response of a test instead of Git's.
+/// Response that a test gives in place of Git.
 pub enum Reply {
-    /// Status, further headers, body.
+    /// Full response: its status, additional headers and body.
     Full(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// Beginning of a response, followed by nothing for as long as the client waits.
     Stall(Vec<u8>),
     /// Git's response, one byte at a time.
     Drip(Duration),
-    /// Git's response to a client of its first protocol.
+    /// Git's response in version 0 of the protocol, whatever version the client requests.
     Old,
-    /// Git's response without the capability to truncate history, in the newer or older protocol.
+    /// Git's response without the capability to truncate history, in this version of the protocol.
     Whole(Protocol),
 }
 
+/// Version of Git's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
+    /// Version 0.
     Older,
+    /// Version that the client requests.
     Newer,
 }
 
 type Rule = dyn Fn(&Asked) -> Option<Reply> + Send + Sync;
 
+/// Git server over https on `localhost`.
 pub struct Server {
     pub authority: Authority,
     pub port: u16,
@@ -63,10 +67,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// Starts a server of the repositories below `root`.
     pub fn new(root: &Path) -> Self {
         Self::with(root, false, |_| None)
     }
 
+    /// Starts a server that requires client certificates if `clients` is true, and that replaces Git's responses where
+    /// `rule` returns another one.
     pub fn with(root: &Path, clients: bool, rule: impl Fn(&Asked) -> Option<Reply> + Send + Sync + 'static) -> Self {
         let authority = Authority::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -88,10 +95,12 @@ impl Server {
         Self { authority, port, log }
     }
 
+    /// Returns the URL of the repository of an [`Origin`](super::origin::Origin).
     pub fn url(&self) -> String {
         self.at(origin::PATH)
     }
 
+    /// Returns the URL of a path on the server.
     pub fn at(&self, path: &str) -> String {
         format!("https://localhost:{}/{path}", self.port)
     }

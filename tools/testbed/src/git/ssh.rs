@@ -13,23 +13,28 @@ use russh::keys::PrivateKey;
 use super::origin::{self, isolated};
 use crate::{deployment::new_key, openssh::OpenSsh};
 
-/// Treatment of the environment variable that requests a newer protocol.
+/// Treatment of the environment variable `GIT_PROTOCOL`, which requests a newer protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
+    /// The server accepts the variable.
     Taken,
+    /// The server ignores the variable.
     Refused,
 }
 
+/// Git server over SSH on loopback.
 pub struct SshServer {
     pub openssh: OpenSsh,
     commands: PathBuf,
 }
 
 impl SshServer {
+    /// Starts a server of the repositories below `root` that accepts the environment variable.
     pub fn new(root: &Path) -> Self {
         Self::with(root, Environment::Taken)
     }
 
+    /// Starts a server of the repositories below `root`.
     pub fn with(root: &Path, environment: Environment) -> Self {
         let mut commands = PathBuf::new();
         let openssh = OpenSsh::start(|dir| {
@@ -44,10 +49,12 @@ impl SshServer {
         Self { openssh: openssh.unwrap(), commands }
     }
 
+    /// Returns the URL of the repository of an [`Origin`](super::origin::Origin).
     pub fn url(&self) -> String {
         self.at(origin::PATH)
     }
 
+    /// Returns the URL of a path on the server.
     pub fn at(&self, path: &str) -> String {
         format!("ssh://{}@{}/{path}", self.openssh.user(), self.openssh.address())
     }

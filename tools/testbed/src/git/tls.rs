@@ -6,6 +6,7 @@ use rustls::ServerConfig;
 
 use crate::pki::{self, Identity};
 
+/// Certificate authority of a Git server.
 pub struct Authority {
     authority: pki::Authority,
     pub pem: String,

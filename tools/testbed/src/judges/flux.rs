@@ -10,7 +10,7 @@ use crate::{ControlPlane, children::Daemon, deployment, operator::free_address, 
 /// Namespace of Flux.
 pub const NAMESPACE: &str = "flux-system";
 
-/// Both controllers of Flux. They end on drop.
+/// Two controllers of Flux, which end on drop.
 pub struct Flux {
     controllers: [Daemon; 2],
     /// Folder of the controllers, dropped after them.

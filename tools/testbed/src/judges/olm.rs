@@ -41,7 +41,8 @@ pub const CATALOGS: &str = "openshift-marketplace";
 pub struct Olm {
     _versions: Daemon,
     _catalogs: Daemon,
-    /// Listener that keeps both programs from serving metrics on all addresses; they continue without. `None` if another program has the port.
+    /// Listener that keeps both programs from serving metrics on all addresses. The programs continue without metrics. `None` if another program
+    /// has the port.
     _no_metrics: Option<TcpListener>,
 }
 

@@ -93,7 +93,7 @@ impl NodeView {
 /// Outcome of a certificate request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Issued {
-    /// Issued with this chain, PEM.
+    /// The certificate was issued, with this chain in PEM.
     Yes(String),
     No,
 }
@@ -108,6 +108,7 @@ struct Live {
     next_report: Instant,
 }
 
+/// State that all simulated kubelets share.
 pub(super) struct Fleet {
     client: Client,
     options: SimOptions,
@@ -135,6 +136,7 @@ impl Identity {
     }
 }
 
+/// Request of [`kube::core::Request`], which may fail to be built.
 pub(super) type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Fleet {

@@ -280,8 +280,9 @@ fn read_desired(machine: &Machine) -> Result<Desired> {
     Ok(desired)
 }
 
+/// Running kubelet of a machine.
 struct Kubelet<'a> {
-    /// Own client of the kubelet for the API server. Without it, the kubelet uses the shared client.
+    /// The kubelet's own client for the API server. Without it, the kubelet uses the shared client.
     client: Option<kube::Client>,
     fleet: &'a Arc<Fleet>,
     machine: &'a Arc<Machine>,

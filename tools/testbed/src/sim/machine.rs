@@ -76,7 +76,7 @@ pub(super) struct Machine {
     state: Arc<watch::Sender<State>>,
     pub(super) connections: AtomicU64,
     pub(super) processes: AtomicU64,
-    /// Microseconds for which programs ran that have ended.
+    /// Total run time of the programs that have ended, in microseconds.
     pub(super) busy: AtomicU64,
     pub(super) received: Arc<AtomicU64>,
 }

@@ -106,7 +106,7 @@ impl Default for SimOptions {
     }
 }
 
-/// Options of one host. Options that are not set are those of [`SimOptions`].
+/// Options of one host. Options that are not set have the values of [`SimOptions`].
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     /// Host name.

@@ -95,6 +95,7 @@ pub struct Session<D> {
     next: u64,
 }
 
+/// Open file or directory.
 enum Open {
     File {
         file: File,
@@ -168,7 +169,8 @@ impl<D: Disk> Session<D> {
         Ok(self.disk.release(path)?)
     }
 
-    /// Fails, like Windows, for a file that a server holds without sharing. Registers the file if this server does not share its own.
+    /// Applies the share modes of OpenSSH 7.7, see [`Disk::is_old`]: fails if the file is open for writing, and registers a file that is opened
+    /// for writing. Newer servers share all files.
     fn share(&self, path: &Path, flags: OpenFlags) -> Reply<Option<Writer>> {
         if !self.disk.is_old() {
             return Ok(None);

@@ -28,7 +28,7 @@ const fn at_least(field: &'static str, bound: f64) -> Aim {
     Aim { field, is_met: f64::ge, bound }
 }
 
-/// Aims of `bench join`.
+/// Returns the aims of `bench join` for a profile.
 pub(super) fn join(profile: &str) -> Vec<Aim> {
     // The operator's counters include both pools, so they are not judged.
     if profile == "hanging" {
@@ -51,7 +51,7 @@ pub(super) fn join(profile: &str) -> Vec<Aim> {
     aims
 }
 
-/// Aims of `bench rollout`.
+/// Returns the aims of `bench rollout` for a number of hosts.
 pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
     let slots = if hosts <= 500 { 0.95 } else { 0.9 };
     vec![
@@ -62,7 +62,7 @@ pub(super) fn rollout(hosts: u32) -> Vec<Aim> {
     ]
 }
 
-/// Aims of `bench upload`: as fast as the fastest of OpenSSH's tools.
+/// Returns the aims of `bench upload`: as fast as the fastest of OpenSSH's tools.
 pub(super) fn upload() -> Vec<Aim> {
     vec![at_least("ratio_to_fastest", 1.0)]
 }
@@ -77,7 +77,7 @@ fn certificate_writes_each_day() -> f64 {
     WRITES_OF_A_RENEWAL * DAY.as_secs_f64() / (EARLIEST_RENEWAL * WICD_CERTIFICATE_LIFE.as_secs_f64())
 }
 
-/// Aims of `bench idle`: at most 0.5 % of a core.
+/// Returns the aims of `bench idle`: at most 0.5 % of a core.
 pub(super) fn idle(hosts: u32, seconds: u32) -> Vec<Aim> {
     let days = f64::from(hosts) * f64::from(seconds) / DAY.as_secs_f64();
     let rss = match hosts {

@@ -29,10 +29,12 @@ pub(super) struct Args {
     settle: u64,
 }
 
-/// Interval at which a real kubelet renews its Lease, and (`STATUS`) interval at which it reports an unchanged status.
+/// Interval at which a real kubelet renews its Lease.
 const LEASE: Duration = Duration::from_secs(10);
+/// Interval at which a real kubelet reports an unchanged status.
 const STATUS: Duration = Duration::from_mins(5);
 
+/// Metric of the operator's SSH connections.
 const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
 /// Metric of the operator's approvals of certificates. The operator requests no certificates for a host that has joined.
 const APPROVALS: &str = r#"windows_node_pool_api_writes_total{resource="certificatesigningrequests/approval"}"#;

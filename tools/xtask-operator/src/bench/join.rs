@@ -54,6 +54,7 @@ const PROFILES: [Profile; 10] = [
     Profile { boot: Duration::ZERO, process_start: Duration::from_millis(300), ..many("processes", 5) },
 ];
 
+/// Profile that is compared with OpenSSH's sftp: one host, and a payload of real size.
 const DIRECT: Profile = Profile { payload_mib: 235, boot: Duration::ZERO, beside_sftp: true, ..many("direct", 1) };
 
 const fn many(name: &'static str, hosts: u32) -> Profile {

@@ -63,7 +63,7 @@ pub(super) fn share(value: f64) -> Cell {
     Cell::Measured(value, 2)
 }
 
-/// Returns the ratio of `value` to another one, if there is one.
+/// Returns the ratio of `value` to `to`, or [`Cell::NONE`] without `to`.
 pub(super) fn ratio(value: f64, to: Option<f64>) -> Cell {
     to.map_or(Cell::NONE, |to| share(value / to))
 }

@@ -39,7 +39,8 @@ pub(super) struct Args {
 
 /// Time limit for the fleet to converge after the last event.
 const CONVERGES: Duration = Duration::from_mins(15);
-/// Wait after the last change. The end of the operator's work is not visible: by then, its HTTP client has closed unused connections.
+/// Wait after the last change, because no object shows the end of the operator's work. Its HTTP client closes unused connections within this
+/// time.
 const SETTLES: Duration = Duration::from_mins(1);
 /// Time limit until nothing is pending.
 const ENDS: Duration = Duration::from_mins(2);
@@ -89,6 +90,7 @@ fn at(when: &str, what: Vec<String>) -> Vec<String> {
     what.into_iter().map(|what| format!("{when} {what}")).collect()
 }
 
+/// Running soak test.
 struct Soak {
     world: World,
     rng: StdRng,
@@ -185,6 +187,7 @@ impl Soak {
         })
     }
 
+    /// Ends the faults whose time is over.
     fn mend(&mut self, now: Instant) {
         let hosts = &self.world.hosts;
         self.faulty.retain(|host, until| {

@@ -91,7 +91,7 @@ impl Tally {
 struct Slots {
     /// Hosts that have a slot, with the id of their grant.
     used: BTreeMap<String, String>,
-    /// Sum of the seconds of all slots up to `until`.
+    /// Time for which slots were in use up to `until`, summed over all slots, in seconds.
     seconds: f64,
     until: Duration,
     /// Time when the first slot was given.

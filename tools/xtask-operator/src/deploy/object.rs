@@ -25,7 +25,7 @@ impl Object {
         Ok(Self { file: file.to_owned(), about, text: format!("{text}\n"), value })
     }
 
-    /// Kind of the object, such as `ClusterRole`.
+    /// Returns the kind of the object, such as `ClusterRole`.
     pub(crate) fn kind(&self) -> &str {
         self.value["kind"].as_str().unwrap_or_default()
     }

@@ -22,7 +22,7 @@ impl Platform {
     /// All platforms.
     pub(crate) const ALL: [Self; 2] = [Self::OpenShift, Self::Kubernetes];
 
-    /// Name of the folder in `deploy/`, and value `platform` of the chart.
+    /// Returns the name of the folder in `deploy/`, which is also the value `platform` of the chart.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OpenShift => "openshift",

@@ -7,7 +7,7 @@ use super::{
     tables::{code, page, section},
 };
 
-/// Sections, by the first word of a meaning.
+/// Sections of the page, each with the first word of the doc comments that belong to it. The empty word is for all other keys.
 const OBJECTS: &[(&str, &str)] =
     &[("Nodes", "Node"), ("Pools", "Pool"), ("Instances", "Instance"), ("Other objects", "")];
 

@@ -1,4 +1,4 @@
-//! Tests of the tasks as programs.
+//! Tests that run the tasks of `xtask-operator` as programs.
 
 mod bench;
 mod take;

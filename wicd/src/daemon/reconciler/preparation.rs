@@ -63,7 +63,7 @@ impl Reconciler {
         if self.is_done(service, "network", progress) { Prepared::Ready } else { Prepared::NotYet }
     }
 
-    /// Reports whether a file exists, for which a service waits otherwise.
+    /// Returns [`Progress::Ready`] if a file exists. Otherwise the service waits for it, and `missing` describes it.
     fn has_file(&self, path: &str, missing: impl FnOnce() -> String) -> Result<Progress, HostError> {
         let is_there = files::size(&*self.host, path)?.is_some();
         Ok(if is_there { Progress::Ready } else { Progress::Waiting(missing()) })

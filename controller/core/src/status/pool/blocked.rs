@@ -61,10 +61,10 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Wait>
     if names.is_empty() || decision.allowed_disruptions > 0 || members.iter().any(is_changed) {
         return None;
     }
-    let node = if names.len() == 1 { "node" } else { "nodes" };
+    let (node, it, each) = if names.len() == 1 { ("node", "it", "it") } else { ("nodes", "them", "each") };
     let message = format!(
-        "{} to be updated, blocked by the cordon of {node} {}, which uses up rollout.maxUnavailable. Uncordon, or hold \
-         the Node, so that it does not count: {}",
+        "{} to be updated, blocked by the cordon of {node} {}, which uses up rollout.maxUnavailable. Uncordon {it}, or hold \
+         {each} so that it does not count: {}",
         decision.waiting.len(),
         first_names(&names),
         Act::Hold(only(&names))
@@ -80,10 +80,11 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
         UsedUp::Unavailable { nodes, cap, .. } => (
             Cause::NotWorking,
             format!(
-                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not work. Repair {}, or hold each, so that it does not count: {}",
+                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not work. Repair {}, or hold {} so that it does not count: {}",
                 first_names(nodes),
                 if nodes.len() == 1 { "does" } else { "do" },
                 if nodes.len() == 1 { "it" } else { "them" },
+                if nodes.len() == 1 { "it" } else { "each" },
                 Act::Hold(only(nodes))
             ),
         ),

@@ -90,13 +90,22 @@ impl<'a> View<'a> {
             return Next::Remove;
         }
         let Some(status) = self.seen.list.status.as_ref() else { return Next::Keep };
-        let (is_so, why) = match status.verdict {
-            SignatureCheck::Verified => (Status::True, Reason::Succeeded),
-            SignatureCheck::NotAsked => (Status::False, Reason::VerificationError),
-        };
-        let signer = status.signer.as_deref().unwrap_or("an unknown key");
         let revision = status.revision.as_deref().unwrap_or_default();
-        set(is_so, why, format!("{revision} was signed by {signer}"))
+        match status.verdict {
+            SignatureCheck::Verified => {
+                let signer = status.signer.as_deref().unwrap_or("a trusted key");
+                set(Status::True, Reason::Succeeded, format!("{revision} was signed by {signer}"))
+            }
+            // See the condition InventorySynced for the newer revision, if it is refused.
+            SignatureCheck::NotAsked => {
+                let message = format!(
+                    "the signature of {revision}, which is in use, was not checked, because the pool did not require signatures when it was read; \
+                     see the condition {}",
+                    kind::INVENTORY_SYNCED
+                );
+                set(Status::False, Reason::VerificationError, message)
+            }
+        }
     }
 
     /// Returns [`kind::PAUSED`]: True if a user has paused the pool.
@@ -229,7 +238,7 @@ impl<'a> View<'a> {
             };
             let field = pause.field();
             format!(
-                "{field} keeps its nodes{until}: set it to {off}, or spec.deletionPolicy to Orphan, so that they stay as they are"
+                "{field} delays the removal of the nodes{until}: set it to {off} to remove them, or spec.deletionPolicy to Orphan to leave them as they are"
             )
         });
         let act = Some(self.act.clone()).filter(|act| !act.is_empty());
@@ -281,7 +290,8 @@ impl<'a> View<'a> {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
             let names = &self.groups.overdue;
-            let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
+            let message =
+                || format!("an operation has lasted for more than {limit} s: {}", failure_or_names(names, self.seen));
             let is_paused = matches!(self.ready(), Next::Set(_, why, _) if why == Reason::Paused);
             (!names.is_empty() && !is_paused).then(|| (Reason::ProgressDeadlineExceeded, message()))
         };

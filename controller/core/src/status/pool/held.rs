@@ -79,9 +79,15 @@ pub(super) fn held(
     if let BlockedBy::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
         let (what, todo) = if *rolled_back {
-            ("all nodes return to their previous version", "Change the template or the operator".to_string())
+            (
+                "all nodes return to their previous version",
+                "Correct the template, or install another release of the operator".to_string(),
+            )
         } else {
-            let again = format!("Change the template or the operator; or, to try a host again, {}", Act::Retry(HOST));
+            let again = format!(
+                "Correct the template, or install another release of the operator; or, to try a host again, {}",
+                Act::Retry(HOST)
+            );
             ("no further node is changed", again)
         };
         let message = format!(
@@ -116,7 +122,9 @@ pub(super) fn held(
             let changes = in_brackets(seen.changes);
             waits(Cause::Approval, format!("{n} until version {}{changes} is approved: {act}", short(version)))
         }
-        BlockedBy::Soaking { until } => waits(Cause::Soak, format!("{n} until {}", shown(*until))),
+        BlockedBy::Soaking { until } => {
+            waits(Cause::Soak, format!("{n} for the end of the rollout step at {}", shown(*until)))
+        }
         _ => {
             let by_cordon = blocked::by_cordon(seen.members, seen.decision);
             let wait = by_cordon.or_else(|| blocked::used_up(seen.decision))?;

@@ -29,10 +29,11 @@ use wnp_core::{
     },
 };
 
-/// Pause before the list is requested again after an error of the API server.
+/// Delay before Machines are listed again after an error of the API server.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Returns the hosts of a pool that names Machines. Without a watch cache, as at the start and in the command `plan`, Machines are listed.
+/// Returns the host list of a pool that reads a MachineSet. Without a watch cache, as at the start and in the command `plan`, lists the Machines in
+/// the API server.
 pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
     let source = Source::of(reference);
     let machines = if cx.caches.machines.of(source.group).is_some() {
@@ -74,7 +75,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
     SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
 }
 
-/// Reports Machines with a provider ID that cannot be given to a Node, so that their Nodes are not found.
+/// Reports Machines whose provider ID cannot be given to their Nodes, so that the Machine API does not find these Nodes.
 fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Machine], cx: &Context) {
     let ids = ProviderIds::of(machines);
     for machine in machines.iter().filter(|m| m.windows && !m.ignored && m.source.as_ref() == Some(source)) {
@@ -89,6 +90,7 @@ fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Mach
     }
 }
 
+/// Lists the Machines in the namespace of a source. Returns `None` if the cluster does not serve their API.
 async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {
     let Some(resource) = served(client, source.group).await? else { return Ok(None) };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &source.namespace, &resource.machines);

@@ -30,13 +30,13 @@ use wnp_core::{
     operation::key_refusal::{self, Meaning, meaning},
 };
 
-/// Instances by their Machines.
+/// Instances by the `<namespace>/<name>` of their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
 
-/// Pause before the reason why a Machine is not deleted is reported again.
+/// Time after which an unchanged reason why a Machine is not deleted is reported again.
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// Last reported reasons why Machines are not deleted, by UID. Checks are much more frequent than changes.
+/// Last reported reason why each Machine is not deleted, by UID. It prevents repeated reports, because checks are much more frequent than changes.
 #[derive(Default)]
 pub(super) struct Restrictions(HashMap<String, (Instant, String)>);
 
@@ -51,7 +51,7 @@ impl Restrictions {
     }
 }
 
-/// Checks all Machines, and replaces those that must be replaced.
+/// Checks all Machines, and deletes those that their MachineSets must replace because their hosts refuse every key.
 pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     let instances = cx.caches.instances.state();
@@ -73,7 +73,11 @@ pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
                     ReplaceDecision::Delete => found.replace(cx, source, set, &of_machine).await,
                 };
                 if let Some(why) = why.filter(|why| restrictions.is_new(machine, why)) {
-                    found.report(cx, EventReason::MachineDeletionRestricted, &format!("it is not deleted: {why}"));
+                    found.report(
+                        cx,
+                        EventReason::MachineDeletionRestricted,
+                        &format!("the Machine is not deleted: {why}"),
+                    );
                 }
             }
         }
@@ -102,7 +106,7 @@ async fn members<'a>(
     members
 }
 
-/// Reports whether a Node works: it is Ready, an operator has marked it as complete, and no operation changes it.
+/// Reports whether the Node works: it is Ready, an operator has marked it as complete unless the Machine is ignored, and no operation changes it.
 fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>) -> bool {
     let complete = machine.ignored || node.annotations().get(key::VERSION).is_some_and(|v| !v.is_empty());
     let changes = instance.is_some_and(|i| {
@@ -112,6 +116,7 @@ fn works(node: &Node, machine: &Machine, instance: Option<&Arc<WindowsInstance>>
     node::ready(node).0 && complete && !changes
 }
 
+/// Returns the state of a host that refuses every key of its list, or `None` if it does not.
 async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) -> Option<Refuses> {
     let status = instance.status.as_ref()?;
     // Secrets are read only for hosts that refuse keys.
@@ -141,7 +146,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     Some(Refuses { is_node, stays })
 }
 
-/// Returns the reason to leave a Machine to its MachineHealthCheck, which replaces Machines whose Node is not Ready.
+/// Returns the reason to leave the Machine to its MachineHealthCheck, if there is one that replaces Machines whose Nodes are not Ready.
 fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
     let is_down = node.is_none_or(|n| !node::ready(n).0);
     let check = cx.caches.machines.health_check(&machine.key(), node).filter(|_| is_down)?;
@@ -201,7 +206,11 @@ impl<'a> Found<'a> {
         let only_this = Preconditions { uid: self.object.uid(), resource_version: None };
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
-                self.report(cx, EventReason::MachineDeleted, "it was deleted, so that its MachineSet replaces it");
+                self.report(
+                    cx,
+                    EventReason::MachineDeleted,
+                    "the Machine was deleted, so that its MachineSet replaces it",
+                );
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => self.failed(cx, &error),
@@ -209,12 +218,12 @@ impl<'a> Found<'a> {
     }
 
     fn failed(&self, cx: &Context, error: &kube::Error) {
-        let what = format!("it could not be deleted: {}", crate::runtime::errors::api_message(error));
+        let what = format!("the Machine could not be deleted: {}", crate::runtime::errors::api_message(error));
         self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
-    /// Returns the objection to deleting the Machine, by the state at the API server: with an older state from a watch cache, two Machines could be
-    /// deleted instead of one.
+    /// Returns the objection to deleting the Machine, according to the current state in the API server: with an older state from a watch cache, two
+    /// Machines could be deleted instead of one.
     async fn objection(
         &self,
         cx: &Context,
@@ -240,7 +249,7 @@ impl<'a> Found<'a> {
         }
         if !user_data::lets_in(cx, &source.namespace, keys).await? {
             return Ok(Objection::Of(format!(
-                "the user data in {}/{USER_DATA_SECRET} has none of its keys, so a new host would refuse them, too",
+                "the user data in {}/{USER_DATA_SECRET} has none of the keys of its pool, so a new host would refuse them, too: store one of these keys in the Secret cloud-private-key, from which the operator writes the user data",
                 source.namespace
             )));
         }
@@ -250,8 +259,10 @@ impl<'a> Found<'a> {
 
 /// Objection to deleting a Machine.
 enum Objection {
+    /// Nothing prevents the deletion.
     None,
     /// The state of the Machine has changed.
     Outdated,
+    /// The Machine must stay for this reason.
     Of(String),
 }

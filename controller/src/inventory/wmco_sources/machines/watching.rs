@@ -1,5 +1,4 @@
-//! Watch of Machines and MachineSets. It reconciles a pool for each MachineSet with Windows Machines, and replaces Machines whose hosts refuse every
-//! key.
+//! Watch of Machines and MachineSets. It keeps a pool for each MachineSet with Windows Machines, and replaces Machines whose hosts refuse every key.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -61,7 +60,7 @@ pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
             }
         }
         if !watches.is_empty() && cx.other_operator.is_gone() && user_data::keep(cx).await {
-            // The key has changed. Pools would notice it only later, because they do not watch Secrets.
+            // The user data was written, so the key has changed. Pools would detect that only later, because they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.process.args.machine_discovery_interval);
@@ -80,7 +79,7 @@ pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
     }
 }
 
-/// Running watch, which is aborted when it is dropped.
+/// Running watch of one API, which is aborted when it is dropped.
 struct Watch(AbortHandle);
 
 impl Drop for Watch {
@@ -128,7 +127,7 @@ impl Watch {
     }
 }
 
-/// Fills a watch cache, and triggers the pools whose Machines have changed.
+/// Returns a watch cache, and the future that fills it and triggers the pools whose Machines have changed.
 fn follow(
     cx: Arc<Context>,
     resource: &ApiResource,
@@ -162,6 +161,7 @@ fn follow(
     (store, follow)
 }
 
+/// Triggers the pools that read a source for which `is_of` is true.
 fn wake_pools(cx: &Context, is_of: impl Fn(&Source) -> bool) {
     for pool in cx.caches.pools.state() {
         if reads(&pool).is_some_and(|s| is_of(&s)) {
@@ -170,6 +170,7 @@ fn wake_pools(cx: &Context, is_of: impl Fn(&Source) -> bool) {
     }
 }
 
+/// Creates and deletes the pools of MachineSets, as the watched APIs require.
 async fn keep_pools(cx: &Context) {
     let watched = cx.caches.machines.groups();
     let sets: Vec<MachineSet> = watched.iter().flat_map(|g| cx.caches.machines.sets(*g)).collect();

@@ -1,7 +1,7 @@
-//! User data of new Machines, a script that enables SSH and authorizes the operator's key at their first start. MachineSets name its Secret.
+//! User data of new Machines: a script that enables SSH and authorizes the operator's key at their first start. MachineSets name the Secret with it.
 //!
-//! The Secret is compared by its public key. User data with the key in force is not changed, whoever wrote it: a change
-//! would not affect running Machines, and tools that compare bytes would replace them all.
+//! User data that authorizes the current key is not changed, whoever wrote it: a change would not affect running Machines, and tools that compare
+//! bytes would replace them all.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,8 @@ pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
         })
 }
 
-/// Reports whether Machines with this user data accept passwords over SSH. Older releases of WMCO leave sshd's default.
+/// Reports whether Machines with this user data accept passwords over SSH. The user data of older releases of WMCO does not change sshd's default,
+/// which accepts them.
 fn lets_passwords_in(user_data: &str) -> bool {
     let words: String = user_data.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
     !words.contains("passwordauthentication no")
@@ -66,8 +67,8 @@ fn text(secret: &Secret) -> Option<Cow<'_, str>> {
     api::text::decode(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
-/// Reconciles the Secret in the namespaces that exist. Without the key, it makes no change, because the current content may be right. Reports whether
-/// a Secret has changed.
+/// Reconciles the Secret in the namespaces of Machines that exist. Makes no change without the key, because the current content may be right. Returns
+/// true if a Secret was written.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.hosts.secrets.key(&default).await {

@@ -54,12 +54,12 @@ pub(super) struct Causes {
 }
 
 impl Causes {
-    /// Maximum number of certificate requests from these causes. An interrupted join may begin again.
+    /// Returns the maximum number of certificate requests from these causes. An interrupted join may begin again.
     pub(super) fn requests(self) -> u32 {
         REQUESTS_OF_JOIN * (self.joins + self.interruptions)
     }
 
-    /// Maximum number of events from these causes.
+    /// Returns the maximum number of events from these causes.
     pub(super) fn events(self) -> u32 {
         EVENTS_OF_JOIN * self.joins
             + EVENTS_OF_REMOVAL * self.removals

@@ -9,6 +9,7 @@ use super::{
 
 /// Prefix of the labels of a bundle's image.
 const BUNDLE: &str = "operators.operatorframework.io.bundle";
+/// Prefix of the labels for the tests of a bundle.
 const TEST: &str = "operators.operatorframework.io.test";
 /// Image whose tests `operator-sdk scorecard` runs as Pods.
 const SCORECARD: &str = "quay.io/operator-framework/scorecard-test:v1.42.2";

@@ -199,14 +199,14 @@ fn the_cause_why_a_paused_pool_is_not_deleted_is_named() {
         (
             Some(paused()),
             "Paused",
-            "being deleted; rollout.paused keeps its nodes: set it to false, or spec.deletionPolicy to Orphan, \
-             so that they stay as they are; 1 leaving: h0",
+            "being deleted; rollout.paused delays the removal of the nodes: set it to false to remove them, \
+             or spec.deletionPolicy to Orphan to leave them as they are; 1 leaving: h0",
         ),
         (
             Some(until(1_000_001)),
             "Paused",
-            "being deleted; rollout.pausedUntil keeps its nodes until 1970-01-12T13:46:41Z: set it to null, or spec.deletionPolicy to Orphan, \
-             so that they stay as they are; 1 leaving: h0",
+            "being deleted; rollout.pausedUntil delays the removal of the nodes until 1970-01-12T13:46:41Z: set it to null to remove them, \
+             or spec.deletionPolicy to Orphan to leave them as they are; 1 leaving: h0",
         ),
         (Some(until(1_000_000)), "Progressing", "being deleted; 1 leaving: h0"),
     ] {
