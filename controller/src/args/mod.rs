@@ -239,7 +239,7 @@ pub struct Run {
     /// itself uses.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER")]
     pub api_server: Option<String>,
-    /// Service network, for example 172.30.0.0/16. Detected on OpenShift.
+    /// Service network, for example 172.30.0.0/16; both of a dual-stack cluster with a comma between them. Detected.
     #[arg(long, env = "WINDOWS_NODE_POOLS_SERVICE_CIDR")]
     pub service_cidr: Option<String>,
     /// Domain of the cluster's DNS.

@@ -253,7 +253,7 @@ impl Addresses {
         infrastructure: Option<&DynamicObject>,
         network: Option<&DynamicObject>,
     ) -> Result<Self, ClusterError> {
-        let service_cidr = match args.service_cidr.clone().or_else(|| text(network, "/spec/serviceNetwork/0")) {
+        let service_cidr = match args.service_cidr.clone().or_else(|| list(network, "/spec/serviceNetwork")) {
             Some(cidr) => cidr,
             None => service_cidr(client).await?,
         };
@@ -262,9 +262,16 @@ impl Addresses {
             .clone()
             .or_else(|| text(infrastructure, "/status/apiServerInternalURI"))
             .map_or_else(|| as_hosts_reach_it(&config.cluster_url, &service_cidr), Ok)?;
-        let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
+        let first = service_cidr.split(',').next().unwrap_or_default().trim();
+        let cluster_dns = tenth_address(first).map(|ip| vec![ip.to_string()])?;
         Ok(Self { api_server, service_cidr, cluster_dns })
     }
+}
+
+/// Returns the texts of a list, separated by commas.
+fn list(object: Option<&DynamicObject>, path: &str) -> Option<String> {
+    let texts: Vec<_> = object?.data.pointer(path)?.as_array()?.iter().filter_map(Value::as_str).collect();
+    (!texts.is_empty()).then(|| texts.join(","))
 }
 
 fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
@@ -463,7 +470,7 @@ async fn service_cidr(client: &Client) -> Result<String, ClusterError> {
     };
     let api: Api<k8s_openapi::api::networking::v1::ServiceCIDR> = Api::all(client.clone());
     let found = api.get_opt("kubernetes").await.map_err(failed("the service network"))?;
-    found.and_then(|c| c.spec).and_then(|s| s.cidrs).and_then(|c| c.into_iter().next()).ok_or(unknown)
+    found.and_then(|c| c.spec).and_then(|s| s.cidrs).filter(|c| !c.is_empty()).map(|c| c.join(",")).ok_or(unknown)
 }
 
 async fn config_map_key(

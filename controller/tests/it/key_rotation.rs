@@ -41,7 +41,7 @@ fn administrators(host: &SimHost) -> PathBuf {
 impl Keys {
     async fn new() -> Result<Self> {
         // Each request takes a moment, so that concurrent rotations would be seen.
-        let link = Link { rtt: Duration::from_millis(40) };
+        let link = Link { rtt: Duration::from_millis(40), line: None };
         let world = World::new(SimOptions { link, ..SimOptions::default() }, &[]).await?;
         let new = deployment::new_key()?;
         deployment::store_key_as(&world.control_plane, NEW, &new).await?;

@@ -200,7 +200,7 @@ async fn two_thousand_silent_addresses_are_reported(world: &World) -> Result<Tcp
     let silent: Vec<String> =
         (0..2000_u32).map(|n| Ipv4Addr::from_bits(Ipv4Addr::new(127, 9, 0, 0).to_bits() + n).to_string()).collect();
     list(world, "silent", &silent, listener.local_addr()?.port(), json!({})).await?;
-    until_problem(world, "silent", "HostnameUnknown", &["2000 hosts", "the operator asks 1000 of them"]).await?;
+    until_problem(world, "silent", "HostnameUnknown", &["2000 hosts", "contacts only the first 1000 of them"]).await?;
     Ok(listener)
 }
 

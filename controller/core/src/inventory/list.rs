@@ -165,7 +165,7 @@ impl List {
     pub fn limit_queries(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(
-            "the names of {} hosts of the list are unknown, and the operator connects to at most {MAX_ASKED} of them at once to read their names; {} and the following entries come next when others have become nodes: remove hosts that do not answer, or use several pools",
+            "the names of {} hosts of the list are unknown, and the operator contacts only the first {MAX_ASKED} of them; {} and the following entries come next when others have become nodes: remove hosts that do not answer, or use several pools",
             self.to_ask.len(),
             place.0
         );

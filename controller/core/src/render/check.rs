@@ -21,7 +21,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
         require(port > 0, "VXLAN port", &port.to_string(), "it must be 1 to 65535")?;
     }
     if let Network::OvnHybrid { .. } = cluster.network {
-        let cidr = &cluster.service_cidr;
+        let cidr = cluster.service_network();
         let length = |l: &str| l.parse::<u8>().is_ok_and(|l| l <= 32);
         let is_network = cidr.split_once('/').is_some_and(|(a, l)| a.parse::<Ipv4Addr>().is_ok() && length(l));
         require(

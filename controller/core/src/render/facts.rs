@@ -17,7 +17,7 @@ pub struct Cluster {
     pub api_ca: String,
     /// PEM certificates with which kubelet verifies its clients.
     pub kubelet_client_ca: String,
-    /// Service network, for example `172.30.0.0/16`.
+    /// Service network, for example `172.30.0.0/16`; both networks of a dual-stack cluster, separated by a comma.
     pub service_cidr: String,
     /// Addresses of the cluster's DNS servers.
     pub cluster_dns: Vec<String>,
@@ -66,6 +66,13 @@ impl Cluster {
     /// Lists the facts that do not reach hosts, or reach them in another form, with the cause.
     pub fn problems(&self) -> Vec<String> {
         self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors, &self.pull_secret)).collect()
+    }
+
+    /// Returns the IPv4 service network, or the only one.
+    pub fn service_network(&self) -> &str {
+        let is_ipv4 = |network: &&str| !network.contains(':');
+        let mut networks = self.service_cidr.split(',').map(str::trim);
+        networks.clone().find(is_ipv4).or_else(|| networks.next()).unwrap_or_default()
     }
 
     /// Returns the CNI directories that are not below `C:\k`, for hosts to protect.

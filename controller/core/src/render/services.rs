@@ -73,7 +73,9 @@ fn without_proxy(cluster: &Cluster, given: &str) -> String {
     let host = cluster.api_server.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
     let metadata = METADATA_ADDRESS.to_string();
-    let needed = ["localhost", "127.0.0.1", ".svc", host.trim_matches(['[', ']']), &cluster.service_cidr, &metadata];
+    let services = cluster.service_cidr.split(',').map(str::trim);
+    let needed = ["localhost", "127.0.0.1", ".svc", host.trim_matches(['[', ']'])].into_iter();
+    let needed = needed.chain(services).chain([metadata.as_str()]);
     let mut list: Vec<&str> = given.split(',').map(str::trim).filter(|entry| !entry.is_empty()).collect();
     for entry in needed {
         if !entry.is_empty() && !list.contains(&entry) {
@@ -157,7 +159,7 @@ fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let command = format!(r"{} --config C:\k\kube-proxy.conf --windows-service", program::KUBE_PROXY);
     let command = context.logged("kube-proxy", &command);
     let network = OvnHybridNetwork {
-        service_cidr: context.cluster.service_cidr.clone(),
+        service_cidr: context.cluster.service_network().to_owned(),
         kubeconfig: path::NODE_KUBECONFIG.to_owned(),
         verbosity: context.settings.logs.of_level(0, 4),
     };

@@ -192,15 +192,18 @@ fn one_level_of_logs_for_all_services() {
 #[test]
 fn kube_proxy_is_prepared_by_the_host() {
     let ovn = Cluster { network: OVN, ..cluster() };
-    let all = rendered(&ovn, &PROGRAMS, &Settings::default());
-    let network = OvnHybridNetwork {
-        service_cidr: "172.30.0.0/16".into(),
-        kubeconfig: path::NODE_KUBECONFIG.into(),
-        verbosity: 0,
-    };
-    assert_eq!(all["kube-proxy"].prepare, Some(Prepare::OvnHybridNetwork(network)));
-    assert!(all.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
-    for bad in ["", "172.30.0.0", "172.30.0.0/33", "fd02::/112", "172.30.0.0/16,fd02::/112"] {
+    for networks in ["172.30.0.0/16", "172.30.0.0/16,fd02::/112", "fd02::/112, 172.30.0.0/16"] {
+        let cluster = Cluster { service_cidr: networks.into(), ..ovn.clone() };
+        let all = rendered(&cluster, &PROGRAMS, &Settings::default());
+        let network = OvnHybridNetwork {
+            service_cidr: "172.30.0.0/16".into(),
+            kubeconfig: path::NODE_KUBECONFIG.into(),
+            verbosity: 0,
+        };
+        assert_eq!(all["kube-proxy"].prepare, Some(Prepare::OvnHybridNetwork(network)), "{networks}");
+        assert!(all.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
+    }
+    for bad in ["", "172.30.0.0", "172.30.0.0/33", "fd02::/112"] {
         let cluster = Cluster { service_cidr: bad.into(), ..ovn.clone() };
         let error = config(&cluster).unwrap_err();
         assert!(matches!(error, RenderError::Fact { what: "service network", .. }), "{bad}: {error}");

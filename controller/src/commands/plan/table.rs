@@ -83,6 +83,9 @@ factory: 1 join, 1 update with a drain; 7 unchanged; version 1-a
             notes: vec!["not asked".into()],
             ..answer()
         };
-        assert_eq!(text(&refused), "SpecInvalid: no such field\nNote: not asked\nfactory: the pool cannot be planned\n");
+        assert_eq!(
+            text(&refused),
+            "SpecInvalid: no such field\nNote: not asked\nfactory: the pool cannot be planned\n"
+        );
     }
 }

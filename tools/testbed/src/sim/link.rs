@@ -5,7 +5,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -20,13 +20,40 @@ use tokio::{
 };
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use crate::lock::lock;
+
 /// Quality of the link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Link {
     /// Round-trip time of a packet.
     pub rtt: Duration,
+    /// Line that the bytes to the host take, if its data rate is limited. Many links can share it.
+    pub line: Option<Arc<Line>>,
 }
 
+/// Line with a data rate. Pieces take turns in the order in which they arrive.
+#[derive(Debug)]
+pub struct Line {
+    bytes_per_second: f64,
+    free_at: Mutex<Instant>,
+}
+
+impl Line {
+    /// Creates a line with a data rate in bits per second.
+    pub fn new(bits_per_second: f64) -> Self {
+        Self { bytes_per_second: bits_per_second / 8.0, free_at: Mutex::new(Instant::now()) }
+    }
+
+    /// Returns the time when these bytes, which take their turn now, have passed.
+    fn pass(&self, bytes: u32) -> Instant {
+        let mut free_at = lock(&self.free_at);
+        *free_at = (*free_at).max(Instant::now()) + Duration::from_secs_f64(f64::from(bytes) / self.bytes_per_second);
+        *free_at
+    }
+}
+
+/// Time for which a piece may be early on a line: timers have milliseconds.
+const BURST: Duration = Duration::from_millis(2);
 /// Maximum size of a piece that is sent at once.
 const PIECE: usize = 32 << 10;
 /// Maximum number of pieces in flight in one direction: 32 MiB, more than any window that SSH grants.
@@ -42,19 +69,22 @@ impl Link {
             tokio::time::sleep(self.rtt).await;
             let (wire_in, wire_out) = tokio::io::split(wire);
             let (far_in, far_out) = tokio::io::split(far);
-            let inward = pin!(self.carry(wire_in, far_out));
-            let outward = pin!(self.carry(far_in, wire_out));
+            let inward = pin!(self.carry(wire_in, far_out, self.line.as_deref()));
+            let outward = pin!(self.carry(far_in, wire_out, None));
             // SSH does not use half-closed connections.
             futures::future::select(inward, outward).await;
         });
         near
     }
 
-    async fn carry(self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+    async fn carry(&self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, line: Option<&Line>) {
         let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_UNDER_WAY);
         let take = async move {
             let mut buffer = vec![0; PIECE];
             while let Ok(n @ 1..) = from.read(&mut buffer).await {
+                if let Some(line) = line {
+                    sleep_until(line.pass(u32::try_from(n).unwrap_or(u32::MAX)) - BURST).await;
+                }
                 if sender.send((Instant::now() + self.rtt / 2, buffer[..n].to_vec())).await.is_err() {
                     break;
                 }
@@ -149,7 +179,7 @@ mod tests {
     async fn latency_counts_once_for_bytes_that_are_sent_together() {
         let rtt = Duration::from_millis(100);
         let (wire, mut client) = tokio::io::duplex(PIECE);
-        let mut host = Link { rtt }.stretch(wire);
+        let mut host = Link { rtt, line: None }.stretch(wire);
         let begun = Instant::now();
         let (request, mut received) = (vec![7; 64 * PIECE], vec![0; 64 * PIECE]);
         let (sent, arrived) = tokio::join!(client.write_all(&request), host.read_exact(&mut received));

@@ -56,7 +56,12 @@ use wicd::{
 };
 
 pub use self::{
-    fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link, shell::Shell,
+    fault::Fault,
+    fleet::ServingCertificate,
+    jump_host::SimJumpHost,
+    kubelet::BROKEN,
+    link::{Line, Link},
+    shell::Shell,
 };
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
 
@@ -194,7 +199,7 @@ impl Sim {
             dir,
             authorized_keys: options.authorized_keys.unwrap_or_else(|| common.authorized_keys.clone()),
             host_key: new_key(),
-            link: common.link,
+            link: common.link.clone(),
             process_start: options.process_start.unwrap_or(common.process_start),
             restart: common.restart,
             boot: options.boot.unwrap_or(common.boot),

@@ -14,9 +14,9 @@ use super::{fault::Fault, link::Metered, machine::Machine, sftp};
 /// Serves one connection until it ends or is cut.
 pub(super) async fn serve(machine: Arc<Machine>, wire: Metered) {
     let config = Arc::new(config(machine.current_host_key()));
-    let link = machine.parts().link;
+    let link = machine.parts().link.clone();
     let handler = Connection { machine, channels: HashMap::new(), over: CancellationToken::new() };
-    let session = if link.rtt.is_zero() {
+    let session = if link.rtt.is_zero() && link.line.is_none() {
         russh::server::run_stream(config, wire, handler).await
     } else {
         russh::server::run_stream(config, link.stretch(wire), handler).await

@@ -31,8 +31,10 @@ const fn at_least(field: &'static str, bound: f64) -> Aim {
 /// Returns the aims of `bench join` for a profile.
 pub(super) fn join(profile: &str) -> Vec<Aim> {
     // The operator's counters include both pools, so they are not judged.
-    if profile == "hanging" {
-        return vec![at_most("ratio_to_alone", 1.2)];
+    match profile {
+        "hanging" => return vec![at_most("ratio_to_alone", 1.2)],
+        "limited" => return vec![at_most("ratio_to_alone", 1.5)],
+        _ => {}
     }
     let mut aims = vec![at_most("ssh_connections_per_host", 1.0), at_most("processes_per_host", 4.0)];
     // One host, or a few, have the writes of the pool alone.
@@ -42,6 +44,7 @@ pub(super) fn join(profile: &str) -> Vec<Aim> {
         "100" => aims.extend([at_most("ratio_to_one", 1.6), at_most("peak_rss_mib", 48.0)]),
         "1000" => aims.extend([at_most("seconds", 75.0), below("peak_rss_mib", 150.0)]),
         "5000" => aims.extend([at_most("seconds", 450.0), at_most("peak_rss_mib", 180.0)]),
+        "line" => aims.push(at_least("line_used_ratio", 0.9)),
         "payload" => aims.push(below("seconds", 40.0)),
         "direct" => aims.extend([at_most("ratio_to_sftp", 1.0), below("seconds", 10.0)]),
         "latency" => aims.extend([at_most("ratio_to_sftp", 1.1), below("seconds", 10.0)]),

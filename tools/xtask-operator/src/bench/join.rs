@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Result, bail};
 use api::WindowsNodePoolSpec;
-use testbed::sim::{Link, SimHost, SimOptions, Stats};
+use serde_json::json;
+use testbed::deployment;
+use testbed::sim::{Line, Link, SimHost, SimOptions, Stats};
 
 use super::{
     aims, load,
     process::Usage,
-    report::{self, Cell, Field, number, ratio, round},
+    report::{self, Cell, Field, number, ratio, round, share},
     upload,
     world::{API_WRITES, World, without_heartbeats},
 };
@@ -23,6 +25,9 @@ pub(super) struct Args {
     /// Time limit for all hosts to become nodes, in seconds.
     #[arg(long, default_value_t = 1800)]
     limit: u64,
+    /// Command of the kubectl plugin to run afterwards, for example `plan`. Its time is reported. Can be repeated.
+    #[arg(long, value_name = "COMMAND")]
+    then: Vec<String>,
 }
 
 /// Profile of the benchmark: number of hosts, and their properties.
@@ -37,15 +42,21 @@ struct Profile {
     process_start: Duration,
     /// Time from a kubelet's start until its Node exists.
     boot: Duration,
+    /// True if all hosts are behind one line of 1 Gbit/s.
+    gigabit_line: bool,
+    /// True if the API server gives the operator a tenth of the usual share of a service account.
+    limited: bool,
     /// True if OpenSSH's sftp sends the same bytes first, for comparison.
     beside_sftp: bool,
 }
 
-const PROFILES: [Profile; 10] = [
+const PROFILES: [Profile; 12] = [
     many("1", 1),
     many("20", 20),
     Profile { hanging: 104, ..many("hanging", 20) },
     many("100", 100),
+    Profile { limited: true, ..many("limited", 100) },
+    Profile { payload_mib: 235, boot: Duration::ZERO, gigabit_line: true, ..many("line", 100) },
     many("1000", 1000),
     many("5000", 5000),
     Profile { payload_mib: 235, boot: Duration::ZERO, ..many("payload", 20) },
@@ -55,6 +66,9 @@ const PROFILES: [Profile; 10] = [
 ];
 
 /// Profile that is compared with OpenSSH's sftp: one host, and a payload of real size.
+/// Data rate of a line, in bits per second.
+const GIGABIT: f64 = 1e9;
+
 const DIRECT: Profile = Profile { payload_mib: 235, boot: Duration::ZERO, beside_sftp: true, ..many("direct", 1) };
 
 const fn many(name: &'static str, hosts: u32) -> Profile {
@@ -66,6 +80,8 @@ const fn many(name: &'static str, hosts: u32) -> Profile {
         rtt: Duration::ZERO,
         process_start: Duration::ZERO,
         boot: Duration::from_secs(5),
+        gigabit_line: false,
+        limited: false,
         beside_sftp: false,
     }
 }
@@ -75,7 +91,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     let (mut failed, mut seconds) = (Vec::new(), BTreeMap::new());
     let chosen = |p: &&Profile| args.profile.is_empty() || args.profile.iter().any(|name| name == p.name);
     for profile in PROFILES.iter().filter(chosen) {
-        match measure(profile, Duration::from_secs(args.limit), &seconds).await {
+        match measure(profile, args, &seconds).await {
             Ok(fields) => {
                 seconds.extend(number(&fields, "seconds").map(|seconds| (profile.name, seconds)));
                 report::add(&fields);
@@ -99,14 +115,18 @@ async fn sftp_seconds(profile: &Profile) -> Option<f64> {
 }
 
 /// Measures a profile. `others` contains the seconds of each earlier profile.
-async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64>) -> Result<Vec<Field>> {
+async fn measure(profile: &Profile, args: &Args, others: &BTreeMap<&str, f64>) -> Result<Vec<Field>> {
+    let (limit, commands) = (Duration::from_secs(args.limit), &args.then);
     let sim = SimOptions {
-        link: Link { rtt: profile.rtt },
+        link: Link { rtt: profile.rtt, line: profile.gigabit_line.then(|| Line::new(GIGABIT).into()) },
         process_start: profile.process_start,
         boot: profile.boot,
         ..without_heartbeats()
     };
     let mut world = World::start(profile.hosts + profile.hanging, profile.payload_mib.into(), sim, &[]).await?;
+    if profile.limited {
+        world.control_plane.apply_yaml(&limits()).await?;
+    }
     let hanging: Vec<SimHost> = world.hosts.drain(profile.hosts as usize..).collect();
     world.hang(&hanging).await?;
     let sftp = sftp_seconds(profile).await;
@@ -126,6 +146,13 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
     // Time that a host needs for itself: its programs, one after the other, and its kubelet.
     let busy: Duration = world.hosts.iter().map(SimHost::busy).sum();
     let host_seconds = busy.as_secs_f64() / hosts + profile.boot.as_secs_f64();
+    let alone = if profile.limited { "100" } else { "20" };
+    let sent: f64 = stats.iter().map(|s| u32::try_from(s.bytes_received).map_or(f64::MAX, f64::from)).sum();
+    let line_used = profile.gigabit_line.then(|| sent * 8.0 / (seconds * GIGABIT));
+    let mut then = Vec::new();
+    for command in commands {
+        then.push(world.run(command).await?);
+    }
     let mut fields = vec![
         ("profile", profile.name.into()),
         ("hosts", profile.hosts.into()),
@@ -137,8 +164,12 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
         ("host_seconds", round(host_seconds)),
         ("sftp_seconds", sftp.map_or(Cell::NONE, round)),
         ("ratio_to_one", ratio(seconds, others.get("1").copied())),
-        ("ratio_to_alone", ratio(seconds, others.get("20").copied().filter(|_| profile.hanging > 0))),
+        (
+            "ratio_to_alone",
+            ratio(seconds, others.get(alone).copied().filter(|_| profile.hanging > 0 || profile.limited)),
+        ),
         ("ratio_to_sftp", ratio(seconds, sftp.map(|sftp| sftp + host_seconds))),
+        ("line_used_ratio", line_used.map_or(Cell::NONE, share)),
         ("peak_rss_mib", round(usage.peak_rss_mib)),
         ("cpu_seconds", round(usage.cpu_seconds)),
         ("control_plane_cpu_seconds", round(world.control_plane_seconds()? - idle)),
@@ -148,10 +179,37 @@ async fn measure(profile: &Profile, limit: Duration, others: &BTreeMap<&str, f64
         ("bytes_sent_per_host", mean(|s| s.bytes_received).into()),
         ("writes_per_host_of", writes(&metrics, hosts).into()),
         ("failed_attempts", failed_attempts(&metrics).into()),
+        ("then", if then.is_empty() { Cell::NONE } else { then.join(", ").into() }),
         ("load", load.into()),
     ];
     fields.extend(aims::judged(&aims::join(profile.name), &fields));
     Ok(fields)
+}
+
+/// Returns the manifests that give the operator a tenth of the share that `workload-low` gives to all service accounts, and no loan.
+fn limits() -> String {
+    let share = json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
+        "metadata": {"name": "operator"},
+        "spec": {"type": "Limited", "limited": {
+            "nominalConcurrencyShares": 10, "lendablePercent": 0, "borrowingLimitPercent": 0,
+            "limitResponse": {"type": "Queue", "queuing": {"queues": 64, "handSize": 6, "queueLengthLimit": 50}},
+        }},
+    });
+    let resources = json!({
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"],
+    });
+    let flow = json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema",
+        "metadata": {"name": "operator"},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "operator"},
+            "matchingPrecedence": 500,
+            "distinguisherMethod": {"type": "ByUser"},
+            "rules": [{"subjects": [{"kind": "User", "user": {"name": deployment::OPERATOR}}], "resourceRules": [resources]}],
+        },
+    });
+    format!("{share}\n---\n{flow}\n")
 }
 
 /// Returns the resources with their writes per host, from the text of `/metrics`.

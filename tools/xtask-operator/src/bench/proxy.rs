@@ -27,7 +27,7 @@ impl Proxy {
                 tokio::spawn(async move {
                     let Ok(mut server) = TcpStream::connect(server).await else { return };
                     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                    let mut client = Link { rtt }.stretch(client);
+                    let mut client = Link { rtt, line: None }.stretch(client);
                     let _ = copy_bidirectional(&mut client, &mut server).await;
                 });
             }

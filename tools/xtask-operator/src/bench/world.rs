@@ -54,7 +54,7 @@ pub(super) struct World {
     _sim: Sim,
     pub(super) client: Client,
     pub(super) control_plane: ControlPlane,
-    _files: tempfile::TempDir,
+    files: tempfile::TempDir,
 }
 
 impl World {
@@ -102,7 +102,7 @@ impl World {
         let options = OperatorOptions { program, payload: dir, wicd, args };
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
-        Ok(Self { operator, options, hosts, _sim: sim, client, control_plane, _files: files })
+        Ok(Self { operator, options, hosts, _sim: sim, client, control_plane, files: files })
     }
 
     /// Returns the number of hosts of each pool.
@@ -202,6 +202,17 @@ impl World {
         }
     }
 
+    /// Runs a command of the kubectl plugin as the administrator. Returns the command and its time.
+    pub(super) async fn run(&self, command: &str) -> Result<String> {
+        let program = spawn_blocking(testbed::operator::build).await??.with_file_name("kubectl-windows_node_pools");
+        let begun = Instant::now();
+        let mut process = tokio::process::Command::new(program);
+        process.args(command.split_whitespace()).env("KUBECONFIG", self.control_plane.kubeconfig());
+        let output = process.current_dir(self.files.path()).output().await?;
+        eprintln!("{}{}", excerpt(&output.stdout), excerpt(&output.stderr));
+        Ok(format!("{command} {:.1} s ({})", begun.elapsed().as_secs_f64(), output.status))
+    }
+
     /// Returns the seconds of CPU time that the control plane has used.
     pub(super) fn control_plane_seconds(&self) -> Result<f64> {
         self.control_plane.processes().into_iter().map(|pid| Ok(Usage::of(pid)?.cpu_seconds)).sum()
@@ -218,6 +229,13 @@ impl World {
         };
         Ok(instances.items.into_iter().filter_map(say).take(10).collect::<Vec<_>>().join("\n"))
     }
+}
+
+/// Returns the first and the last line of an output.
+fn excerpt(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.lines().collect();
+    [lines.first(), lines.last()].into_iter().flatten().map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns the number of nodes that pools report as Ready.
