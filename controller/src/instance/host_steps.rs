@@ -117,14 +117,14 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     Ok((session, state))
 }
 
-/// Claims the Node name for the host that answered, and pins its first host key. The step that first changes the host stores both, or the upload
-/// before it, if it lasts.
+/// Claims the Node name for the host that answered, and pins its first host key, before the host is changed.
 async fn claim(scope: &mut Scope, connection: &Connection) -> Result<(), StepError> {
     // The host gets nothing while its name may belong to another host.
     scope.claim_name(Some(connection.peer_address())).await?;
     // A pinned host key stays. A different key replaces it only when the host is proven, because the key may belong to another host.
     if scope.status.host_key.is_none() {
         scope.record_identity(connection);
+        scope.save().await?;
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ async fn a_join_and_a_change_write_what_must_be_remembered() {
     let request = ["POST certificatesigningrequests", "PATCH certificatesigningrequests/approval"];
     let mut expected = vec![
         // Includes the host key, before the host is changed.
+        "PATCH windowsinstances/status Connect",
         "PATCH windowsinstances/status Configure",
         request[0],
         request[0],
