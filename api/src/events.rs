@@ -6,15 +6,15 @@ use crate::Reason;
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum EventType {
     /// Progress.
     Normal,
     /// A problem, or a step that a user may want to check.
     Warning,
 }
 
-impl Level {
-    /// Name in the API.
+impl EventType {
+    /// Returns the name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -37,9 +37,9 @@ pub enum Regarding {
     Node,
 }
 
-/// Defines the enum and its table from one list, so that no reason lacks a type, an object and a description. The description is the doc comment.
+/// Defines the enum and its table from one list, so that no reason lacks a type, an object or a description. The description is the doc comment.
 macro_rules! event_reasons {
-    ($($(#[doc = $about:literal])+ $variant:ident $(as $word:literal)?: $level:ident on $($kind:ident)+;)+) => {
+    ($($(#[doc = $about:literal])+ $variant:ident $(as $word:literal)?: $event_type:ident on $($kind:ident)+;)+) => {
         /// Reason of an event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum EventReason {
@@ -64,16 +64,16 @@ macro_rules! event_reasons {
                 }
             }
 
-            /// Type of the event.
-            pub fn level(self) -> Level {
+            /// Returns the type of the event.
+            pub fn event_type(self) -> EventType {
                 match self {
-                    $(Self::$variant => Level::$level,)+
-                    Self::Waits(Reason::Paused | Reason::WaitingForWindow) => Level::Normal,
-                    Self::Inventory(_) | Self::Waits(_) | Self::Denied(_) => Level::Warning,
+                    $(Self::$variant => EventType::$event_type,)+
+                    Self::Waits(Reason::Paused | Reason::WaitingForWindow) => EventType::Normal,
+                    Self::Inventory(_) | Self::Waits(_) | Self::Denied(_) => EventType::Warning,
                 }
             }
 
-            /// Kinds of the objects that have events with this reason.
+            /// Returns the kinds of the objects that have events with this reason.
             pub fn regarding(self) -> &'static [Regarding] {
                 match self {
                     $(Self::$variant => &[$(Regarding::$kind),+],)+
@@ -83,7 +83,7 @@ macro_rules! event_reasons {
                 }
             }
 
-            /// Description and remedy in Markdown, or `None` for a reason that is documented among the reasons of conditions.
+            /// Returns the description and the remedy in Markdown, or `None` for a reason that is documented among the reasons of conditions.
             pub fn about(self) -> Option<&'static str> {
                 match self {
                     $(Self::$variant => Some(concat!($($about),+).trim_start()),)+
@@ -120,8 +120,8 @@ event_reasons! {
     DrainedForMaintenance: Normal on WindowsInstance Node;
     /// The node works after its maintenance, and accepts pods again unless another client keeps it cordoned. No action is needed.
     MaintenanceEnded: Normal on WindowsInstance Node;
-    /// An attempt to drain the node for its maintenance, or to take it back, failed. The note begins with the [reason](conditions.md#reasons)
-    /// and names the remedy; the operator retries, and a node that was drained stays cordoned until it works.
+    /// An attempt to drain the node for maintenance, or to return it to service, failed. The note begins with the [reason](conditions.md#reasons).
+    /// The operator retries; a node that was drained stays cordoned until an attempt succeeds.
     MaintenanceFailed: Warning on WindowsInstance;
     /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#reasons) and names the remedy; the operator
     /// retries. A host that no longer exists must be [abandoned](../guide/removal.md#a-host-that-cannot-be-reached).
@@ -179,8 +179,8 @@ event_reasons! {
     AddressRefused: Warning on WindowsInstance;
     /// The host reports a warning that does not stop the operation. The note names the object on the host to check.
     HostWarning: Warning on WindowsInstance;
-    /// The name of the host is longer than the 15 characters that Windows allows for a computer name, so the host reports a shorter one. The
-    /// Node still has the [long name](../guide/hosts.md#name).
+    /// The [node name](../guide/hosts.md#name) and the computer name of the host differ, because Windows cuts computer names to 15 characters.
+    /// Harmless unless a tool expects both to match.
     HostNameTooLong: Warning on WindowsInstance;
     /// The Node is no longer Ready; the note has kubelet's message. The pool's message has the time from which the operator [repairs
     /// it](../guide/rollouts.md).
@@ -194,7 +194,7 @@ event_reasons! {
     /// A client other than the operator deleted the Node. The message shows whether the operator registers the host again. Find the client that
     /// deleted it.
     NodeDeleted: Warning on WindowsInstance;
-    /// The first key of the list was added to the host's file, and the operator logs in with it next. No action is needed.
+    /// The pool's first key was added to `authorized_keys` of the host; the operator logs in with it next. No action is needed.
     KeyAdded: Normal on WindowsInstance;
     /// The old key was removed from the host. No action is needed.
     KeyRetired: Normal on WindowsInstance;
@@ -219,15 +219,15 @@ event_reasons! {
     HostMoved: Normal on WindowsInstance;
     /// The removal of the host ended before it was complete, because the list has the host again. No action is needed.
     RemovalTakenBack: Normal on WindowsInstance;
-    /// The host is no longer a node; the note lists the changes that were made on it. On a Node: the Node is about to be deleted, and the note has
-    /// the cause. No action is needed.
+    /// The host is no longer a node; the note says whether the host was cleaned. On a Node: the Node is about to be deleted, and the note has the
+    /// cause. No action is needed.
     Removed: Normal on WindowsInstance Node;
     /// The host was [abandoned](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
     /// it again.
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
     /// The host that was to be removed belongs to another Node now, so the operator did not change it. No action is needed.
     HostIsAnothers: Normal on WindowsInstance;
-    /// An annotation of a pool, an instance or a Node has no effect; the note has the cause and the remedy.
+    /// An annotation of a pool, an instance or a Node has no effect; the note has the cause.
     AnnotationWithoutEffect: Warning on WindowsInstance WindowsNodePool;
     /// The host was released as it is, and stays a node. No action is needed.
     Orphaned: Normal on WindowsInstance;
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_word_has_more_than_one_row_only_if_the_type_differs() {
-        let mut rows: Vec<_> = EventReason::FIXED.iter().map(|r| (r.as_str(), r.level().as_str())).collect();
+        let mut rows: Vec<_> = EventReason::FIXED.iter().map(|r| (r.as_str(), r.event_type().as_str())).collect();
         rows.sort_unstable();
         let all = rows.len();
         rows.dedup();

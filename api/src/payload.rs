@@ -1,7 +1,7 @@
 //! Manifest of the files that a host needs: `manifest.json` in the payload directory.
 //!
 //! The directory holds each file as `<path>.zst` (one zstd frame), so that the operator sends it without compressing.
-//! Hashes and sizes are those of the uncompressed file.
+//! `sha256` and `size` are those of the uncompressed file.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub struct Manifest {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct File {
-    /// Path in the payload directory, without `.zst`: relative, `/` between parts.
+    /// Path in the payload directory, without `.zst`: a relative path with `/` between its parts.
     pub path: String,
     /// Destination on the host, for example `C:\k\kubelet.exe`.
     pub destination: String,
@@ -46,7 +46,7 @@ pub struct File {
     pub services: BTreeSet<String>,
 }
 
-/// Error of an unusable manifest.
+/// Reason why a manifest is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Text that is not JSON of the manifest's form.
@@ -54,7 +54,7 @@ pub enum ManifestError {
     Syntax(#[source] serde_json::Error),
     /// Manifest of another version of the tool.
     #[error(
-        "the payload manifest has schema {0}, this operator reads schema 1; make the payload again (docs/guide/upgrade.md#the-payload)"
+        "the payload manifest has schema {0}, but this operator reads schema 1; make the payload again (docs/guide/upgrade.md#the-payload)"
     )]
     Schema(u32),
     /// Invalid entry of the manifest.
@@ -62,7 +62,7 @@ pub enum ManifestError {
     File(#[from] FileError),
 }
 
-/// Error of an entry in a list of payload files. The caller adds the remedy.
+/// Reason why an entry in a list of payload files is unusable. The caller adds the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("payload file {path:?}: {problem}")]
 pub struct FileError {
@@ -94,7 +94,7 @@ impl Manifest {
     }
 
     /// Reports whether the manifest has a file with this destination.
-    pub fn has(&self, destination: &str) -> bool {
+    pub fn has_destination(&self, destination: &str) -> bool {
         self.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination))
     }
 }
@@ -112,7 +112,7 @@ pub fn check_files(files: &[File]) -> Result<(), FileError> {
         }
         if !is_host_path(&file.destination) {
             return refuse(
-                "the destination must begin with C:\\, have fewer than 240 ASCII characters, and have no part that is empty or ends with a dot or a space",
+                "the destination must begin with C:\\, have fewer than 240 ASCII characters, no part that is empty or ends with a dot or a space, no part that is a device name such as NUL, and none of / : * ? \" < > |",
             );
         }
         if !is_sha256(&file.sha256) {
@@ -142,8 +142,8 @@ fn is_relative_path(path: &str) -> bool {
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Reports whether the operator may write a file to `path` on a host: `C:\`, then parts of printable ASCII that have no
-/// reserved character and do not end with a dot or a space, in fewer than 240 characters.
+/// Reports whether the operator may write a file to `path` on a host: `C:\`, then parts of printable ASCII in fewer than 240 characters. No part is
+/// empty, ends with a dot or a space, is a device name such as `NUL`, or has one of `/ : * ? " < > |`.
 pub fn is_host_path(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(r"C:\").or_else(|| path.strip_prefix(r"c:\")) else { return false };
     let part_is_fine = |part: &str| {

@@ -98,7 +98,7 @@ reasons! {
     CrdInvalid,
     /// A Secret, a key in it or its content is missing or cannot be used; on a host, the credentials of wicd.
     CredentialsUnavailable,
-    /// A directory of the operator on the host, or one above it, is a link or belongs to a user who is no administrator.
+    /// A directory of the operator on the host, or one above it, is a link or belongs to a user who is not an administrator.
     DirectoryRefused,
     /// Free space on `C:` of the host is too small.
     DiskFull,
@@ -296,7 +296,7 @@ impl std::fmt::Display for Reason {
 
 /// Error for a name that is not a reason of this release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no reason")]
+#[error("{0:?} is not a reason")]
 pub struct UnknownReason(String);
 
 impl FromStr for Reason {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Time in an API object: RFC 3339 in UTC with whole seconds, like Kubernetes' times.
 ///
-/// The epoch, which is the default, stands for an unknown time. An invalid stored text is read as the epoch: one field must not make the whole object
-/// unreadable, because the operator removes no host while it cannot read a pool. Only [`Time::known`] returns the [`Timestamp`], so that each caller
-/// handles an unknown time, and none mistakes it for one long past, which would end waits and deadlines.
+/// The epoch, which is the default, stands for an unknown time. An invalid stored text is read as the epoch, so that one field does not make the
+/// whole object unreadable: the operator removes no host while it cannot read a pool. Only [`Time::known`] returns the [`Timestamp`], so that each
+/// caller handles an unknown time and cannot mistake an unknown time for one long ago, which would end waits and deadlines at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(Timestamp);
 
@@ -20,13 +20,13 @@ impl Time {
         Timestamp::now().into()
     }
 
-    /// Returns the time, `None` if it is unknown.
+    /// Returns the time, or `None` if it is unknown.
     pub fn known(self) -> Option<Timestamp> {
         (self != Self::default()).then_some(self.0)
     }
 }
 
-/// Removes the fraction of the second. A time before the epoch becomes unknown: the API server accepts only years of four digits, and a host may
+/// Converts to whole seconds. A time before the epoch becomes unknown: the API server accepts only years of four digits, and a host may
 /// report any time.
 impl From<Timestamp> for Time {
     fn from(time: Timestamp) -> Self {

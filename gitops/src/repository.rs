@@ -320,7 +320,7 @@ impl Repository {
     ///
     /// # Errors
     /// [`GitError::WrongObject`] when `new` or `old` is not an id. [`GitError::Damaged`] or [`GitError::Disk`] when an object
-    /// cannot be read, as in [`Repository::commit`]. The id of a missing commit is no error.
+    /// cannot be read, as in [`Repository::commit`]. The id of a missing commit is not an error.
     pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> {
         let (new, old) = (parse(new, "commit")?, parse(old, "commit")?);
         self.reading(|repo| history::follows(repo, new, old))
@@ -330,7 +330,7 @@ impl Repository {
     /// or returns `None`. It is called for the files that changed, commit by commit.
     ///
     /// # Errors
-    /// Fails as [`Repository::files`] does, but a file that is too large or a Git LFS pointer is no error: its entries are missing from
+    /// Fails as [`Repository::files`] does, but a file that is too large or a Git LFS pointer is not an error: its entries are missing from
     /// the result. Older commits can only cause [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a directory on the way to
     /// `path` has too many entries.
     pub fn last_changes(

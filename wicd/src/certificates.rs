@@ -305,7 +305,7 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
 /// Reports whether the host has a certificate of this kind, for this node, that is valid for at least another [`RENEW_BELOW`] seconds.
 ///
 /// # Errors
-/// Fails when a file of a certificate cannot be inspected or read. A damaged certificate is no error, and does not count.
+/// Fails when a file of a certificate cannot be inspected or read. A damaged certificate is not an error, and does not count.
 pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) -> Result<bool, HostError> {
     // Only the first certificate shows that the others are of this cluster.
     if !files::exists(host, paths(kind)[0])? {

@@ -218,7 +218,7 @@ fn old_files(path: &Path) -> impl Iterator<Item = PathBuf> {
 /// Returns whether all are removed.
 ///
 /// # Errors
-/// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is no error.
+/// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is not an error.
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -255,7 +255,7 @@ fn remove_or_move(
 /// Removes a file if that is possible now.
 ///
 /// # Errors
-/// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is no error.
+/// Fails when `path` is refused, or a parent directory is a link. A file that cannot be removed is not an error.
 pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let _in_use = remove_real(&host.path(path)?);

@@ -148,7 +148,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// Fails when a directory cannot be listed, or an entry cannot be changed. [`HostError::Refused`] for a file with more than one
-    /// name that is not [out of reach](PathEntry::is_out_of_reach). An entry that is removed meanwhile is no error.
+    /// name that is not [out of reach](PathEntry::is_out_of_reach). An entry that is removed meanwhile is not an error.
     fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
     /// Reports whether the Windows feature Containers is installed on the host.
     fn has_containers(&self) -> bool;

@@ -104,7 +104,10 @@ fn request_maintenance(action: &maintenance::Action) -> anyhow::Result<ExitCode>
     use anyhow::Context;
     use wicd::{daemon::cluster::Kube, windows::WindowsHost};
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot begin")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")?;
     let connect = Kube::new(Arc::new(WindowsHost));
     let say = |text: &str| eprintln!("wicd: {text}");
     let second = std::time::Duration::from_secs(1);

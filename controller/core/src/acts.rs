@@ -66,15 +66,27 @@ pub fn ineffective_approval_note(pool: &WindowsNodePool, rollout: &RolloutStatus
 
 /// Returns a user's requests for another attempt on a host, joined in one text; `None` without any. A newly trusted host key counts as a request.
 pub fn retry_requested(instance: &WindowsInstance) -> Option<String> {
-    let annotations = instance.annotations();
-    let requested: Vec<&str> =
-        [key::RETRY, key::TRUST_HOST_KEY].iter().filter_map(|k| annotations.get(*k)).map(String::as_str).collect();
+    let requested: Vec<&str> = retries(instance).collect();
     (!requested.is_empty()).then(|| requested.join(" "))
 }
 
-/// Reports whether a user requests another attempt that has not been made yet.
+fn retries(instance: &WindowsInstance) -> impl Iterator<Item = &str> {
+    let annotations = instance.annotations();
+    [key::RETRY, key::TRUST_HOST_KEY].into_iter().filter_map(|k| annotations.get(k)).map(String::as_str)
+}
+
+/// Reports whether a user requests another attempt that has not been made yet. A request that was removed leaves the others handled.
 pub fn is_retry_open(instance: &WindowsInstance, last_handled: Option<&String>) -> bool {
-    retry_requested(instance).is_some_and(|requested| Some(&requested) != last_handled)
+    retries(instance).any(|requested| !is_handled(requested, last_handled))
+}
+
+/// Reports whether the value of an annotation is among the handled requests, which are joined by spaces.
+pub fn is_handled(requested: &str, last_handled: Option<&String>) -> bool {
+    last_handled.is_some_and(|handled| {
+        handled == requested
+            || handled.strip_prefix(requested).is_some_and(|rest| rest.starts_with(' '))
+            || handled.strip_suffix(requested).is_some_and(|rest| rest.ends_with(' '))
+    })
 }
 
 /// Returns the acts to store in the status, or `None` if the stored acts are up to date. Time and manager come from the managed fields, which caches
@@ -168,6 +180,30 @@ mod tests {
             assert_eq!(found, next.into_iter().collect::<Vec<_>>(), "{about}");
             let is_used_up = is_used_up(&pool, key::APPROVE_REMOVAL);
             assert_eq!(is_used_up, about == "it is used, and not removed yet", "{about}");
+        }
+    }
+
+    #[test]
+    fn a_removed_request_for_a_retry_leaves_the_other_handled() {
+        let instance = |retry: Option<&str>, key: Option<&str>| {
+            let mut instance = WindowsInstance::new("w", api::WindowsInstanceSpec::default());
+            let set = [(key::RETRY, retry), (key::TRUST_HOST_KEY, key)];
+            let set = set.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+            instance.metadata.annotations = Some(set.collect());
+            instance
+        };
+        let both = retry_requested(&instance(Some("at 9"), Some("SHA256:a")));
+        assert_eq!(both.as_deref(), Some("at 9 SHA256:a"));
+        for (about, retry, key, handled, expected) in [
+            ("nothing is requested", None, None, None, false),
+            ("the first request", Some("at 9"), None, None, true),
+            ("both are handled", Some("at 9"), Some("SHA256:a"), both.as_ref(), false),
+            ("the key is removed", Some("at 9"), None, both.as_ref(), false),
+            ("the retry is removed", None, Some("SHA256:a"), both.as_ref(), false),
+            ("another retry", Some("at 10"), Some("SHA256:a"), both.as_ref(), true),
+            ("another key", Some("at 9"), Some("SHA256:b"), both.as_ref(), true),
+        ] {
+            assert_eq!(is_retry_open(&instance(retry, key), handled), expected, "{about}");
         }
     }
 

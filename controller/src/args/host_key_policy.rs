@@ -78,7 +78,7 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
 }
 
 /// Reports whether the first key that the host of an existing Node shows is trusted. The pool must have the policy `TrustOnAdoption`, and the
-/// host must be a new one: the Node follows no version of this operator (`is_ours`), and the instance was no node before and is not leaving.
+/// host must be a new one: the Node follows no version of this operator (`is_ours`), and the instance was not a node before and is not leaving.
 /// After the log-in, the caller checks that the Node has the address of the connection, before the host gets anything.
 pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) -> bool {
     let is_new = instance

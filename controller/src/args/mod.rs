@@ -582,7 +582,7 @@ pub struct MachineSet {
     /// image on Nutanix.
     #[arg(long)]
     pub image: String,
-    /// MachineSet of Linux workers to begin with, for example one in the zone that is wanted. Defaults to the first by name.
+    /// MachineSet of Linux workers to copy, for example one in the wanted zone. Defaults to the first by name.
     #[arg(long)]
     pub from: Option<String>,
     /// Number of Machines.
@@ -623,7 +623,7 @@ pub enum NetworkArg {
 /// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
 ///
 /// # Errors
-/// Fails when the text is no duration, or one of more than a year.
+/// Fails when the text is not a duration, or one of more than a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;

@@ -10,7 +10,7 @@ use crate::args::Output;
 /// Number of spaces between columns.
 const GAP: usize = 3;
 
-/// Prints a text. A closed pipe is no error: readers such as `head` end early.
+/// Prints a text. A closed pipe is not an error: readers such as `head` end early.
 ///
 /// # Errors
 /// Fails when standard output cannot be written.
@@ -55,7 +55,7 @@ pub fn progress(step: &str) {
 /// Prints the consequence, and asks the user on the terminal for confirmation, unless `yes` is set.
 ///
 /// # Errors
-/// Fails when standard input is no terminal, or the answer is not yes.
+/// Fails when standard input is not a terminal, or the answer is not yes.
 pub fn ask(yes: bool, danger: &str) -> anyhow::Result<()> {
     eprintln!("{danger}");
     if yes {

@@ -119,7 +119,7 @@ pub(crate) fn known(value: &Value, schema: &Value) -> Value {
 }
 
 /// Returns the path of the first property that `shipped` has and `served` lacks. The API server drops such a property without an error. Properties
-/// that only `served` has are no fault: they belong to a newer release, whose CRD accepts everything that this release writes.
+/// that only `served` has are not faults: they belong to a newer release, whose CRD accepts everything that this release writes.
 fn lacking(shipped: &Value, served: &Value) -> Option<String> {
     lacking_below(shipped.get("openAPIV3Schema")?, &served["openAPIV3Schema"], "")
 }

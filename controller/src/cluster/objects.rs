@@ -12,7 +12,7 @@ use crate::{args::Run, cluster::texts};
 const TRUSTED_CA: &str = "trusted-ca";
 
 /// Returns the proxy in an OpenShift cluster's `Proxy`, as checked and completed by its network operator, or `None` if it has none.
-fn of_cluster(object: &Value) -> Option<Proxy> {
+fn proxy_of_object(object: &Value) -> Option<Proxy> {
     let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
     (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
@@ -24,13 +24,13 @@ pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy
         let own = Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() };
         ("the operator's own proxy (HTTP_PROXY, HTTPS_PROXY)", own)
     };
-    let found = proxies.and_then(|p| of_cluster(&p.data)).map(|p| ("Proxy/cluster of config.openshift.io", p));
+    let found = proxies.and_then(|p| proxy_of_object(&p.data)).map(|p| ("Proxy/cluster of config.openshift.io", p));
     let (origin, proxy) = found.unwrap_or_else(of_args);
     match proxy_problem(&proxy) {
         None => Ok(proxy),
         Some(problem) => Err(Unusable {
             fact: Fact::Proxy,
-            problem: format!("{origin}: {problem}, or give each pool its own in template.spec.proxy"),
+            problem: format!("{origin}: {problem}. Otherwise, set template.spec.proxy in each pool"),
             is_missing: false,
         }),
     }
@@ -59,7 +59,7 @@ pub(super) fn bundle(map: ConfigMap, namespace: &str) -> Result<String, Unusable
     }
 }
 
-/// Reads the certificate that OpenShift's service CA made for windows_exporter. An empty Secret means that there must be none.
+/// Reads the certificate that OpenShift's service CA made for windows_exporter. An empty Secret means plain HTTP.
 pub(super) async fn exporter_tls(
     client: &Client,
     namespace: &str,
@@ -68,13 +68,13 @@ pub(super) async fn exporter_tls(
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = api.get_opt(NAME).await.map_err(failed("the certificate of windows_exporter"))?;
     let unusable = |problem: &str, is_missing| {
-        let problem = format!(
-            "Secret {namespace}/{NAME}, the certificate of windows_exporter, {problem}; delete it for OpenShift to make it again, or \
-             create it without data for plain HTTP"
-        );
+        let problem = format!("Secret {namespace}/{NAME}, the certificate of windows_exporter, {problem}");
         Err(Unusable { fact: Fact::ExporterTls, problem, is_missing })
     };
-    let Some(secret) = secret else { return Ok(unusable("is missing", true)) };
+    let Some(secret) = secret else {
+        let problem = "is missing; check that OpenShift's service CA operator runs, or create the Secret without data to serve metrics over plain HTTP";
+        return Ok(unusable(problem, true));
+    };
     let text = |key: &str| texts::of_secret(&secret, key).ok().flatten().unwrap_or_default();
     let pair = TlsPair { certificate: text("tls.crt"), key: text("tls.key") };
     let data = secret.data.unwrap_or_default();
@@ -83,7 +83,9 @@ pub(super) async fn exporter_tls(
     } else if pair.is_usable() {
         Ok(Some(pair))
     } else {
-        unusable("has no certificate with its key in PEM (tls.crt and tls.key)", false)
+        let problem = "has no certificate with its key in PEM (tls.crt and tls.key); delete the Secret, so that OpenShift creates it again, or replace it \
+                       with one without data to serve metrics over plain HTTP";
+        unusable(problem, false)
     })
 }
 

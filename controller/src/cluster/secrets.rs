@@ -23,7 +23,9 @@ const CACHE_DURATION: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     /// The Secret does not exist.
-    #[error("the Secret {namespace}/{name} does not exist; create it, or name another in the pool's ssh settings")]
+    #[error(
+        "the Secret {namespace}/{name} does not exist; create it, or name another Secret in the settings ssh of the pool"
+    )]
     Missing {
         /// Namespace of the Secret.
         namespace: String,
@@ -32,7 +34,7 @@ pub(crate) enum SecretError {
     },
     /// The Secret has no such key.
     #[error(
-        "the Secret {namespace}/{name} has no key {key:?}; it has {has}: add the key, or name another in the pool's ssh settings"
+        "the Secret {namespace}/{name} has no key {key:?} (it has: {has}): add this key, or change the settings ssh of the pool"
     )]
     NoKey {
         /// Namespace of the Secret.
@@ -135,7 +137,7 @@ impl Secrets {
             return Ok(key.clone());
         }
         let pem = self.read(&id.0, &id.1).await?;
-        let name = format!("{}/{}, key {}", self.namespace, id.0, id.1);
+        let name = format!("the key {} of the Secret {}/{}", id.1, self.namespace, id.0);
         let identity = Arc::new(Identity::from_pem(&name, &pem).map_err(SecretError::Key)?);
         let key = Arc::new(Key { identity, pem });
         self.cache.lock().insert(id, (Instant::now(), key.clone()));

@@ -1,4 +1,4 @@
-//! Texts in ConfigMaps and Secrets, in any encoding of Unicode, because users may write them with any Windows program.
+//! Texts in ConfigMaps and Secrets, in UTF-8 or in UTF-16 with a byte order mark, because Windows programs write both.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use crate::cluster::{images::Images, objects, secrets::known_hosts};
 
-    /// Returns a ConfigMap of a file as kubectl creates it.
+    /// Returns the ConfigMap that kubectl creates from a file.
     fn map(key: &str, bytes: &[u8]) -> ConfigMap {
         let entry = |value| BTreeMap::from([(key.to_owned(), value)]);
         match str::from_utf8(bytes) {
@@ -49,17 +49,17 @@ mod tests {
         Secret { data: Some([(key.to_owned(), ByteString(bytes.to_vec()))].into()), ..Secret::default() }
     }
 
-    /// Returns the first problem of image settings.
-    fn first_problem(add: impl FnOnce(&mut Images)) -> Result<(), String> {
+    /// Returns the problem that `add` reports, as an error.
+    fn reported_problem(add: impl FnOnce(&mut Images)) -> Result<(), String> {
         let mut images = Images::default();
         add(&mut images);
         images.unusable.pop().map_or(Ok(()), |unusable| Err(unusable.problem))
     }
 
-    type Read = Box<dyn Fn(&[u8]) -> Result<(), String>>;
+    type Reader = Box<dyn Fn(&[u8]) -> Result<(), String>>;
 
-    /// Returns every text that a user may have written, with its reader.
-    fn sources() -> Vec<(&'static str, String, Read)> {
+    /// Returns a valid example of each text that users write, with the function that reads it.
+    fn sources() -> Vec<(&'static str, String, Reader)> {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap().pem();
         let ssh = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
@@ -108,7 +108,7 @@ mod tests {
                 "imageTagMirrors:\n- source: a\n  mirrors: [b]\n".into(),
                 Box::new(|bytes| {
                     let text = of_config_map(map("mirrors.yaml", bytes), "mirrors.yaml");
-                    first_problem(|images| images.add_config_map(text, "ns"))
+                    reported_problem(|images| images.add_config_map(text, "ns"))
                 }),
             ),
             (
@@ -122,7 +122,7 @@ mod tests {
                 "pull-secret",
                 r#"{"auths": {"r": {"auth": "YTpi"}}}"#.into(),
                 Box::new(|bytes| {
-                    first_problem(|images| images.add_pull_secret(&secret(".dockerconfigjson", bytes), "ns"))
+                    reported_problem(|images| images.add_pull_secret(&secret(".dockerconfigjson", bytes), "ns"))
                 }),
             ),
         ]

@@ -41,7 +41,8 @@ const DNS_LABEL: usize = 63 - SUFFIX;
 /// Prints the Windows MachineSet.
 ///
 /// # Errors
-/// Fails when no MachineSet of Linux workers fits, the name does not fit the platform, or the API server refuses a request or does not answer.
+/// Fails when no MachineSet of Linux workers exists or has the given name, it cannot be changed to Windows, the new name does not fit the platform,
+/// or the API server refuses a request or does not answer.
 pub async fn run(args: MachineSet, chosen: &Cluster) -> anyhow::Result<ExitCode> {
     let config = api_server::bounded_config(chosen).await?;
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
@@ -70,7 +71,7 @@ fn chosen_worker<'a>(sets: &'a [DynamicObject], name: Option<&str>) -> anyhow::R
     let none = "the cluster has no MachineSet of Linux workers";
     let Some(name) = name else {
         return workers.first().copied().with_context(|| {
-            format!("{none} to begin with: list the hosts in a WindowsNodePool, or write the MachineSet by hand (examples/machines)")
+            format!("{none} to copy: list the hosts in a WindowsNodePool, or write the MachineSet by hand (examples/machines)")
         });
     };
     let names: Vec<String> = workers.iter().map(|set| api::text::line(&set.name_any(), 80)).collect();
@@ -90,7 +91,7 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> anyhow::Result<Valu
     let mut provider = template["spec"]["providerSpec"]["value"].clone();
     let kind = provider["kind"].as_str().unwrap_or_default().to_owned();
     let image = args.image.as_str();
-    let names_hosts = match kind.as_str() {
+    let machine_name_is_host_name = match kind.as_str() {
         "AWSMachineProviderConfig" => {
             provider["ami"] = json!({"id": image});
             false
@@ -105,9 +106,17 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> anyhow::Result<Valu
             true
         }
         "GCPMachineProviderSpec" => {
+            let mut has_boot_disk = false;
             for disk in provider["disks"].as_array_mut().into_iter().flatten().filter(|disk| disk["boot"] == true) {
                 disk["image"] = json!(image);
+                has_boot_disk = true;
             }
+            ensure!(
+                has_boot_disk,
+                "no disk of the MachineSet {} has boot: true, so the command cannot replace the image of Linux: name another MachineSet with --from, or \
+                 write it by hand (examples/machines)",
+                worker.name_any()
+            );
             false
         }
         "VSphereMachineProviderSpec" => {
@@ -124,7 +133,7 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> anyhow::Result<Valu
             api::text::line(&kind, 80)
         ),
     };
-    check_name(&args.name, names_hosts)?;
+    check_name(&args.name, machine_name_is_host_name)?;
     provider["userDataSecret"]["name"] = json!("windows-user-data");
     let infrastructure = template["metadata"]["labels"][INFRASTRUCTURE].clone();
     let selected = json!({INFRASTRUCTURE: infrastructure, SET: args.name});
@@ -167,7 +176,7 @@ fn capacity(worker: &DynamicObject) -> Map<String, Value> {
     all.map(|(key, value)| (key.to_owned(), json!(value))).collect()
 }
 
-fn check_name(name: &str, names_hosts: bool) -> anyhow::Result<()> {
+fn check_name(name: &str, machine_name_is_host_name: bool) -> anyhow::Result<()> {
     let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let is_name = !name.is_empty() && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-');
     ensure!(
@@ -176,7 +185,7 @@ fn check_name(name: &str, names_hosts: bool) -> anyhow::Result<()> {
         api::text::line(name, 80)
     );
     ensure!(
-        !names_hosts || name.len() + SUFFIX <= NETBIOS,
+        !machine_name_is_host_name || name.len() + SUFFIX <= NETBIOS,
         "the name {name} has {} characters, and on this platform at most {} are allowed: the name of a Machine, which has {SUFFIX} more, becomes the name of \
          the host, and Windows allows {NETBIOS} characters there (NetBIOS)",
         name.len(),
@@ -220,7 +229,7 @@ mod tests {
             (&sets[..], None, Ok("b")),
             (&sets[..], Some("c"), Ok("c")),
             (&sets[..], Some("a"), Err("with the name \"a\"; it has b, c")),
-            (&sets[2..], None, Err("no MachineSet of Linux workers to begin with")),
+            (&sets[2..], None, Err("no MachineSet of Linux workers to copy: ")),
         ] {
             match (chosen_worker(sets, name), expected) {
                 (Ok(found), Ok(name)) => assert_eq!(found.name_any(), name),
@@ -231,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn image_user_data_and_marks_differ_and_the_rest_stays() {
+    fn image_user_data_labels_and_taints_differ_and_the_rest_stays() {
         for (kind, own, pointer, image) in [
             ("AWSMachineProviderConfig", json!({"ami": {"id": "linux", "filters": []}}), "/ami/id", "ami-1"),
             (
@@ -280,6 +289,7 @@ mod tests {
         let of = |kind: &str, name: &str| windows_set(&worker(&json!({"kind": kind})), &args(name, "x"));
         for (kind, name, words) in [
             ("PowerVSMachineProviderConfig", "win", "PowerVSMachineProviderConfig"),
+            ("GCPMachineProviderSpec", "win", "no disk of the MachineSet ocp-7x2kq-worker-a has boot: true"),
             ("VSphereMachineProviderSpec", "ten-letter", "at most 9 are allowed"),
             ("AWSMachineProviderConfig", "Win", "is not a name for a MachineSet"),
             ("AWSMachineProviderConfig", &"w".repeat(58), "is not a name for a MachineSet"),
@@ -287,5 +297,9 @@ mod tests {
             assert!(of(kind, name).unwrap_err().to_string().contains(words), "{kind} {name}");
         }
         assert!(of("AWSMachineProviderConfig", "ten-letter").is_ok());
+        let disks =
+            json!({"kind": "GCPMachineProviderSpec", "disks": [{"boot": false, "image": "linux"}, {"image": "linux"}]});
+        let error = windows_set(&worker(&disks), &args("win", "x")).unwrap_err().to_string();
+        assert!(error.contains("boot: true"), "{error}");
     }
 }

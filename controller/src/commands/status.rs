@@ -150,7 +150,7 @@ impl Layout {
     }
 }
 
-/// Returns the columns and lines of the terminal; `None` if standard output is no terminal.
+/// Returns the columns and lines of the terminal; `None` if standard output is not a terminal.
 fn terminal() -> Option<(usize, usize)> {
     let (width, height) = terminal_size::terminal_size_of(std::io::stdout())?;
     Some((usize::from(width.0), usize::from(height.0))).filter(|(columns, _)| *columns > 0)

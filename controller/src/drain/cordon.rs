@@ -27,7 +27,7 @@ pub(crate) async fn take_over_cordon(cordon: &Cordon, client: &Client, node: &No
     patch(client, node, "take over the cordon of", |node| cordon.take_over_patch(node)).await
 }
 
-/// Removes the cordon if it belongs to this operation alone and no annotation keeps it. A deleted Node is no error.
+/// Removes the cordon if it belongs to this operation alone and no annotation keeps it. A deleted Node is not an error.
 pub(crate) async fn release_cordon(cordon: &Cordon, client: &Client, node: &Node) -> Result<(), DrainError> {
     match patch(client, node, "uncordon", |node| cordon.release_patch(node)).await {
         Ok(_) | Err(DrainError::NodeGone { .. }) => Ok(()),

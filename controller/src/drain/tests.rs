@@ -438,7 +438,7 @@ async fn at_the_deadline_abort_stops_and_wait_goes_on() {
     assert_eq!(bed.evictions().len(), 1, "no pod is evicted any more");
 
     bed.options.timeout = Some(Duration::ZERO);
-    assert_eq!(bed.pass().await.state, State::Waiting, "zero is no deadline");
+    assert_eq!(bed.pass().await.state, State::Waiting, "zero seconds counted as a deadline");
 }
 
 #[tokio::test]

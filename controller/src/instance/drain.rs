@@ -160,7 +160,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     let may_cordon = !is_outside_budget(scope);
     let drain = Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at, options: &options };
     let progress = match drain::pass(&scope.cx.hosts.drainer, &drain).await {
-        // Another client has uncordoned the node, which is no failure of the host.
+        // Another client has uncordoned the node, which is not a failure of the host.
         Err(DrainError::CordonConflict { .. }) if !may_cordon => return wait_for_place(scope).await.map(Some),
         progress => progress?,
     };

@@ -666,7 +666,10 @@ async fn an_annotation_without_effect_is_reported() {
     };
     world.works_until("it is reported", |w| !Vec::<String>::is_empty(&notes(w))).await;
     let notes = notes(&world);
-    assert!(notes[0].contains("abandon=yes has no effect: set it to true, or remove it"), "{notes:?}");
+    assert!(
+        notes[0].contains("abandon=yes of the WindowsInstance has no effect: its value must be true or false"),
+        "{notes:?}"
+    );
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
 }
 

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{error::StepError, scope::Scope};
 use crate::runtime::{clock, events::EventReason};
 use wnp_core::{
-    acts::{is_retry_open, retry_requested},
+    acts::{is_handled, is_retry_open, retry_requested},
     backoff::{backoff, believed},
     node::ready,
     rollout::image_pull,
@@ -151,9 +151,14 @@ impl Scope {
             || status.failed_version.is_some()
             || status.pre_pulled.is_some()
             || status.key_rotation.as_ref().is_some_and(|k| k.failures.is_some());
-        if let Some(value) = self.instance.annotations().get(key::RETRY).filter(|_| !is_due) {
+        let value = self.instance.annotations().get(key::RETRY).filter(|_| !is_due);
+        if let Some(value) = value.filter(|value| !is_handled(value, status.last_handled_retry.as_ref())) {
+            let why = match self.operation_type() {
+                Some(type_) => format!("the operation {type_} is still in progress and has not failed"),
+                None => "no attempt on this host has failed, so there is nothing to retry".to_owned(),
+            };
             let note = format!(
-                "the annotation {}={} has no effect: nothing has failed on the host, so there is nothing to retry",
+                "the annotation {}={} of the WindowsInstance has no effect: {why}",
                 key::RETRY,
                 line(value, 40)
             );
@@ -165,8 +170,8 @@ impl Scope {
     /// Records a requested retry as handled, except for a node that awaits a repair.
     pub(super) fn retry_after(&mut self) -> Option<Duration> {
         if self.is_retry_open() && !self.awaits_repair() {
-            self.take_retry();
             self.report_needless_retry();
+            self.take_retry();
             // A requested retry also tries a version that has failed permanently.
             self.status.record().failed_version = None;
             self.retry_now();

@@ -161,11 +161,11 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     let purpose = identity::purpose(scope);
     identity::prove(scope, session, state, purpose)?;
     let name = scope.name();
-    if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
-        // Nothing to report.
-    } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
+    let label = name.split('.').next().unwrap_or_default();
+    let is_cut = label.len() > 15 && label.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase());
+    if is_cut && !facts.hostname.eq_ignore_ascii_case(label) {
         let note = format!(
-            "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}: nothing to do, unless a tool expects both names to match",
+            "the Node is named {name}, but the computer name of the host is {}: Windows cuts computer names to 15 characters. This is harmless unless a tool expects both names to match",
             facts.hostname
         );
         scope.say(EventReason::HostNameTooLong, "Connect", &note);

@@ -65,7 +65,8 @@ pub(crate) async fn trusted_key(
     {
         // Boxed, because the future is large and rarely used.
         let shown = Box::pin(shown_key(cx, instance, pool)).await;
-        return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown }.into());
+        let has_instance = instance.metadata.uid.is_some();
+        return Err(Refusal::KeyUnproven { name, address: host.address.clone(), shown, has_instance }.into());
     }
     Ok(check)
 }

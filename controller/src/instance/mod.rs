@@ -169,8 +169,9 @@ async fn work(scope: &mut Scope) -> Result<Action, StepError> {
 /// Reports user annotations that have no effect.
 fn report_annotations(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
-    let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE));
-    for note in without_effect(scope.instance.annotations(), OF_INSTANCE).into_iter().chain(on_node) {
+    let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE, "Node"));
+    for note in without_effect(scope.instance.annotations(), OF_INSTANCE, "WindowsInstance").into_iter().chain(on_node)
+    {
         scope.say(EventReason::AnnotationWithoutEffect, "Reconcile", &note);
     }
 }

@@ -49,7 +49,7 @@ async fn no_step_begins_for_a_revoked_removal() {
     }
 }
 
-/// An instance is gone after a removal, or because a user has deleted it: that is no error.
+/// An instance is gone after a removal, or because a user has deleted it: that is not an error.
 #[tokio::test]
 async fn a_deleted_instance_ends_the_reconcile_without_an_error() {
     let bed = Bed::new().await;

@@ -24,16 +24,16 @@ impl PoolContext {
         Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, at_start }
     }
 
-    /// Frees the disruption slots of a pool that decides nothing now, except those of its existing grants.
-    pub(super) fn keep_disruptions(&self, pool: &str, granted: u32) {
+    /// Releases the disruption slots of a pool that grants nothing in this reconcile, except those of its existing grants.
+    pub(super) fn release_ungranted_disruptions(&self, pool: &str, granted: u32) {
         self.wake.pools(self.disruptions.keep(pool, granted));
     }
 
     /// Returns the warning that every pool reports in addition to its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
         let release = &self.hosts.release;
-        let of_facts = release.fault().or_else(|| release.waits()).or_else(|| release.problems());
-        of_facts.or_else(|| self.cluster.sight.clock_warning()).or_else(|| self.at_start.clone())
+        let of_release = release.fault().or_else(|| release.waits()).or_else(|| release.problems());
+        of_release.or_else(|| self.cluster.sight.clock_warning()).or_else(|| self.at_start.clone())
     }
 }
 

@@ -156,7 +156,7 @@ pub(crate) fn refused(
     let name = pool.name_any();
     let (mine, granted) = cx.caches.instances.of_pool_and_granted(&name);
     if mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
-        cx.keep_disruptions(&name, granted);
+        cx.release_ungranted_disruptions(&name, granted);
     }
     let is_ready = |name: &String| cx.node(name).is_some_and(|node| wnp_core::node::ready(&node).0);
     let ready = mine.iter().filter(|i| !i.is_leaving()).map(|i| i.name_any()).filter(is_ready).count();
@@ -233,7 +233,7 @@ async fn report_plan(
     now: Timestamp,
 ) -> Result<Action, PoolError> {
     let name = pool.name_any();
-    cx.keep_disruptions(&name, granted);
+    cx.release_ungranted_disruptions(&name, granted);
     // Names are looked up, but no host is contacted.
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
@@ -328,7 +328,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     }
     cx.wake.pools(cx.sources.owners().forget(&name));
     cx.sources.git.forget(&name);
-    cx.keep_disruptions(&name, 0);
+    cx.release_ungranted_disruptions(&name, 0);
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
         write_finalizers(pool, cx, &left).await?;

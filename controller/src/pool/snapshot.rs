@@ -205,7 +205,7 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
             let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
             Some((Reason::HostKeyUnknown, message))
         }
-        // A Secret or ConfigMap that cannot be read now, perhaps by the user of a command, is no refusal.
+        // A Secret or ConfigMap that cannot be read now, perhaps by the user of a command, is not a refusal.
         Ok(_) | Err(StepError::Api { .. } | StepError::Secret(SecretError::Api { .. })) => None,
         Err(error) => Some((error.reason(), error.to_string())),
     }

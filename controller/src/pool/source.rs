@@ -7,7 +7,7 @@ use super::PoolContext;
 use crate::inventory::wmco_sources::{config_map, machines};
 use wnp_core::inventory::{Entry, HostList, SourceError, SourceOutcome, ownership::ReadStart};
 
-/// Returns the current host list of a pool's source. `begun` orders this read among the reads of all pools.
+/// Returns the current host list of a pool's source. `begun` is the start of this read, by which reads of all pools are ordered.
 pub(super) async fn ask(pool: &WindowsNodePool, begun: ReadStart, cx: &PoolContext) -> SourceOutcome {
     let inventory = &pool.spec.inventory;
     if inventory.git.is_none() {
@@ -30,10 +30,10 @@ pub(super) async fn ask(pool: &WindowsNodePool, begun: ReadStart, cx: &PoolConte
         let services = cx.hosts.release.get().cluster.service_cidr.clone();
         return cx.sources.flux.ask(pool, from, &cx.cluster.client, &services).await;
     }
-    let trouble = SourceError {
+    let error = SourceError {
         reason: Reason::SourceNotFound,
-        message: "this operator does not know the pool's source of hosts: update the operator".into(),
+        message: "the pool names no source of hosts that this operator knows: update the operator".into(),
         stalls: true,
     };
-    SourceOutcome::Unknown(trouble, None)
+    SourceOutcome::Unknown(error, None)
 }

@@ -254,7 +254,7 @@ mod tests {
         let all = merged(Some(&json!([other])), &busy, now).unwrap();
         assert_eq!((all.len(), &all[0], &all[1]["type"]), (2, &other, &json!("Upgradeable")));
         assert_eq!(merged(Some(&json!(all)), &busy, now), None);
-        // A renewed time in the message is no transition.
+        // A renewed time in the message is not a transition.
         let text = all[1]["message"].as_str().unwrap();
         assert_eq!(text, "a (written at 2027-01-01T00:00:00Z, and again every 5 minutes)");
         let soon = "2027-01-01T00:05:00Z".parse().unwrap();
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(renewed[1]["message"], text.replace("00:00Z", "05:00Z"));
         assert_eq!(renewed[1]["lastTransitionTime"], all[1]["lastTransitionTime"]);
         assert_eq!(merged(Some(&json!(all)), &busy, "2027-01-01T00:04:59Z".parse().unwrap()), None);
-        // Another message is no transition.
+        // Another message is not a transition.
         let later = "2027-01-02T00:00:00Z".parse().unwrap();
         let more = merged(Some(&json!(all)), &DesiredCondition { message: "b".into(), ..busy.clone() }, later).unwrap();
         assert!(more[1]["message"].as_str().unwrap().starts_with("b (written at 2027-01-02"), "{more:?}");

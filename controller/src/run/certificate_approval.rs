@@ -36,7 +36,7 @@ fn revise(verdict: csr::Verdict, rights: Option<RightsProblem>, is_alone: bool) 
 /// is repeated after `retry`.
 pub(crate) async fn run(cx: Arc<Base>, instances: Changes<WindowsInstance>, retry: Duration) {
     let Cluster { client, config, .. } = &*cx.cluster;
-    let mut proofs = news(cx.caches.instances.store(), instances, claims::differs).map(drop).boxed();
+    let mut proofs = news(cx.caches.instances.store(), instances, claims::proofs_differ).map(drop).boxed();
     let (operator, reserved) = loop {
         let user = async { csr::operator_user(client).await.map_err(|error| error.to_string()) };
         let reserved = cluster::reserved(client, config, &cx.process.args);

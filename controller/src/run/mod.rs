@@ -82,7 +82,7 @@ const GRACE: Duration = Duration::from_secs(20);
 /// # Errors
 /// Fails when the log level is invalid, an address to listen on cannot be bound, there is no configuration for the API server, the
 /// API server does not answer at the start, a CRD is not installed, the Lease is lost, or a task of the operator ends. A stop
-/// signal is no error.
+/// signal is not an error.
 pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     let level = telemetry::init(args.log_format, &args.log_level)?;
     tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");

@@ -10,7 +10,7 @@ use std::{
 };
 
 pub(crate) use api::events::EventReason;
-use api::events::Level;
+use api::events::EventType;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
@@ -54,14 +54,14 @@ impl Events {
 
     /// Reports an event of a referenced object, like [`Self::say`].
     pub(crate) fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
-        let (reason, level) = (reason.as_str(), reason.level());
+        let (reason, event_type) = (reason.as_str(), reason.event_type());
         let name = regarding.name.clone().unwrap_or_default();
         let subject = (format!("{}/{name}", regarding.kind.as_deref().unwrap_or_default()), reason);
         let Some(repeated) = self.said.lock().say(subject, note, Instant::now()) else { return };
         let repeated = (repeated > 0).then_some(repeated);
-        match level {
-            Level::Normal => tracing::info!(kind = regarding.kind, name, reason, repeated, "{note}"),
-            Level::Warning => tracing::warn!(kind = regarding.kind, name, reason, repeated, "{note}"),
+        match event_type {
+            EventType::Normal => tracing::info!(kind = regarding.kind, name, reason, repeated, "{note}"),
+            EventType::Warning => tracing::warn!(kind = regarding.kind, name, reason, repeated, "{note}"),
         }
         // The API server requires events of cluster-scoped objects to be in `default`.
         let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());

@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::{args::MAX_LEASE_DURATION, runtime::errors::api_message};
 
-/// Reason why leading ended.
+/// Reason why leading ended. `name` is the namespace and the name of the Lease.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
     /// The API server shows an older Lease than the one that this process has written.
@@ -34,7 +34,7 @@ pub(crate) enum LeaseError {
         found: u64,
     },
     /// Another process holds the Lease.
-    #[error("the Lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
+    #[error("the Lease {name} {}; this process ends so that two operators never act at once", how_lost(.holder))]
     Lost {
         name: String,
         /// Current holder, or empty if the Lease was released.
@@ -42,7 +42,7 @@ pub(crate) enum LeaseError {
     },
     /// The Lease was deleted, so that another process may acquire it at once.
     #[error(
-        "the Lease {name} was deleted; this process ends, so that two operators never act at once, and its Pod starts it again"
+        "the Lease {name} was deleted; this process exits so that two operators never act at once, and kubelet restarts it. No action is needed"
     )]
     Deleted { name: String },
     /// The API server did not renew the Lease in time.
@@ -52,9 +52,14 @@ pub(crate) enum LeaseError {
     NotRenewed { name: String, seconds: u64, cause: String },
 }
 
+fn how_lost(holder: &str) -> String {
+    if holder.is_empty() { "was released".to_owned() } else { format!("was lost to {holder:?}") }
+}
+
 /// Election that this process takes part in.
 pub(crate) struct Election {
     api: Api<Lease>,
+    namespace: String,
     name: String,
     identity: String,
     duration: Duration,
@@ -128,7 +133,8 @@ async fn answered<T>(limit: Duration, request: impl Future<Output = kube::Result
 impl Election {
     /// Returns an election for the Lease `name`. `client` must not retry by itself, because a late renewal is worse than none.
     pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
+        let api = Api::namespaced(client, namespace);
+        Self { api, namespace: namespace.into(), name: name.into(), identity: identity.into(), duration }
     }
 
     /// Returns the interval of attempts to acquire or renew the Lease.
@@ -219,7 +225,7 @@ impl Election {
         loop {
             turns.tick().await;
             let left = deadline.saturating_sub(renewed.elapsed());
-            let name = self.name.clone();
+            let name = format!("{}/{}", self.namespace, self.name);
             match timeout(left, self.renew(epoch, written)).await {
                 Ok(Ok(Renewal::Renewed(version))) => {
                     (renewed, written) = (Instant::now(), version);
@@ -356,7 +362,7 @@ mod tests {
         }
     }
 
-    /// A deleted Lease, or an API server that does not answer or returns errors, ends leading with the right cause.
+    /// A deleted, released or lost Lease, or an API server that does not answer or returns errors, ends leading with the right cause.
     #[tokio::test]
     async fn the_cause_of_a_lost_lease_is_named() {
         let api = FakeApi::new();
@@ -370,6 +376,14 @@ mod tests {
         }
         let error = election(&api, 3).hold(5).await.to_string();
         assert!(error.contains("not renewed for 2 s") && error.contains("may not read leases"), "{error}");
+        for (holder, words) in
+            [("", "the Lease ns/lease was released; "), ("another", "the Lease ns/lease was lost to \"another\"; ")]
+        {
+            let api = FakeApi::new();
+            api.on("GET", PATH, 200, lease(holder, "1"));
+            let error = election(&api, 3).hold(5).await.to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
     }
 
     /// Several API servers may share one address, and the API server at the other end of the connection may be gone.

@@ -29,7 +29,7 @@ impl Plugin {
         Ok(Self { folder, kubeconfig: world.control_plane.kubeconfig_as("a-person", &["system:masters"])? })
     }
 
-    /// Runs the program, and returns exit status, standard output and standard error. Standard input is no terminal.
+    /// Runs the program, and returns exit status, standard output and standard error. Standard input is not a terminal.
     fn run(&self, name: &str, args: &[&str]) -> Result<(Option<i32>, String, String)> {
         let mut command = Command::new(self.folder.path().join(name));
         let output = command.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null()).output()?;
@@ -37,14 +37,14 @@ impl Plugin {
     }
 
     /// Runs a command that must succeed, and returns its output.
-    pub(crate) fn done(&self, args: &[&str]) -> Result<String> {
+    pub(crate) fn run_ok(&self, args: &[&str]) -> Result<String> {
         let (code, out, error) = self.run(PROGRAM, args)?;
         ensure!(code == Some(0), "{args:?}: {code:?} {out} {error}");
         Ok(out)
     }
 
     /// Runs a command that must fail with `words` in its error.
-    fn refused(&self, args: &[&str], words: &str) -> Result<()> {
+    fn run_refused(&self, args: &[&str], words: &str) -> Result<()> {
         let (code, out, error) = self.run(PROGRAM, args)?;
         ensure!(code == Some(1) && out.is_empty() && error.contains(words), "{args:?}: {code:?} {out} {error}");
         Ok(())
@@ -70,42 +70,48 @@ async fn a_user_controls_pools_and_hosts_with_the_plugin() -> Result<()> {
     world.join(POOL, &spec_with(&hosts, fields(3))).await?;
 
     // Pause and resume a pool.
-    let out = plugin.done(&["pause", POOL])?;
+    let out = plugin.run_ok(&["pause", POOL])?;
     ensure!(out.starts_with("WindowsNodePool factory: paused. "), "{out}");
-    world.until(POOL, "it is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
-    let out = plugin.done(&["resume", POOL, "-o", "json"])?;
+    world
+        .until(POOL, "the pool is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused"))
+        .await?;
+    let out = plugin.run_ok(&["resume", POOL, "-o", "json"])?;
     let outcomes: Vec<Value> = serde_json::from_str(&out)?;
     ensure!(outcomes[0]["result"] == "Changed" && outcomes[0]["kind"] == "WindowsNodePool", "{out}");
-    world.until(POOL, "it goes on", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "AsExpected")).await?;
+    world
+        .until(POOL, "the pool is no longer paused", |p| {
+            has(&pool_status(p).conditions, kind::PAUSED, "False", "AsExpected")
+        })
+        .await?;
 
-    // Approve a version: one approval covers all steps of its rollout, also after a GitOps tool has removed the annotation.
-    plugin.refused(&["approve", POOL], "nothing waits for an approval")?;
+    // Approve a version: one approval covers all steps of its rollout, even after a GitOps tool has removed the annotation.
+    plugin.run_refused(&["approve", POOL], "nothing waits for an approval")?;
     world.apply(POOL, &spec_with(&hosts, fields(6))).await?;
     let waits = |p: &WindowsNodePool| has(&pool_status(p).conditions, kind::UPDATED, "False", "WaitingForApproval");
-    world.until(POOL, "it waits for an approval", waits).await?;
-    plugin.refused(&["approve", POOL, "--version", "1.0.0-other"], "waits for an approval, not 1.0.0-other")?;
-    plugin.refused(&["approve", POOL], "confirm with --yes")?;
-    plugin.done(&["approve", POOL, "--yes"])?;
+    world.until(POOL, "the pool waits for an approval", waits).await?;
+    plugin.run_refused(&["approve", POOL, "--version", "1.0.0-other"], "waits for an approval, not 1.0.0-other")?;
+    plugin.run_refused(&["approve", POOL], "confirm with --yes")?;
+    plugin.run_ok(&["approve", POOL, "--yes"])?;
     world.until(POOL, "the approval is recorded", |p| !pool_status(p).acts.is_empty()).await?;
     world.edit_pool(POOL, json!({"metadata": {"annotations": {key::APPROVE: null}}})).await?;
-    world.until(POOL, "all follow", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 3).await?;
+    world.until(POOL, "all nodes follow the version", |p| is_ready(p) && pool_status(p).up_to_date_nodes == 3).await?;
 
     // Retry a failed host.
-    plugin.refused(&["retry", "win-0"], "it has not failed")?;
+    plugin.run_refused(&["retry", "win-0"], "it has not failed")?;
     world.until_failed("gate-1", "Unreachable").await?;
-    plugin.done(&["retry", "gate-1"])?;
+    plugin.run_ok(&["retry", "gate-1"])?;
     let twice = |i: &api::WindowsInstance| status(i).failures.is_some_and(|failures| failures.count == 2);
-    world.until_instance("gate-1", "it was tried again", twice).await?;
-    plugin.refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
+    world.until_instance("gate-1", "the host was tried again", twice).await?;
+    plugin.run_refused(&["abandon", "gate-1", "--yes"], "take it out of the list of yard first")?;
 
     // Pause and resume one host.
     let held = async || {
         let instance = world.instance("win-0").await?;
         anyhow::Ok(instance.and_then(|instance| instance.annotations().get(key::HOLD).cloned()))
     };
-    plugin.done(&["pause", "--host", "win-0"])?;
+    plugin.run_ok(&["pause", "--host", "win-0"])?;
     ensure!(held().await?.as_deref() == Some("true"));
-    plugin.done(&["resume", "--host", "win-0"])?;
+    plugin.run_ok(&["resume", "--host", "win-0"])?;
     ensure!(held().await?.is_none());
 
     // kubectl completes the names of pools.
@@ -118,12 +124,12 @@ async fn a_user_controls_pools_and_hosts_with_the_plugin() -> Result<()> {
         pool_status(p).removals_to_confirm == 3 && pool_status(p).observed_generation == p.metadata.generation
     };
     world.until(POOL, "three removals wait", waits).await?;
-    plugin.refused(&["approve", POOL, "--removals", "1", "--yes"], "the removal of 3 hosts waits, not of 1")?;
-    plugin.refused(
+    plugin.run_refused(&["approve", POOL, "--removals", "1", "--yes"], "the removal of 3 hosts waits, not of 1")?;
+    plugin.run_refused(
         &["approve", POOL],
         "3 hosts will be drained and deconfigured, and their Nodes deleted: win-0, win-1, win-2",
     )?;
-    plugin.done(&["approve", POOL, "--removals", "3", "--yes"])?;
+    plugin.run_ok(&["approve", POOL, "--removals", "3", "--yes"])?;
     for host in &hosts {
         world.until_gone(host).await?;
     }

@@ -16,7 +16,7 @@ use testbed::{
 use crate::fleet::{World, is_ready, spec};
 
 /// Runs `check host`, and returns exit status and standard output. Does not block, because the simulated host runs in this process.
-async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Result<(Option<i32>, String)> {
+async fn run_check_host(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Result<(Option<i32>, String)> {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "host", &host.address().to_string(), "--port", &host.port().to_string()])
         .args(["--api-server", "https://api.example.com:6443", "--wicd"])
@@ -31,7 +31,7 @@ async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Resu
 }
 
 /// Reports whether files of the operator or the command are left on the host.
-fn left(host: &SimHost) -> bool {
+fn has_leftovers(host: &SimHost) -> bool {
     ["k/wicd", "windows/wicd"].iter().any(|directory| host.drive_c().join(directory).exists())
 }
 
@@ -45,10 +45,10 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     let host = &hosts[0];
     let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
 
-    let (code, table) = check(&world, host, &key, &["--host-key", &fingerprint]).await?;
+    let (code, table) = run_check_host(&world, host, &key, &["--host-key", &fingerprint]).await?;
     ensure!(code == Some(0) && !table.contains("failed") && table.lines().count() == 15, "{code:?}\n{table}");
     ensure!(table.contains("Windows Server 2022 Datacenter 10.0.20348") && table.contains(&fingerprint), "{table}");
-    ensure!(!left(host), "something is left on the host");
+    ensure!(!has_leftovers(host), "something is left on the host");
 
     // The command also cleans up in a directory that existed before.
     std::fs::create_dir_all(host.drive_c().join("k"))?;
@@ -56,11 +56,11 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     host.fault(Fault::ClockBehind(Duration::from_hours(1)));
     host.windows().state().unreachable = Some("api.example.com cannot be resolved".to_owned());
     host.windows().state().ports_in_use.insert(10250);
-    let (code, json) = check(&world, host, &key, &["-o", "json"]).await?;
+    let (code, json) = run_check_host(&world, host, &key, &["-o", "json"]).await?;
     let rows: Vec<Value> = serde_json::from_str(&json)?;
     let reasons: Vec<&str> = rows.iter().filter_map(|row| row["reason"].as_str()).collect();
     ensure!(code == Some(1) && reasons == ["ClockSkew", "PortInUse", "ApiServerUnreachable"], "{code:?} {json}");
-    ensure!(!left(host), "something is left on the host");
+    ensure!(!has_leftovers(host), "something is left on the host");
     host.windows().state().unreachable = None;
     host.windows().state().ports_in_use.clear();
 
@@ -69,7 +69,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     host.windows().state().restart_causes.insert(RestartCause::Servicing);
     host.windows().state().antivirus = Antivirus { defender: Defender::Checks, filters: vec!["csagent".to_owned()] };
     host.windows().state().services.entry("docker".to_owned()).or_default().name = "docker".to_owned();
-    let (code, json) = check(&world, host, &key, &["-o", "json", "--gmsa", "web"]).await?;
+    let (code, json) = run_check_host(&world, host, &key, &["-o", "json", "--gmsa", "web"]).await?;
     let rows: Vec<Value> = serde_json::from_str(&json)?;
     let warnings: Vec<&str> =
         rows.iter().filter(|row| row["result"] == "warning").filter_map(|row| row["reason"].as_str()).collect();
@@ -82,7 +82,7 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     for (fault, expected) in [(Fault::WrongKey, "AuthenticationFailed"), (Fault::NotWindows, "WindowsNotSupported")] {
         host.mend();
         host.fault(fault);
-        let (code, table) = check(&world, host, &key, &[]).await?;
+        let (code, table) = run_check_host(&world, host, &key, &[]).await?;
         ensure!(code == Some(1) && table.contains(&format!("failed   {expected}: ")), "{code:?}\n{table}");
     }
     host.mend();
@@ -91,14 +91,14 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     world.join("factory", &spec(&hosts)).await?;
     world.until("factory", "it is Ready", is_ready).await?;
     let starts = host.kubelet_starts();
-    let (code, table) = check(&world, host, &key, &[]).await?;
+    let (code, table) = run_check_host(&world, host, &key, &[]).await?;
     ensure!(code == Some(0), "{table}");
-    ensure!(left(host) && host.kubelet_starts() == starts, "the node was disturbed");
+    ensure!(has_leftovers(host) && host.kubelet_starts() == starts, "the node was disturbed");
     Ok(())
 }
 
 /// Runs `check` as a user, and returns its exit status and its rows by the name of the check.
-async fn installation(world: &World, user: &str, args: &[&str]) -> Result<(Option<i32>, BTreeMap<String, Value>)> {
+async fn run_check(world: &World, user: &str, args: &[&str]) -> Result<(Option<i32>, BTreeMap<String, Value>)> {
     let groups: &[&str] = if user == "a-person" { &["system:masters"] } else { &[] };
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubectl-windows_node_pools"))
         .args(["check", "-o", "json", "--payload"])
@@ -115,34 +115,38 @@ async fn installation(world: &World, user: &str, args: &[&str]) -> Result<(Optio
     Ok((output.status.code(), by_name.collect()))
 }
 
-fn wrong(rows: &BTreeMap<String, Value>) -> BTreeMap<&str, &str> {
-    let wrong = rows.iter().filter(|(_, row)| row["result"] != "passed");
-    wrong.map(|(check, row)| (check.as_str(), row["reason"].as_str().unwrap_or_default())).collect()
+/// Returns the checks that did not pass, with their reasons.
+fn not_passed(rows: &BTreeMap<String, Value>) -> BTreeMap<&str, &str> {
+    let others = rows.iter().filter(|(_, row)| row["result"] != "passed");
+    others.map(|(check, row)| (check.as_str(), row["reason"].as_str().unwrap_or_default())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installation_is_checked_with_the_rights_of_the_operator_and_of_users() -> Result<()> {
     let mut world = World::new(SimOptions::default(), &[]).await?;
     world.operator.leads().await?;
-    let (code, rows) = installation(&world, OPERATOR, &[]).await?;
-    ensure!(code == Some(0) && wrong(&rows).is_empty() && rows.len() == 11, "{code:?} {rows:#?}");
+    let (code, rows) = run_check(&world, OPERATOR, &[]).await?;
+    ensure!(code == Some(0) && not_passed(&rows).is_empty() && rows.len() == 11, "{code:?} {rows:#?}");
 
-    // A URL that does not answer here is no failure: hosts may reach it.
-    let (code, rows) = installation(&world, OPERATOR, &["--api-server", "https://127.0.0.1:9"]).await?;
-    ensure!(code == Some(0) && wrong(&rows) == [("certificate", "ApiServerUnreachable")].into(), "{code:?} {rows:#?}");
+    // A URL that does not answer here is only a warning: hosts may reach it.
+    let (code, rows) = run_check(&world, OPERATOR, &["--api-server", "https://127.0.0.1:9"]).await?;
+    ensure!(
+        code == Some(0) && not_passed(&rows) == [("certificate", "ApiServerUnreachable")].into(),
+        "{code:?} {rows:#?}"
+    );
 
     // After a fault: no process leads, and a policy is missing.
     world.stop().await?;
     let name = "windows-node-pools-services";
     Api::<ValidatingAdmissionPolicy>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
-    let (code, rows) = installation(&world, "a-person", &[]).await?;
+    let (code, rows) = run_check(&world, "a-person", &[]).await?;
     let expected = [("leader", "NoLeader"), ("policies", "PoliciesMissing")].into();
-    ensure!(code == Some(1) && wrong(&rows) == expected, "{code:?} {rows:#?}");
+    ensure!(code == Some(1) && not_passed(&rows) == expected, "{code:?} {rows:#?}");
 
     // Before an installation: a user who may install, and one who may not.
-    let (code, rows) = installation(&world, "a-person", &["--pre"]).await?;
-    ensure!(code == Some(0) && wrong(&rows).is_empty() && rows.len() == 5, "{code:?} {rows:#?}");
-    let (code, rows) = installation(&world, "alice", &["--pre"]).await?;
-    ensure!(code == Some(1) && wrong(&rows).get("rights") == Some(&"RightsMissing"), "{code:?} {rows:#?}");
+    let (code, rows) = run_check(&world, "a-person", &["--pre"]).await?;
+    ensure!(code == Some(0) && not_passed(&rows).is_empty() && rows.len() == 5, "{code:?} {rows:#?}");
+    let (code, rows) = run_check(&world, "alice", &["--pre"]).await?;
+    ensure!(code == Some(1) && not_passed(&rows).get("rights") == Some(&"RightsMissing"), "{code:?} {rows:#?}");
     Ok(())
 }

@@ -205,7 +205,7 @@ async fn mirrors_and_logins_of_registries_reach_running_nodes() -> Result<()> {
     set_pull_secret(&world, "first-login").await?;
     world.eventually("kubelet has the login", || async { config_json().contains("quay.io") }).await?;
     until_followed(&world, &before).await?;
-    ensure!(!config_json().contains("cloud.openshift.com"), "kubelet got the login of what is no registry");
+    ensure!(!config_json().contains("cloud.openshift.com"), "kubelet got a login for a host that is not a registry");
     let before = version(&world).await?;
     let mirrors = json!({"spec": {"imageDigestMirrors": [
         {"source": "registry.example.com:5000/org", "mirrors": ["mirror.example.com:5000/org"]},

@@ -126,7 +126,7 @@ impl Scene {
             Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]).arg(&path).status()?;
         ensure!(made.success(), "ssh-keygen failed");
         let public = fs::read_to_string(path.with_extension("pub"))?;
-        Ok((path.to_str().context("the path is no text")?.to_owned(), public))
+        Ok((path.to_str().context("the path is not UTF-8")?.to_owned(), public))
     }
 }
 

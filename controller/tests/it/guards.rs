@@ -268,7 +268,7 @@ async fn pools_of_the_largest_size_are_compared(guarded: &Guarded) -> Result<()>
         guarded.refuses(Change::Create(Box::new(object("largest", spec))), why).await?;
     }
     guarded.create("largest", numbered("largest", 0, MAX_HOSTS)).await?;
-    // A new port for all hosts is no removal: their names stay.
+    // A new port for all hosts is not a removal: their names stay.
     guarded.merge("largest", json!({"spec": {"ssh": {"port": 2222}}})).await?;
     guarded.refuses(list("large", listed("large", 0, MAX_HOSTS / 2)), "500 of 1000 hosts would be drained").await?;
     guarded.list("large", listed("large", 0, MAX_HOSTS - MAX_HOSTS / 10)).await?;

@@ -178,7 +178,7 @@ async fn hosts_are_drained_one_at_a_time_within_grace_periods(world: &World) -> 
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.most_cordoned == 1, "{} were cordoned at once", seen.most_cordoned);
     for (host, uid) in hosts.iter().zip(&uids) {
-        ensure!(seen.graces.get(uid) == Some(&Some(GRACE)), "{}: {:?}", host.name(), seen.graces);
+        ensure!(seen.grace_periods.get(uid) == Some(&Some(GRACE)), "{}: {:?}", host.name(), seen.grace_periods);
     }
     Ok(())
 }
@@ -244,11 +244,11 @@ async fn orphans_keep_running(world: &World) -> Result<()> {
 
     // Back in a pool, the host still has the whole payload, and none of it is sent again.
     let first = received(&host);
-    ensure!(first > UNCHANGED, "it received {first} bytes when it joined");
+    ensure!(first > UNCHANGED, "the host received {first} bytes when it joined");
     world.join("orphans", &spec(std::slice::from_ref(&host))).await?;
     world.until_joined("orphan").await?;
     let sent = received(&host) - first;
-    ensure!(host.stats().connections > 1 && sent < BESIDE, "it received {sent} bytes when it joined again");
+    ensure!(host.stats().connections > 1 && sent < BESIDE, "the host received {sent} bytes when it joined again");
     Ok(())
 }
 
@@ -299,7 +299,7 @@ async fn half_of_a_list_stays_until_a_user_confirms(world: &World) -> Result<()>
                 ["3 of 4", "half-1, half-2, half-3", &confirm].iter().all(|part| c.message.contains(part))
             })
     };
-    world.until("half", "it asks", is_held).await?;
+    world.until("half", "the pool asks to confirm the removal", is_held).await?;
     for host in &hosts {
         let instance = world.instance(host.name()).await?.context("no instance")?;
         ensure!(!instance.is_leaving(), "{} leaves without a question", host.name());

@@ -1,4 +1,5 @@
-//! Rollout of a change to a whole pool while users' pods run on it: 20 simulated hosts and one with real Windows parts.
+//! Rollout of a change to a whole pool while users' pods run on it: 20 simulated hosts and one with real Windows parts. Also, how long the operator
+//! stores the versions that hosts followed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,10 +45,10 @@ use crate::fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, nodes, p
 const POOL: &str = "factory";
 /// Grace period of pods, in seconds.
 const GRACE: i64 = 3;
-/// Pods of each workload on the fleet: more in all than there are nodes.
+/// Number of pods of each workload, so that together they outnumber the nodes.
 const REPLICAS: i32 = 8;
 
-/// Returns a pool of these hosts with a number of concurrent downloads and with further fields. A change of the number drains the nodes.
+/// Returns a pool of these hosts with a number of concurrent downloads and with further fields. Changing this number drains the nodes.
 pub(crate) fn with_downloads(hosts: &[SimHost], downloads: i32, more: &Value) -> WindowsNodePoolSpec {
     let mut fields = json!({"template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}}});
     crate::crd::merge(&mut fields, more);
@@ -62,7 +63,7 @@ pub(crate) async fn uncordoned_node(world: &World, name: &str) -> Result<Node> {
 }
 
 /// Creates a Deployment, and a budget that allows one of its `replicas` pods to be unavailable.
-pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
+pub(crate) async fn create_workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
         "metadata": {"name": name},
@@ -163,7 +164,7 @@ pub(crate) struct Observed {
     /// Number of times that each node became cordoned.
     pub cordons: BTreeMap<String, usize>,
     /// Grace periods of pods at their deletion, by uid.
-    pub graces: BTreeMap<String, Option<i64>>,
+    pub grace_periods: BTreeMap<String, Option<i64>>,
     /// Budgets that were broken.
     broken: Vec<String>,
 }
@@ -264,7 +265,7 @@ impl Watcher {
                 let Ok(pod) = pod else { continue };
                 if pod.metadata.deletion_timestamp.is_some() {
                     let grace = pod.metadata.deletion_grace_period_seconds;
-                    into.lock().unwrap().graces.entry(pod.uid().unwrap_or_default()).or_insert(grace);
+                    into.lock().unwrap().grace_periods.entry(pod.uid().unwrap_or_default()).or_insert(grace);
                 }
             }
         });
@@ -341,7 +342,7 @@ impl Fleet {
         let control_plane = ControlPlane::start(ControlPlaneOptions { network, ..Default::default() }).await?;
         let wine = WineHost::start(&control_plane, WineOptions::new("wine")).await?;
 
-        // On the file system of the simulated hosts, which get these large files as hard links.
+        // Copied to the file system of the simulated hosts, so that they can share these large files as hard links.
         let copy = |name: &str, program: &Path| {
             let copy = files.path().join(name);
             fs::copy(program, &copy).map(|_| copy)
@@ -374,7 +375,7 @@ impl Fleet {
         Ok(Self { wine: Some(wine), simulated, world, _files: files })
     }
 
-    /// Returns the pool of the fleet with a number of concurrent downloads. A change of the number drains the nodes.
+    /// Returns the pool of the fleet with a number of concurrent downloads. Changing this number drains the nodes.
     fn pool(&self, downloads: i32) -> WindowsNodePoolSpec {
         let more = json!({"provisioning": {"maxConcurrent": 50}, "rollout": {"maxUnavailable": "10%"}});
         let mut spec = with_downloads(&self.simulated, downloads, &more);
@@ -392,7 +393,7 @@ impl Fleet {
     }
 
     /// Returns the UIDs of the pods on the Wine host, and the process that runs as its containerd.
-    async fn on_wine(&self) -> Result<(BTreeSet<String>, Option<Process>)> {
+    async fn state_on_wine(&self) -> Result<(BTreeSet<String>, Option<Process>)> {
         let Some(wine) = &self.wine else { return Ok((BTreeSet::new(), None)) };
         let there = ListParams::default().fields(&format!("spec.nodeName={}", wine.name()));
         let pods = Api::<Pod>::default_namespaced(self.world.client.clone()).list(&there).await?;
@@ -408,7 +409,7 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
     world.join(POOL, &fleet.pool(3)).await?;
     let scheduler = schedule(world.client.clone());
     for name in ["cart", "paint", "press"] {
-        workload(&world.client, name, REPLICAS).await?;
+        create_workload(&world.client, name, REPLICAS).await?;
     }
     world
         .eventually("the workloads run", || async {
@@ -420,7 +421,7 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
         .await?;
 
     let watcher = Watcher::of(&world.client, POOL);
-    let (pods, containerd) = fleet.on_wine().await?;
+    let (pods, containerd) = fleet.state_on_wine().await?;
     world.apply(POOL, &fleet.pool(6)).await?;
     until_updated(world, POOL).await?;
     scheduler.abort();
@@ -428,17 +429,17 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
     for node in nodes(&world.client).await? {
         ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "a cordon stayed on {}", node.name_any());
     }
-    let (_, containerd_now) = fleet.on_wine().await?;
+    let (_, containerd_now) = fleet.state_on_wine().await?;
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.most_disrupted <= fleet.size() / 10, "{} nodes were disrupted at once", seen.most_disrupted);
     ensure!(seen.ever_disrupted.len() == fleet.size(), "{} nodes were drained", seen.ever_disrupted.len());
     ensure!(seen.broken.is_empty(), "budgets were broken: {:?}", seen.broken);
-    ensure!(!seen.graces.is_empty(), "no pod was ever moved");
-    let killed: Vec<_> = seen.graces.values().filter(|g| **g != Some(GRACE)).collect();
+    ensure!(!seen.grace_periods.is_empty(), "no pod was ever moved");
+    let killed: Vec<_> = seen.grace_periods.values().filter(|g| **g != Some(GRACE)).collect();
     ensure!(killed.is_empty(), "pods did not get their grace period: {killed:?}");
     if let Some(wine) = &fleet.wine {
         ensure!(!pods.is_empty(), "there was no pod on the Wine host");
-        ensure!(pods.iter().all(|uid| seen.graces.contains_key(uid)), "pods on the Wine host were not deleted");
+        ensure!(pods.iter().all(|uid| seen.grace_periods.contains_key(uid)), "pods on the Wine host were not deleted");
         let settings = fs::read_to_string(wine.drive_c().join("k/containerd/conf.d/pool.toml"))?;
         ensure!(settings.contains("max_concurrent_downloads = 6"), "{settings}");
         ensure!(containerd.is_some() && containerd_now.is_some() && containerd != containerd_now, "{containerd:?}");
@@ -456,14 +457,14 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
         world.apply(POOL, &template(pods)).await?;
         until_updated(&world, POOL).await?;
         let version = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
-        ensure!(!versions.contains(&version), "{version} again");
+        ensure!(!versions.contains(&version), "a changed spec got the same version {version}");
         versions.push(version);
     }
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), testbed::deployment::NAMESPACE);
     let stored =
         async |version: &str| matches!(maps.get_opt(&format!("windows-services-{version}")).await, Ok(Some(_)));
     world.eventually("the oldest version is gone", || async { !stored(&versions[0]).await }).await?;
-    ensure!(stored(&versions[1]).await, "the way back is gone");
+    ensure!(stored(&versions[1]).await, "the previous version, needed for a rollback, is gone");
     ensure!(hosts[0].stats().connections == 3, "one connection for each change: {:?}", hosts[0].stats());
 
     // A client deletes the version that hosts follow.

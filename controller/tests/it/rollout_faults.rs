@@ -144,7 +144,7 @@ async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> R
         })
         .await?;
     let up_to_date = conditions::find(&status(&instance).conditions, kind::UP_TO_DATE).cloned();
-    ensure!(up_to_date.is_some(), "it does not say whether it is up to date");
+    ensure!(up_to_date.is_some(), "the instance does not report whether the node follows the version of its pool");
     world.until_event(&canary, "RollingBack").await?;
     world.until_event(&canary, "RolledBack").await?;
     ensure!(kubelet_of(trial.host(&canary)?)? == b"kubelet", "{canary} has not got its kubelet back");
@@ -345,13 +345,13 @@ async fn a_drain_waits_for_its_budget(world: &World) -> Result<()> {
             blocked.names_both(&c.message) && c.last_transition_time.0.as_second() >= since.as_second()
         })
     };
-    world.until("wait", "says what blocks it, and since when", says).await?;
-    // After the timeout, the operator reports it, and goes on waiting.
+    world.until("wait", "the pool reports what blocks the drain, and since when", says).await?;
+    // After the timeout, the operator reports the blocked drain, and continues to wait.
     let overdue = |note: &str| blocked.names_both(note) && note.contains("drain.timeoutSeconds");
     world.until_note("wait", "DrainBlocked", overdue).await?;
     is_not_evicted(world, &blocked.pod()).await?;
     let node = world.node("wait").await?.context("no Node")?;
-    ensure!(is_cordoned(&node) && is_cordoned_by_us(&node), "it does not go on");
+    ensure!(is_cordoned(&node) && is_cordoned_by_us(&node), "the operator no longer waits for the drain");
     blocked.goes_through_without_the_budget(world).await
 }
 
@@ -385,8 +385,8 @@ async fn a_drain_with_force_deletes_pods_within_their_grace_period(world: &World
     let note = world.until_event("force", "DrainForced").await?;
     ensure!(blocked.names_both(&note), "{note}");
     let seen = watcher.seen.lock().unwrap();
-    let grace = seen.graces.get(&uid).copied().flatten();
-    ensure!(grace.is_some_and(|g| g >= 1), "the pod was killed: {:?}", seen.graces);
+    let grace = seen.grace_periods.get(&uid).copied().flatten();
+    ensure!(grace.is_some_and(|g| g >= 1), "the pod was killed: {:?}", seen.grace_periods);
     Ok(())
 }
 

@@ -93,7 +93,11 @@ async fn a_host_that_must_be_restarted_is_drained_first() -> Result<()> {
         ensure!(pods.get_opt(&format!("{CART}-{name}")).await?.is_none(), "the pod of {name} is still there");
     }
     let seen = watcher.seen.lock().unwrap();
-    ensure!(seen.graces.len() == hosts.len(), "{:?}", seen.graces);
-    ensure!(seen.graces.values().all(|g| g.is_some_and(|g| g > 1)), "pods were killed: {:?}", seen.graces);
+    ensure!(seen.grace_periods.len() == hosts.len(), "{:?}", seen.grace_periods);
+    ensure!(
+        seen.grace_periods.values().all(|g| g.is_some_and(|g| g > 1)),
+        "pods were killed: {:?}",
+        seen.grace_periods
+    );
     Ok(())
 }

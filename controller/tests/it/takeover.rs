@@ -467,7 +467,7 @@ pub(crate) async fn nodes_with_other_services_are_drained_one_after_another(
     legacy: &Legacy,
 ) -> Result<()> {
     for host in &legacy.hosts {
-        // The legacy operator's file is no hard link to a blob of this operator.
+        // The legacy operator's file is not a hard link to a blob of this operator.
         let containerd = host.drive_c().join("k/containerd/containerd.exe");
         std::fs::remove_file(&containerd)?;
         std::fs::write(&containerd, "an older one")?;
@@ -486,7 +486,7 @@ pub(crate) async fn nodes_with_other_services_are_drained_one_after_another(
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.ever_cordoned.len() == legacy.hosts.len(), "only {:?} were cordoned", seen.ever_cordoned);
     ensure!(seen.most_disrupted <= 1, "{} nodes were disrupted at once", seen.most_disrupted);
-    let killed: Vec<_> = seen.graces.values().filter(|g| **g == Some(0)).collect();
-    ensure!(killed.is_empty(), "pods were killed: {:?}", seen.graces);
+    let killed: Vec<_> = seen.grace_periods.values().filter(|g| **g == Some(0)).collect();
+    ensure!(killed.is_empty(), "pods were killed: {:?}", seen.grace_periods);
     Ok(())
 }

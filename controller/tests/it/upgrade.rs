@@ -288,7 +288,8 @@ fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
     for version in versions {
         let mut files = entries(version.as_bytes());
         files[0] = files[0].clone().version(Some(version));
-        let (minor, _) = version.trim_start_matches('v').rsplit_once('.').context("it is no version")?;
+        let (minor, _) =
+            version.trim_start_matches('v').rsplit_once('.').context("the version has no minor version")?;
         world.give(&format!("each/{minor}"), &files)?;
     }
     ensure!(world.options.payload.pop(), "a payload has a folder");
@@ -298,7 +299,7 @@ fn give_each(world: &mut World, versions: &[&str]) -> Result<()> {
 /// Waits until the operator has stored the API server's version in its facts.
 async fn until_known(world: &World, version: &str) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE);
-    let minor: u32 = version.split('.').nth(1).context("it is no version")?.parse()?;
+    let minor: u32 = version.split('.').nth(1).context("the version has no minor version")?.parse()?;
     let is_known = |secret: Secret| {
         let facts: Option<Value> = serde_json::from_slice(&secret.data?.get("facts.json")?.0).ok();
         Some(facts?["kubernetesMinor"] == minor)

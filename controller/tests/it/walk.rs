@@ -38,7 +38,7 @@ use tokio::task::JoinHandle;
 use crate::{
     fleet::{World, entry, is_cordoned, is_cordoned_by_us, is_ready, spec_with},
     pairs::is_quiet,
-    rollout::{node_is_ready, schedule, workload},
+    rollout::{create_workload, node_is_ready, schedule},
 };
 
 const POOLS: [&str; 2] = ["east", "west"];
@@ -59,7 +59,7 @@ const CAUGHT_UP: Duration = Duration::from_secs(5);
 struct Model {
     /// Entries of each pool: name, and number of the host to which the address leads.
     lists: [BTreeMap<String, usize>; 2],
-    /// Number of concurrent downloads of each pool: a change of the number drains the nodes.
+    /// Number of concurrent downloads of each pool. Changing this number drains the nodes.
     downloads: [i32; 2],
     paused: [bool; 2],
     renamed: usize,
@@ -383,7 +383,7 @@ impl Walk {
         walk.apply(0).await?;
         walk.apply(1).await?;
         Box::pin(walk.converges()).await?;
-        workload(&walk.world.client, "shop", 8).await?;
+        create_workload(&walk.world.client, "shop", 8).await?;
         Ok(walk)
     }
 

@@ -31,7 +31,7 @@ fn objects(name: &str) -> Result<Vec<Value>> {
     serde_yaml::Deserializer::from_str(&text).map(|one| Ok(serde::Deserialize::deserialize(one)?)).collect()
 }
 
-/// Returns the pod that an object creates, if it creates one.
+/// Returns the pod of a Pod or of a pod template.
 fn pod_of(object: &Value) -> Option<Value> {
     let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
     template["spec"]["containers"].is_array().then(|| {
@@ -101,13 +101,13 @@ async fn the_examples_schedule_pods_to_windows_nodes() -> Result<()> {
         }
     }
     ensure!(pods == 4, "{pods} pods");
-    controllers_take_them_up().await?;
+    controllers_process_the_examples().await?;
     the_claim_of_a_share_is_bound().await
 }
 
-/// Applies the examples of Deployments, and waits until Kubernetes' controllers have created their pods, counted them for the budget, and read
-/// their scale.
-async fn controllers_take_them_up() -> Result<()> {
+/// Applies the examples of Deployments, and waits until the controllers have created the pods, the PodDisruptionBudget counts them, and the
+/// autoscaler can read the scale.
+async fn controllers_process_the_examples() -> Result<()> {
     let client = shared().await?.client().await?;
     let examples = ["web.yaml", "gmsa.yaml", "autoscaler.yaml"];
     for name in examples {
@@ -118,8 +118,8 @@ async fn controllers_take_them_up() -> Result<()> {
     let pods = Api::<Pod>::default_namespaced(client.clone());
     let created = async |app: &str| {
         let pods = pods.list(&ListParams::default().labels(&format!("app={app}"))).await.map(|pods| pods.items);
-        let is_led = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_selector.is_some());
-        pods.map_or(0, |pods| pods.iter().filter(|pod| is_led(pod)).count())
+        let has_node_selector = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_selector.is_some());
+        pods.map_or(0, |pods| pods.iter().filter(|pod| has_node_selector(pod)).count())
     };
     let budgets = Api::<PodDisruptionBudget>::default_namespaced(client.clone());
     let scalers = Api::<HorizontalPodAutoscaler>::default_namespaced(client);
@@ -139,7 +139,7 @@ async fn controllers_take_them_up() -> Result<()> {
     Ok(())
 }
 
-/// Applies volume and claim of the example, and waits until Kubernetes has bound the claim.
+/// Applies the volume and the claim of the example, and waits until the claim is bound.
 async fn the_claim_of_a_share_is_bound() -> Result<()> {
     let client = shared().await?.client().await?;
     let (volumes, claims) =

@@ -27,7 +27,7 @@ impl Client {
 
     /// Returns a client that trusts the server's certificate authority.
     pub(crate) fn of(server: &Server) -> Self {
-        Self::new(server.url(), believing(server))
+        Self::new(server.url(), access_trusting(server))
     }
 
     pub(crate) fn branch(mut self, name: &str) -> Self {
@@ -44,7 +44,7 @@ impl Client {
         self.fetch()
     }
 
-    /// Returns the path and text of each file at a path.
+    /// Returns the path and text of each file below a path.
     pub(crate) fn files(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, GitError> {
         let files = self.repository.files(commit, path, &self.request.limits)?;
         Ok(files.into_iter().map(|file| (file.path, String::from_utf8(file.bytes).unwrap())).collect())
@@ -59,7 +59,8 @@ pub(crate) fn served() -> (Origin, Server, Client) {
     (origin, server, client)
 }
 
-pub(crate) fn believing(server: &Server) -> Access {
+/// Returns access that trusts the server's certificate authority.
+pub(crate) fn access_trusting(server: &Server) -> Access {
     Access { authority: Some(server.authority.pem.clone().into_bytes()), ..Access::default() }
 }
 

@@ -330,7 +330,7 @@ fn a_damaged_repository_is_fetched_again() {
 }
 
 #[test]
-fn names_of_a_server_are_no_file_names() {
+fn names_of_a_server_are_not_file_names() {
     let (origin, _server, mut client) = served();
     let commit = origin.head();
     origin.git(&["update-ref", "refs/heads/deep/-/x/y", &commit]);

@@ -8,7 +8,7 @@ use gitops::repository::{Access, GitError, Proxy};
 use zeroize::Zeroizing;
 
 use crate::{
-    fetch::{Client, believing, branch, commit, semver, served, tag},
+    fetch::{Client, access_trusting, branch, commit, semver, served, tag},
     origin::{Origin, PATH},
     proxy,
     server::{Protocol, Reply, Server},
@@ -164,7 +164,7 @@ fn an_old_tag_is_fetched_without_the_history_between() {
 
 fn basic(server: &Server, user: &str, password: &str) -> Access {
     let password = Some(Zeroizing::new(password.to_owned()));
-    Access { username: Some(user.to_owned()), password, ..believing(server) }
+    Access { username: Some(user.to_owned()), password, ..access_trusting(server) }
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn basic_and_bearer_authentication() {
     let error = Client::of(&server).fetch().unwrap_err();
     assert!(error.to_string().contains("set secretRef"), "{error}");
     let server = guarded("Bearer t0ken".to_owned());
-    let access = Access { bearer: Some(Zeroizing::new("t0ken".to_owned())), ..believing(&server) };
+    let access = Access { bearer: Some(Zeroizing::new("t0ken".to_owned())), ..access_trusting(&server) };
     Client::new(server.url(), access).fetch().unwrap();
 }
 
@@ -195,7 +195,7 @@ fn client_certificates() {
     let with = |authority: &Authority| {
         let signed = authority.sign("ada");
         let pair = (signed.certificate.into_bytes(), Zeroizing::new(signed.key.into_bytes()));
-        Client::new(server.url(), Access { client_certificate: Some(pair), ..believing(&server) })
+        Client::new(server.url(), Access { client_certificate: Some(pair), ..access_trusting(&server) })
     };
     with(&server.authority).fetch().unwrap();
     for client in [with(&Authority::new()), Client::of(&server)] {
@@ -216,7 +216,7 @@ fn a_certificate_of_an_unknown_authority_is_refused() {
     }
     // The right authority signed the certificate, but for another name.
     let url = server.url().replace("localhost", "127.0.0.1");
-    let error = Client::new(url, believing(&server)).fetch().unwrap_err();
+    let error = Client::new(url, access_trusting(&server)).fetch().unwrap_err();
     assert!(error.to_string().contains("not valid for this host"), "{error}");
     assert_eq!(server.asked(), 0);
 }
@@ -228,7 +228,7 @@ fn a_proxy_with_credentials_is_used() {
     let through = |proxy: &proxy::Proxy, password: &str| {
         let (username, password) = (Some("ada".to_owned()), Some(Zeroizing::new(password.to_owned())));
         let settings = Proxy { address: proxy.address(), username, password, except: None };
-        Client::new(server.url(), Access { proxy: Some(settings), ..believing(&server) })
+        Client::new(server.url(), Access { proxy: Some(settings), ..access_trusting(&server) })
     };
     let proxy = proxy::Proxy::new(&format!("Basic {}", STANDARD.encode("ada:pr0xy")));
     through(&proxy, "pr0xy").fetch().unwrap();
@@ -247,7 +247,7 @@ fn the_proxy_of_the_operator_is_used() {
     let address = proxy.address().replace("http://", "http://ada:pr0xy@");
     let through = |except: &str| {
         let settings = Proxy::from_settings(&address, Some(except)).unwrap();
-        Client::new(server.url(), Access { proxy: settings, ..believing(&server) })
+        Client::new(server.url(), Access { proxy: settings, ..access_trusting(&server) })
     };
     through(".svc,localhost").fetch().unwrap();
     assert_eq!(proxy.connections(), 0, "the server is one that needs no proxy");
@@ -292,7 +292,7 @@ fn redirects_to_other_servers_are_refused() {
 fn a_missing_repository_or_branch_is_reported() {
     let origin = Origin::new();
     let server = Server::new(origin.root());
-    let error = Client::new(server.at("nothing.git"), believing(&server)).fetch().unwrap_err();
+    let error = Client::new(server.at("nothing.git"), access_trusting(&server)).fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), (Reason::SourceInvalid, false));
     origin.git(&["branch", "soon-gone"]);
     let client = Client::of(&server).branch("soon-gone");

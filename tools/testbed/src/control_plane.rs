@@ -235,7 +235,7 @@ impl ControlPlane {
     /// Applies manifests with server-side apply, and overrides other field managers, as kubectl does.
     ///
     /// # Errors
-    /// Fails when a manifest is no object, or the API server refuses one.
+    /// Fails when a manifest is not an object, or the API server refuses one.
     pub async fn apply_yaml(&self, manifests: &str) -> Result<()> {
         apply::yaml(&self.client().await?, manifests).await
     }
@@ -243,7 +243,7 @@ impl ControlPlane {
     /// Applies a file as [`ControlPlane::apply_yaml`] does.
     ///
     /// # Errors
-    /// Fails when the file cannot be read, a manifest is no object, or the API server refuses one.
+    /// Fails when the file cannot be read, a manifest is not an object, or the API server refuses one.
     pub async fn apply_file(&self, path: &Path) -> Result<()> {
         self.apply_yaml(&fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?).await
     }
@@ -363,7 +363,7 @@ impl ControlPlane {
             .arg("--service-cluster-ip-range=10.96.0.0/16")
             .arg("--allow-privileged=true")
             .arg("--kubelet-preferred-address-types=InternalIP")
-            .arg("--endpoint-reconciler-type=none") // a loopback address is no valid endpoint
+            .arg("--endpoint-reconciler-type=none") // a loopback address is not a valid endpoint
             .arg("--profiling=false")
             .args(self.audit_flags()?);
         self.start_component("kube-apiserver", &command)

@@ -80,8 +80,9 @@ pub(crate) const OPENSHIFT_4_MINOR_OFFSET: u32 = 13;
 
 /// Returns the number of a minor version of Kubernetes, such as 36 for 1.36.
 pub(crate) fn minor(version: &str) -> Result<u32> {
-    let minor = version.strip_prefix("1.").with_context(|| format!("{version} is no minor version of Kubernetes"))?;
-    minor.parse().with_context(|| format!("{version} is no minor version of Kubernetes"))
+    let minor =
+        version.strip_prefix("1.").with_context(|| format!("{version} is not a minor version of Kubernetes"))?;
+    minor.parse().with_context(|| format!("{version} is not a minor version of Kubernetes"))
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -175,7 +176,7 @@ fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Resu
     for file in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = file?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        ensure!(path.is_file() && is_library(&name), "{} is no library that a pool can name", path.display());
+        ensure!(path.is_file() && is_library(&name), "{} is not a library that a pool can name", path.display());
         println!("taking the plugin {}", path.display());
         let destination = format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS);
         entries.push(Entry::with(&destination, take(path, &name)?));
@@ -373,7 +374,7 @@ mod tests {
         let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
         assert_eq!(versions, [None, None, Some("1.35.2"), None]);
         std::fs::write(from.path().join("ccg/readme.txt"), "no plugin").unwrap();
-        assert!(make_all(&args, out.path()).unwrap_err().to_string().contains("readme.txt is no library"));
+        assert!(make_all(&args, out.path()).unwrap_err().to_string().contains("readme.txt is not a library"));
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());
     }

@@ -100,7 +100,7 @@ const QUICK: &[Step] = &[("tests beside the code", || tests(&[BESIDE_THE_CODE], 
 const THOROUGH: &[Step] = &[
     ("tests", all_tests),
     ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
-    ("fuzz targets", || fuzz_targets(10)),
+    ("fuzz targets", || fuzz_targets(4)),
 ];
 
 /// Tests of each change with more cases, and tests of larger fleets.

@@ -45,7 +45,7 @@ impl Backoff {
         self.not_before = now + delay(self.failures);
     }
 
-    /// Records that the service was stopped on purpose, which is no failure.
+    /// Records that the service was stopped on purpose, which is not a failure.
     pub fn stopped_on_purpose(&mut self) {
         self.running_since = None;
     }

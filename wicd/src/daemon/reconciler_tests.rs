@@ -251,7 +251,7 @@ fn a_change_restarts_only_the_service_and_its_dependents() {
         *events.lock().unwrap(),
         ["Stopped kube-proxy", "Stopped kubelet", "Started kubelet", "Started kube-proxy"]
     );
-    assert_eq!(test_host.reconciler.backoffs["kube-proxy"].failures, 0, "a stop of ours is no failure");
+    assert_eq!(test_host.reconciler.backoffs["kube-proxy"].failures, 0, "a stop of ours counted as a failure");
 }
 
 #[test]

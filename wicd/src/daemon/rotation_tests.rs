@@ -51,7 +51,7 @@ async fn a_host_that_was_off_for_four_days_renews_by_itself() {
     let key = KeyPair::generate().unwrap();
     let request = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
     let now = jiff::Timestamp::now().as_second();
-    let old = certificates::joined(&test_host.sign_back(&request, age, left), &key).unwrap().unwrap();
+    let old = certificates::joined(&test_host.issue_backdated(&request, age, left), &key).unwrap().unwrap();
     certificates::install_wicd(&test_host.host, old.as_bytes(), now).unwrap();
     let (changed, mut seen) = watch::channel(0);
     let renewed = async {

@@ -23,7 +23,7 @@ use crate::network;
 use crate::ownership::{Ownership, reserved};
 use crate::secure;
 
-/// Program that an antivirus slows down most, by checking image layers. WMCO excludes the same one.
+/// Program that an antivirus slows down most, by checking image layers. WMCO excludes the same program.
 pub(super) const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
 /// State directories of services, claimed with their content if they did not exist before.
 const STATE_TREES: [&str; 5] = [
@@ -178,7 +178,7 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
     let Some(plugin) = &body.desired.credential_plugin else { return Ok(()) };
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
     if !credential_plugin::is_class(&plugin.clsid) || !credential_plugin::is_our_library(&plugin.library) || !is_sent {
-        let message = format!("{:?} with {:?} is no plugin of the payload", plugin.clsid, plugin.library);
+        let message = format!("{:?} with {:?} is not a plugin of the payload", plugin.clsid, plugin.library);
         return Err(Failure::new(Reason::PayloadInvalid, message));
     }
     // Checked before by `facts`, but another installer may have run since.

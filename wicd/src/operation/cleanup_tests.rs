@@ -314,7 +314,7 @@ fn a_failure_does_not_stop_the_rest_of_a_cleanup() {
     assert!(!test_host.exists(path::OWNED));
 }
 
-/// A variable that existed before is not the operator's, and cleaning up an unconfigured host is no error.
+/// A variable that existed before is not the operator's, and cleaning up an unconfigured host is not an error.
 #[test]
 fn a_host_without_objects_of_the_operator_does_not_change() {
     let test_host = TestHost::new();

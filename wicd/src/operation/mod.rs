@@ -210,7 +210,7 @@ fn lock(host: &dyn Host) -> Result<Lock, Failure> {
 ///
 /// # Errors
 /// Fails when `operation` is not an operation's ID, the request cannot be protected or read or is for another verb, the answer cannot be written, or
-/// the host does not restart. An operation that fails is no error: the answer has its outcome.
+/// the host does not restart. An operation that fails is not an error: the answer has its outcome.
 pub fn serve(host: &dyn Host, verb: Verb, operation: &str) -> Result<(), ServeError> {
     if !api::host::is_operation_id(operation) {
         return Err(ServeError::OperationId(operation.to_string()));

@@ -31,7 +31,7 @@ pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
 /// Returns the reason for which the host must be restarted, `None` if it need not be, and removes the record of a restart that has happened.
 ///
 /// # Errors
-/// Fails as [`pending_reboot`] does. A record that cannot be removed now is no error.
+/// Fails as [`pending_reboot`] does. A record that cannot be removed now is not an error.
 pub fn settle_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     let Some((pending, is_over)) = record(host)? else { return Ok(None) };
     if is_over {

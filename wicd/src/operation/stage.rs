@@ -1,4 +1,4 @@
-//! `stage`: unpacks payload files into blobs and verifies them. Running services do not notice it.
+//! `stage`: unpacks payload files into blobs and verifies them. Running services are not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};

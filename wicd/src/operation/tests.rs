@@ -1,4 +1,4 @@
-//! Fake host of the tests of all verbs, and tests of their common behaviour.
+//! Fake host for the tests of all verbs, and tests of what the verbs have in common.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -191,13 +191,13 @@ impl TestHost {
         self.run(Body::Apply(Box::new(apply)))
     }
 
-    /// Signs a request with a certificate that is valid for `seconds` from now.
+    /// Issues a certificate for a certificate request, valid for `seconds` from now.
     pub(crate) fn sign(&self, request: &str, seconds: i64) -> String {
-        self.sign_back(request, Duration::from_mins(1), Duration::from_secs(seconds.unsigned_abs()))
+        self.issue_backdated(request, Duration::from_mins(1), Duration::from_secs(seconds.unsigned_abs()))
     }
 
-    /// Signs a request with a certificate that was issued `age` ago and is valid for `left` from now.
-    pub(crate) fn sign_back(&self, request: &str, age: Duration, left: Duration) -> String {
+    /// Issues a certificate for a certificate request, issued `age` ago and valid for `left` from now.
+    pub(crate) fn issue_backdated(&self, request: &str, age: Duration, left: Duration) -> String {
         let mut params = CertificateSigningRequestParams::from_pem(request).unwrap();
         let now = std::time::SystemTime::now();
         params.params.not_before = (now - age).into();
@@ -212,7 +212,7 @@ impl TestHost {
         Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600, ..Start::default() }
     }
 
-    /// Configures the host at version `v`, with all verbs.
+    /// Makes the host a node at version `v`: stages, applies and starts.
     pub(crate) fn join(&self, v: &str) {
         self.stage_version(v);
         assert_eq!(self.apply_and_start(v, wanted(v)), Outcome::Done);
@@ -226,7 +226,7 @@ impl TestHost {
         applied.outcome
     }
 
-    /// Returns all files and directories, with the content of files without random content.
+    /// Returns all files and directories. Directories, and files with random content, have `None`.
     pub(crate) fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         fn walk(root: &Path, dir: &Path, tree: &mut BTreeMap<String, Option<Vec<u8>>>) {
             for entry in std::fs::read_dir(dir).unwrap() {
@@ -248,7 +248,7 @@ impl TestHost {
         tree
     }
 
-    /// Returns the state besides files: services, variables and number of trusted certificates.
+    /// Returns the state of the host other than files: services, variables and the number of trusted certificates.
     pub(crate) fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
         let State { services, env, trusted, .. } = self.state().clone();
         (services, env, trusted.len())
@@ -271,7 +271,7 @@ pub(crate) fn message(answer: &Answer) -> &str {
     }
 }
 
-/// Lets the process crash after each number of calls that `act` makes, each time on a fresh host, and checks the host then.
+/// Runs `act` once for every `step`th host call that it makes, each time on a fresh host that fails from that call on, and then checks the host.
 pub(crate) fn crash_anywhere<T>(
     arrange: impl Fn() -> (TestHost, T),
     act: impl Fn(&TestHost, &T),
@@ -401,7 +401,7 @@ fn requests_and_answers_are_files() {
     assert!(matches!(serve(&test_host.host, Verb::Apply, "join-1"), Err(ServeError::Request { .. })));
 }
 
-/// Collecting all facts takes seconds.
+/// Only the final answer of a verb collects all facts, because that takes seconds.
 #[test]
 fn all_facts_are_collected_only_for_the_answer() {
     let test_host = TestHost::new();
@@ -457,7 +457,7 @@ fn an_antivirus_that_holds_each_new_file_delays_a_join_and_a_removal() {
         antivirus(attempts);
         test_host.join("1");
         test_host.join("2");
-        // An antivirus that holds all files again.
+        // The antivirus holds all files again.
         antivirus(attempts);
         let removed = test_host.run(Body::Cleanup(Cleanup {}));
         assert_eq!(removed.outcome, Outcome::Done, "{removed:?}");

@@ -79,7 +79,7 @@ fn service_main(_arguments: Vec<OsString>) {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
-            error!("cannot begin: {e}");
+            error!("cannot start the asynchronous runtime of wicd: {e}; the service manager restarts the service");
             return service.set(ServiceState::Stopped, 0, CANNOT_BEGIN);
         }
     };

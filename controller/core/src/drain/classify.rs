@@ -332,7 +332,7 @@ mod tests {
             ("emptyDir, finished", with(&[empty_dir(), finished()]), facts, &strict, evict(&[])),
             ("emptyDir, leaving", with(&[empty_dir(), deleted(NOW)]), facts, &strict, leaves.clone()),
             ("no controller", pod(bare()), facts, &strict, Refuse("")),
-            ("an owner that is no controller", of_node, facts, &strict, Refuse("")),
+            ("an owner that is not a controller", of_node, facts, &strict, Refuse("")),
             ("no controller, allowed", pod(bare()), facts, &free, evict(&[unmanaged])),
             ("no controller, finished", with(&[bare(), finished()]), facts, &strict, evict(&[])),
             ("all warnings", with(&[bare(), empty_dir()]), facts, &free, evict(&[data, unmanaged])),

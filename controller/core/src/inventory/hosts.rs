@@ -321,7 +321,7 @@ mod tests {
             ("address in another pool", a(), vec![known("x", "10.0.0.1", "q")], "a: HostConflict"),
             ("address in another pool, whose host was reached elsewhere", a(), vec![elsewhere], "a"),
             ("name in another pool", two("b", "10.0.0.2"), vec![known("a", "10.9.9.9", "q")], "b, a: HostConflict"),
-            ("our own instance is no conflict", a(), vec![known("a", "10.0.0.1", "p")], "a"),
+            ("our own instance is not a conflict", a(), vec![known("a", "10.0.0.1", "p")], "a"),
             ("listed twice", two("a", "10.0.0.2"), vec![], "a, a: HostConflict"),
             ("bad key", vec![bad_key], vec![], "k: InvalidInventory"),
             ("bad address", all(&faulty), vec![], "a: InvalidInventory, b: InvalidInventory, c: InvalidInventory"),

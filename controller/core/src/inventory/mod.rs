@@ -102,7 +102,7 @@ impl SourceOutcome {
         }
     }
 
-    /// Reports whether the source cannot be read, or its content cannot be used. A first read that is in progress is no failure.
+    /// Reports whether the source cannot be read, or its content cannot be used. A first read that is in progress is not a failure.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Listed(list) => list.trouble.is_some(),

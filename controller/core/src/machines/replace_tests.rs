@@ -156,7 +156,7 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
     let open = pool(None, false, Some(vec![window("30 11 * * *")]));
     let closed = pool(None, false, Some(vec![window("0 3 * * *")]));
     let wrong = pool(None, false, Some(vec![window("0 3 * *")]));
-    // Columns: name, pool, host on hold, reason why a node stays, reason why a host that is no node yet stays.
+    // Columns: name, pool, host on hold, reason why a node stays, reason why a host that is not a node yet stays.
     for (about, pool, held, node, new) in [
         ("nothing is said", &works, false, None, None),
         ("on hold", &works, true, Some("on hold"), Some("on hold")),

@@ -22,11 +22,11 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
         return Some(NO_KEY);
     }
     if CONTROL_PLANE.contains(&key) {
-        return Some("a Windows node cannot be a control plane node");
+        return Some("this role is for control plane nodes: remove the label");
     }
     let is_free = group.is_some_and(|g| FREE.contains(&g));
     (!is_free && is_reserved(group)).then_some(
-        "labels under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others; only node-role.kubernetes.io, \
+        "labels under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io are reserved; of these, only node-role.kubernetes.io, \
          node.kubernetes.io and topology.kubernetes.io may be set",
     )
 }
@@ -38,7 +38,7 @@ fn annotation_problem(key: &str) -> Option<&'static str> {
         return Some(NO_KEY);
     }
     is_reserved(group)
-        .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others")
+        .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io are reserved: use a domain of your own")
 }
 
 /// Returns the fault of a taint, with the remedy.
@@ -50,7 +50,7 @@ pub fn taint_problem(taint: &Taint) -> Option<String> {
     }
     if group.is_some_and(|g| of_others.contains(&g)) {
         return Some(format!(
-            "{:?} is not a valid key of a taint: taints under node.kubernetes.io and windowsmachineconfig.openshift.io belong to others",
+            "{:?} is not a valid key of a taint: taints under node.kubernetes.io and windowsmachineconfig.openshift.io are reserved: use a domain of your own",
             taint.key
         ));
     }
@@ -60,7 +60,8 @@ pub fn taint_problem(taint: &Taint) -> Option<String> {
 
 /// Returns the fault of a label value, with the remedy.
 pub fn value_problem(value: &str) -> Option<&'static str> {
-    (!value.is_empty() && !is_word(value)).then_some("use at most 63 letters, digits, `-`, `_` and `.`")
+    (!value.is_empty() && !is_word(value))
+        .then_some("it must be at most 63 letters, digits, `-`, `_` and `.`, and begin and end with a letter or digit")
 }
 
 /// Returns the first invalid field of a host's entry, with the fault.
@@ -103,7 +104,7 @@ fn of(labels: Option<&Pairs>, annotations: Option<&Pairs>, taints: Option<&[Tain
     labels.or_else(annotations).or_else(taints)
 }
 
-const NO_KEY: &str = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
+const NO_KEY: &str = "it must be a name of at most 63 letters, digits, `-`, `_` and `.` that begins and ends with a letter or digit, with a lower-case domain and `/` before it if you like, for example example.com/line";
 
 /// Returns the group of a key, and whether the key is valid.
 fn parts(key: &str) -> (Option<&str>, bool) {

@@ -148,13 +148,47 @@ pub enum Refusal {
     },
     /// The host is a node of another cluster.
     #[error(
-        "the host is Node {node} of another cluster, {cluster}; the operator did not change it. Remove it from the pool of that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare the host's key (hostKey)"
+        "the host is already the Node {node} of the cluster {cluster}; the operator did not change it. Remove the host from the pool in that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare hostKey in the host's entry"
     )]
     HostOfAnotherCluster {
         /// Id of the other cluster.
         cluster: String,
         /// Node of the host in the other cluster.
         node: String,
+    },
+    /// The host of a Node of this cluster has the record of another cluster.
+    #[error(
+        "the record on the host at {address} names the Node {node} of the cluster {cluster}, but here the host belongs to {name}; the operator did not change it. If the host belongs to this cluster, remove it from the pool in {cluster}; otherwise, correct the entry of {name} or remove it from its list"
+    )]
+    RecordOfAnotherCluster {
+        /// Address of the host.
+        address: String,
+        /// Name of the expected host.
+        name: String,
+        /// Id of the other cluster.
+        cluster: String,
+        /// Node of the host in the other cluster.
+        node: String,
+    },
+    /// The host runs a kubelet of an unknown cluster.
+    #[error(
+        "the host at {address} runs a kubelet, and nothing on it shows which cluster it belongs to; the operator did not change it. If that cluster still exists, remove the host from it. Otherwise, remove the kubelet, or add \"{UNKNOWN_CLUSTER}\" to spec.takeOverFrom of this pool and declare hostKey in the entry of {name}"
+    )]
+    HostOfUnknownCluster {
+        /// Address of the host.
+        address: String,
+        /// Name of the expected host.
+        name: String,
+    },
+    /// The host of a Node of this cluster runs a kubelet, and nothing proves that it is that host.
+    #[error(
+        "the host at {address} runs a kubelet, and nothing proves that it is the host of {name}; the operator did not change it. Correct the address of {name} in its list, or remove the kubelet from the host"
+    )]
+    KubeletUnproven {
+        /// Address of the host.
+        address: String,
+        /// Name of the expected host.
+        name: String,
     },
     /// The host is a node of another cluster and may be taken over, but its key is not declared.
     #[error(
@@ -168,9 +202,9 @@ pub enum Refusal {
     },
     /// The machine claims to be the host of a Node that may belong to another host.
     #[error(
-        "the machine at {address} claims to be the host of Node {name}, but this is not proven: no machine id is recorded, and the Node has \
-         other addresses; the operator did not change it. Correct address and host key of {name} in its list; or, if the Node is a \
-         leftover, delete it: kubectl delete node {name}"
+        "the machine at {address} claims to be the host of the Node {name}, but this is not proven: no machine ID is recorded for {name}, and \
+         neither the UID nor the addresses and labels of the Node show that it is this machine's; the operator did not change it. Correct the \
+         address and the host key of {name} in its list; or, if the Node is a leftover, delete it: kubectl delete node {name}"
     )]
     UnverifiedClaim {
         /// Address of the machine.
@@ -180,8 +214,8 @@ pub enum Refusal {
     },
     /// The host key of a node's host is not on record.
     #[error(
-        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows{}. For all hosts of the pool, list their keys in a Secret: ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict; or, for nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. For this host alone, declare hostKey in its entry, if its list has that field, or compare the key on its console and {}; or, if the Node is a leftover, delete it: kubectl delete node {name}",
-        shown.as_ref().map(|key| format!(", {key}")).unwrap_or_default(), Act::TrustHostKey(name, shown.as_deref().unwrap_or(FINGERPRINT))
+        "no host key is recorded for the host of the Node {name}, and the first key of a host that is already a node is not trusted; the host at {address} shows {}. Compare that key with the one on the console of the host, and declare it: hostKey in the entry, or, for all hosts of the pool, ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict{}. To adopt nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. If the Node is a leftover, delete it: kubectl delete node {name}",
+        shown.as_deref().unwrap_or("no key now"), trust(*has_instance, name, shown.as_deref())
     )]
     KeyUnproven {
         /// Name of the expected host.
@@ -190,6 +224,8 @@ pub enum Refusal {
         address: String,
         /// Fingerprint of the key that the host shows, if it answered.
         shown: Option<String>,
+        /// True if the host has a WindowsInstance, so that a command can trust the key.
+        has_instance: bool,
     },
     /// Both the address and the host key of a node are new.
     #[error(
@@ -204,13 +240,22 @@ pub enum Refusal {
     },
 }
 
+/// Returns the remedy that needs a WindowsInstance, if the host has one.
+fn trust(has_instance: bool, name: &str, shown: Option<&str>) -> String {
+    if has_instance { format!(", or {}", Act::TrustHostKey(name, shown.unwrap_or(FINGERPRINT))) } else { String::new() }
+}
+
 impl Refusal {
     /// Returns the reason for conditions and events.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotThisMachine { .. } | Self::NotThisNode { .. } => Reason::NotThisMachine,
             Self::HasAnotherName { .. } | Self::SameMachine { .. } => Reason::HostConflict,
-            Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => Reason::HostOfAnotherCluster,
+            Self::HostOfAnotherCluster { .. }
+            | Self::RecordOfAnotherCluster { .. }
+            | Self::HostOfUnknownCluster { .. }
+            | Self::KubeletUnproven { .. }
+            | Self::KeyNotDeclared { .. } => Reason::HostOfAnotherCluster,
             Self::UnverifiedClaim { .. } | Self::KeyUnproven { .. } | Self::AddressAndKeyChanged { .. } => {
                 Reason::HostUnproven
             }
@@ -303,12 +348,17 @@ fn another_cluster(purpose: Purpose, meant: ExpectedHost<'_>, owner: &Owner) -> 
     if purpose == Purpose::Remove && meant.node == NodeProof::Missing {
         return Ok(Identity::OtherOwner(owner.clone()));
     }
-    let wanted =
-        purpose == Purpose::Join && meant.node == NodeProof::Missing && meant.take_over_from.contains(&cluster);
-    match wanted {
-        false => Err(Refusal::HostOfAnotherCluster { cluster, node }),
-        true if !meant.key_declared => Err(Refusal::KeyNotDeclared { cluster, node }),
-        true => Ok(Identity::Supersedes(owner.clone())),
+    let is_new = purpose == Purpose::Join && meant.node == NodeProof::Missing;
+    let (address, name) = (meant.address.to_owned(), meant.owner.node_name.clone());
+    match (is_new, owner.cluster_id.is_empty()) {
+        (true, _) if meant.take_over_from.contains(&cluster) && meant.key_declared => {
+            Ok(Identity::Supersedes(owner.clone()))
+        }
+        (true, _) if meant.take_over_from.contains(&cluster) => Err(Refusal::KeyNotDeclared { cluster, node }),
+        (true, true) => Err(Refusal::HostOfUnknownCluster { address, name }),
+        (true, false) => Err(Refusal::HostOfAnotherCluster { cluster, node }),
+        (false, true) => Err(Refusal::KubeletUnproven { address, name }),
+        (false, false) => Err(Refusal::RecordOfAnotherCluster { address, name, cluster, node }),
     }
 }
 

@@ -110,9 +110,9 @@ mod tests {
             ),
             ("took none of several", RefusalFacts { refusal: Some(&both), listed: Some(&two), ..node }, LockedOut),
             ("the accepted key is unknown", RefusalFacts { taken: None, ..node }, unknown),
-            ("is no node yet", RefusalFacts { taken: None, is_node: false, ..node }, LockedOut),
+            ("is not a node yet", RefusalFacts { taken: None, is_node: false, ..node }, LockedOut),
             (
-                "is no node yet, and took it once",
+                "is not a node yet, and took it once",
                 RefusalFacts { taken: Some("new"), is_node: false, ..node },
                 LockedOut,
             ),

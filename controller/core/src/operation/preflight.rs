@@ -80,7 +80,9 @@ pub enum Fault {
         needed_mib: u64,
     },
     /// The host cannot reach the API server.
-    #[error("the host cannot reach the API server {server}: {why}; check DNS, routes and firewalls between them")]
+    #[error(
+        "the host cannot reach the API server at {server}: {why}; check DNS, routes and firewalls between the host and the API server, and that --api-server is the URL at which hosts reach it"
+    )]
     ApiServerUnreachable {
         /// API server as hosts reach it.
         server: String,

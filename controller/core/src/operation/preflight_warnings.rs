@@ -29,7 +29,7 @@ pub enum Warning {
         causes: String,
     },
     /// An antivirus product checks files.
-    #[error("the antivirus filters {filters} check files on the host; exclude {} in the settings of their product", PATHS_TO_EXCLUDE.join(", "))]
+    #[error("the host has antivirus filters: {filters}; make sure that their product excludes {}. This warning stays, because the operator cannot see the exclusions of other products", PATHS_TO_EXCLUDE.join(", "))]
     AntivirusFilter {
         /// Names of the antivirus filters.
         filters: String,
@@ -105,10 +105,9 @@ pub fn results(asked: &Asked<'_>, state: &HostState) -> Vec<(&'static str, Optio
     results
 }
 
-/// Returns all warnings as one text. Empty if there are none.
-pub fn in_words(asked: &Asked<'_>, state: &HostState) -> String {
-    let all: Vec<String> = results(asked, state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect();
-    all.join("; ")
+/// Returns the text of each warning.
+pub fn texts(asked: &Asked<'_>, state: &HostState) -> Vec<String> {
+    results(asked, state).into_iter().filter_map(|(_, w)| w).map(|w| w.to_string()).collect()
 }
 
 /// Returns the causes for which Windows waits for a restart as text; `None` if it does not wait.
@@ -179,6 +178,10 @@ mod tests {
     use api::host::Marker;
 
     use super::*;
+
+    fn in_words(asked: &Asked<'_>, state: &HostState) -> String {
+        texts(asked, state).join("; ")
+    }
 
     fn configured(state: &mut HostState) {
         state.marker = Some(Marker { version: "1".into(), ..Marker::default() });

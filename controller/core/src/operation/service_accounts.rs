@@ -31,7 +31,7 @@ pub enum AccountFault {
     },
     /// Windows did not report on an account.
     #[error(
-        "the host did not report whether it can use {accounts}; check that it reaches a domain controller, then restart it"
+        "Windows could not tell whether the host can use the group Managed Service Accounts {accounts}; check that the host reaches a domain controller. If it does, restart the host; if it is a node, have it drained before (annotation windowsmachineconfig.openshift.io/maintenance)"
     )]
     AccountUnknown {
         /// Accounts without a report.

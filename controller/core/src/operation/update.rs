@@ -69,7 +69,7 @@ pub fn is_restart_due(type_: GrantType, causes: &BTreeSet<RestartCause>) -> bool
 /// State of the maintenance request for a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Maintenance {
-    /// The operation is no maintenance.
+    /// The operation is not maintenance.
     #[default]
     None,
     /// The node must be drained, and stay drained.

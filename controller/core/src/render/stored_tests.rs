@@ -71,7 +71,7 @@ fn what_is_wrong_is_refused() {
         ("hash", |v| v["files"][0]["sha256"] = json!("x"), "hex"),
         ("twice", |v| v["files"][1] = v["files"][0].clone(), "same destination"),
         ("too many files", |v| v["files"] = vec![v["files"][0].clone(); 1001].into(), "more than 1,000 entries"),
-        ("kubelet is no object", |v| v["kubelet"] = json!([]), "kubelet's configuration is not an object"),
+        ("kubelet is not an object", |v| v["kubelet"] = json!([]), "kubelet's configuration is not an object"),
         ("taints", |v| v["kubelet"]["registerWithTaints"] = json!([]), "taints"),
         ("containerd", |v| v["containerd"] = json!("x".repeat(20_000)), "containerd's configuration has more than"),
         ("path of the cluster", |v| v["clusterFiles"][r"C:\..\x"] = json!("a".repeat(64)), "path on C:"),

@@ -477,7 +477,7 @@ proptest! {
         let config = match services(&cluster, &manifest, &settings) {
             Ok(config) => config,
             Err(RenderError::NoPrograms(missing)) => {
-                prop_assert!(!missing.is_empty() && missing.iter().all(|m| !manifest.has(m)), "of {missing:?}");
+                prop_assert!(!missing.is_empty() && missing.iter().all(|m| !manifest.has_destination(m)), "of {missing:?}");
                 return Ok(());
             }
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
@@ -487,7 +487,7 @@ proptest! {
         let names: Vec<&str> = config.services.iter().map(|s| s.name.as_str()).collect();
         for service in &config.services {
             let (first, _) = service.path.split_once(' ').unwrap();
-            prop_assert!(manifest.has(first), "{} runs what is not there", service.path);
+            prop_assert!(manifest.has_destination(first), "{} runs what is not there", service.path);
             prop_assert!(service.dependencies.iter().all(|d| names.contains(&d.as_str())));
             for variable in ["NODE_NAME", "NODE_IP"] {
                 let declared = service.host_variables_in_command.iter().any(|v| v.name == variable);

@@ -19,15 +19,15 @@ pub struct TlsProfile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum TlsProfileError {
     /// The type of the profile is unknown.
-    #[error("its type {0:?} is not known: use Old, Intermediate, Modern or Custom")]
+    #[error("the type {0:?} is unknown: use Old, Intermediate, Modern or Custom")]
     UnknownType(String),
     /// A field of a custom profile is missing or invalid.
     #[error("the custom profile has no usable {0}: set it")]
     Field(&'static str),
     /// A custom profile has neither of the ciphers that Go accepts for HTTP/2.
     #[error(
-        "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, and kubelet does not \
-         start without: add one, or set minTLSVersion to VersionTLS13"
+        "the custom profile has neither ECDHE-RSA-AES128-GCM-SHA256 nor ECDHE-ECDSA-AES128-GCM-SHA256, one of which kubelet \
+         needs for HTTP/2: add one, or set minTLSVersion to VersionTLS13"
     )]
     NoHttp2,
 }
@@ -74,7 +74,7 @@ impl TlsProfile {
     pub fn of_cluster(profile: Option<&Value>) -> (Self, Vec<String>) {
         Self::parse(profile).unwrap_or_else(|error| {
             let sentence = format!(
-                "spec.tlsSecurityProfile of the APIServer cluster cannot be used, kubelet uses Intermediate instead: {error}"
+                "spec.tlsSecurityProfile of APIServer/cluster cannot be used, so kubelet uses the profile Intermediate: {error}"
             );
             (Self::named("VersionTLS12", NewestProfile::Intermediate), vec![sentence])
         })

@@ -7,7 +7,7 @@
 //! | setting of the legacy version | lost if the target has |
 //! |---|---|
 //! | a service | no service of that name |
-//! | an environment variable that is not empty | no variable of that name; another value is no loss |
+//! | an environment variable that is not empty | no variable of that name; another value is not a loss |
 //! | a cloud-node-manager | a cloud-node-manager whose ServiceAccount is missing |
 //! | the sandbox image of WMCO's containerd | another image, which the pool does not name |
 //! | mirrors of registries | no mirrors for a source, because containerd cannot follow its rule |
@@ -283,7 +283,7 @@ mod tests {
                 vec![],
             ),
             (
-                "how it is started is no setting",
+                "how it is started is not a setting",
                 &of(r"--bootstrap-kubeconfig=C:\k\b --node-ip=NODE_IP"),
                 &plain,
                 vec![],

@@ -1,6 +1,6 @@
 //! Hosts of a pool, with their observed state.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     Disruption, Failures, Grant, GrantType, Operation, WindowsInstance, WindowsInstanceStatus,
@@ -43,10 +43,11 @@ pub struct DesiredMember<'a> {
     pub backoff_max: Duration,
 }
 
-/// Reports whether a user has put a host on hold. The annotation of the Node takes precedence over that of the instance.
+/// Reports whether a user has put a host on hold. The annotation of the Node takes precedence over that of the instance, if its value is valid.
 pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
-    let on_node = node.and_then(|n| n.annotations().get(key::HOLD));
-    on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")
+    let value = |annotations: &BTreeMap<String, String>| annotations.get(key::HOLD)?.parse::<bool>().ok();
+    let on_node = node.and_then(|n| value(n.annotations()));
+    on_node.or_else(|| value(instance.annotations())).unwrap_or_default()
 }
 
 /// Observes one host. `unwanted` is true if the pool does not keep the host, even if its instance is not marked as leaving yet. `change` is the
@@ -194,6 +195,25 @@ mod tests {
             let node: Node = serde_json::from_value(node).unwrap();
             let candidate = observed(instance, Some(&node), "v1", None);
             assert_eq!((candidate.joined, candidate.available), (expected, expected), "{uid} {leaving}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_hold_on_the_node_leaves_that_of_the_instance_in_force() {
+        for (on_instance, on_node, expected) in [
+            (None, None, false),
+            (Some("true"), None, true),
+            (Some("true"), Some("false"), false),
+            (Some("true"), Some("yes"), true),
+            (Some("yes"), Some("true"), true),
+            (None, Some("yes"), false),
+        ] {
+            let hold = |value: Option<&str>| value.map(|v| BTreeMap::from([(key::HOLD.to_owned(), v.to_owned())]));
+            let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+            instance.metadata.annotations = hold(on_instance);
+            let mut node = Node::default();
+            node.metadata.annotations = hold(on_node);
+            assert_eq!(is_held(&instance, Some(&node)), expected, "{on_instance:?}, {on_node:?}");
         }
     }
 

@@ -12,13 +12,13 @@ pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 /// Maximum length of an annotation's value in a note.
 const MAX_VALUE_CHARS: usize = 40;
 
-/// Returns notes on annotations with another value than `true` or `false`, which have no effect.
-pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str]) -> Vec<String> {
+/// Returns notes on annotations of an object with another value than `true` or `false`, which have no effect. `kind` is the kind of the object.
+pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str], kind: &str) -> Vec<String> {
     let value = |switch: &&&str| annotations.get(**switch).filter(|v| !matches!(v.as_str(), "true" | "false"));
     let note = |switch: &&str| {
         let value = value(&switch)?;
         let value = line(value, MAX_VALUE_CHARS);
-        Some(format!("the annotation {switch}={value} has no effect: set it to true, or remove it"))
+        Some(format!("the annotation {switch}={value} of the {kind} has no effect: its value must be true or false"))
     };
     switches.iter().filter_map(note).collect()
 }
@@ -39,11 +39,11 @@ mod tests {
         ] {
             let set = value.map(|v| (key::ABANDON.to_owned(), v.to_owned()));
             let other = ("example.com/abandon".to_owned(), "yes".to_owned());
-            let notes = without_effect(&set.into_iter().chain([other]).collect(), OF_INSTANCE);
+            let notes = without_effect(&set.into_iter().chain([other]).collect(), OF_INSTANCE, "WindowsInstance");
             assert_eq!(notes.len(), usize::from(expected), "{value:?}: {notes:?}");
         }
         let long = BTreeMap::from([(key::HOLD.to_owned(), "no\u{202e}".repeat(100))]);
-        let notes = without_effect(&long, OF_NODE);
+        let notes = without_effect(&long, OF_NODE, "Node");
         assert!(notes[0].len() < 200 && !notes[0].contains('\u{202e}'), "{notes:?}");
     }
 }

@@ -49,7 +49,7 @@ fn the_newest_payload_that_is_not_newer_than_the_api_server_is_selected() {
     for minor in ["1.34", "1.36", "1.9"] {
         write(&dir.path().join(minor), &[Entry::new(r"C:\k\kubelet.exe", minor)], LEVEL_FAST).unwrap();
     }
-    // Directories that are no payload: one with another name, and one without a manifest.
+    // Directories that are not payloads: one with another name, and one without a manifest.
     write(&dir.path().join("1.x"), &[Entry::new(r"C:\k\kubelet.exe", "x")], LEVEL_FAST).unwrap();
     fs::create_dir(dir.path().join("1.35")).unwrap();
     let payload = Payload::open(dir.path()).unwrap();

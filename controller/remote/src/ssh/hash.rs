@@ -18,7 +18,7 @@ impl Connection {
     /// # Errors
     /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
     /// refuses the request or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP.
-    /// [`SshError::Disconnected`] when the connection breaks. A file that is missing or has another size is no error.
+    /// [`SshError::Disconnected`] when the connection breaks. A file that is missing or has another size is not an error.
     pub async fn holds(&self, path: &str, size: u64, sha256: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "read back", path };
         let remote = checked(path)?;

@@ -87,7 +87,7 @@ impl Identity {
                 if public {
                     "it is a public key: store the private one"
                 } else {
-                    "it is not in PEM form (-----BEGIN …)"
+                    "it is not in PEM form (-----BEGIN …): store an OpenSSH private key there"
                 },
                 None,
             ));

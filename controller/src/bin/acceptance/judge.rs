@@ -354,7 +354,7 @@ pub(crate) fn feature_containers(outputs: &[Output]) -> Option<Outcome> {
 /// Entry of an access list: the account, and its flags such as `OI`, `CI` and `F`. The last one is the permission, the others are about inheritance.
 type Entry<'a> = (&'a str, Vec<&'a str>);
 
-/// Returns the entries of `icacls <path>`. `None` if a line is no entry.
+/// Returns the entries of `icacls <path>`. `None` if a line is not an entry.
 fn entries<'a>(output: &'a Output, path: &str) -> Option<Vec<Entry<'a>>> {
     let (list, summary) = output.ok()?.trim().rsplit_once('\n')?;
     if summary.trim() != "Successfully processed 1 files; Failed processing 0 files" {

@@ -236,7 +236,7 @@ impl World {
         bail!("{}: the Lease there is not renewed", missing())
     }
 
-    /// Checks that the host is in no pool and is no node.
+    /// Checks that the host is in no pool and is not a node.
     pub(crate) async fn host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
         let all = ListParams::default();
         let is_it = |address: &str| {

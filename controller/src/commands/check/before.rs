@@ -109,7 +109,7 @@ pub(super) fn rights(facts: &Facts) -> Outcome {
     })
 }
 
-/// Judges the CRDs. CRDs of an older release are no conflict.
+/// Judges the CRDs. CRDs of an older release are not conflicts.
 pub(super) fn crds(facts: &Facts) -> Outcome {
     Outcome::of(of_crds(&facts.crds, |shipped, crd| conflict(shipped, crd?)), "no CRD of another product is in the way")
 }

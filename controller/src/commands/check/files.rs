@@ -22,7 +22,7 @@ const FINDINGS: u8 = 1;
 /// Checks host lists, prints the findings, and returns the exit status.
 ///
 /// # Errors
-/// Fails when the findings cannot be printed. Findings are no failure: the exit status reports them.
+/// Fails when the findings cannot be printed. Findings are not failures: the exit status reports them.
 pub fn run(args: &CheckFiles) -> anyhow::Result<ExitCode> {
     let Found { errors, warnings } = check(&args.path, &Limits::default());
     let object = |severity: &'static str| move |f: &Finding| json!({"file": f.file, "line": f.line, "severity": severity, "message": f.message});

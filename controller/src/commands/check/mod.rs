@@ -27,8 +27,8 @@ use crate::{
 /// Checks an installation, or with `--pre` the cluster before it, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. A failed check is no error: the
-/// exit status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. A failed check is not an error:
+/// the exit status reports it.
 pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     if args.pre {
@@ -44,8 +44,8 @@ pub async fn installation(mut args: CheckInstallation, cluster: &args::Cluster) 
 /// Checks a host, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// Fails when the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is no error: the exit status
-/// reports it.
+/// Fails when the key or `wicd.exe` cannot be read, or the results cannot be printed. A host that cannot become a node is not an error: the exit
+/// status reports it.
 pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
     let output = args.output;
     catalog::print(Facts::Host(&host::observe(args).await?), output)
@@ -54,7 +54,7 @@ pub async fn host(args: CheckHost) -> anyhow::Result<ExitCode> {
 /// Checks a host, and returns the results that `-o json` prints.
 ///
 /// # Errors
-/// Fails when the key or `wicd.exe` cannot be read. A host that cannot become a node is no error.
+/// Fails when the key or `wicd.exe` cannot be read. A host that cannot become a node is not an error.
 pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
     Ok(catalog::objects(&catalog::outcomes(Facts::Host(&host::observe(args).await?))))
 }
@@ -62,8 +62,8 @@ pub async fn host_results(args: CheckHost) -> anyhow::Result<Vec<Value>> {
 /// Checks for obstacles to a takeover, prints the results, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. An obstacle is no error: the exit
-/// status reports it.
+/// Fails when there is no configuration for the API server, it does not answer, or the results cannot be printed. An obstacle is not an error: the
+/// exit status reports it.
 pub async fn takeover(args: CheckTakeover, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let cluster = connect(cluster).await?;
     let release = cluster.release(&args.run).await;

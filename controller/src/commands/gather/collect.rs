@@ -15,7 +15,7 @@ use super::{
     write::{Folder, MAX_FILE_BYTES},
 };
 
-/// Timeout of each request to the API server: long enough for a busy one, and short enough that forty timeouts take less than an hour.
+/// Timeout of each request to the API server: long enough for a busy API server, and short enough that forty timeouts take less than an hour.
 const LIMIT: Duration = Duration::from_mins(1);
 /// Number of objects per page.
 const PAGE: usize = 500;
@@ -23,7 +23,7 @@ const PAGE: usize = 500;
 const MAX_OBJECTS: usize = 5000;
 /// Maximum number of events in a list. They are sorted by name, so the newest may come last.
 const MAX_EVENTS: usize = 50_000;
-/// Media type for Secrets without their data. The request accepts nothing else, so an API server without support for it refuses.
+/// Media type for Secrets without their data. The request accepts nothing else, so an API server that does not support this type refuses the request.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Reports whether the error says that the kind or the object does not exist.

@@ -1,4 +1,4 @@
-//! Collection of data from hosts over SSH, also from hosts whose kubelet does not run. Data from a host is untrusted until it is unpacked within
+//! Collection of data from hosts over SSH, even from hosts whose kubelet does not run. Data from a host is untrusted until it is unpacked within
 //! limits and redacted.
 
 use std::{sync::Arc, time::Duration};
@@ -27,7 +27,7 @@ use crate::{
     instance::CONNECT_TIMEOUT,
 };
 
-/// Maximum number of hosts that are queried at the same time: each answer is kept in memory until it is written.
+/// Maximum number of hosts that are queried at the same time: each answer is kept in memory until its files are written.
 const AT_ONCE: usize = 4;
 /// Timeout for a host to read its event log, its logs and its networks.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -65,7 +65,7 @@ pub(super) async fn gather(client: &Client, args: &Gather, asked: &str, folder: 
     let (access, pools, all) = (&access, &pools, chosen.len());
     let answers = stream::iter(chosen).map(|instance| async move {
         let pool = pools.iter().find(|pool| pool.name_any() == instance.spec.pool_ref.name);
-        // Boxed: the future is large, and there are several.
+        // Boxed, because the future is large and there are several.
         let answer = Box::pin(access.ask(&instance, pool)).await;
         (instance.name_any(), answer)
     });
@@ -185,12 +185,12 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
         let path = format!("hosts/{name}/{part}");
         match text(&content) {
             Some(text) => folder.text(&path, &text),
-            None => folder.failed(&path, "it is not text, so secrets cannot be redacted"),
+            None => folder.failed(&path, "the file is not text, so its secrets cannot be found"),
         }
     }
 }
 
-/// Decodes a Windows file, which may be UTF-16. `None` if it is no text.
+/// Decodes a Windows file, which may be UTF-16. `None` if it is not text.
 fn text(content: &[u8]) -> Option<String> {
     // Zero bytes come from UTF-16 whose beginning was cut off, or from a log that its service truncated.
     let text = api::text::decode(content)

@@ -35,7 +35,7 @@ const README: &str = include_str!("README.txt");
 /// Gathers the data, prints the folder and what failed, and returns the exit status.
 ///
 /// # Errors
-/// Fails when there is no configuration for the API server, or the folder cannot be written. Data that cannot be read is no error.
+/// Fails when there is no configuration for the API server, or the folder cannot be written. Data that cannot be read is not an error.
 pub async fn run(mut args: Gather, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     let now = Timestamp::now();
     let since = since(&args, now)?;

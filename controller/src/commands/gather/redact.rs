@@ -19,7 +19,7 @@ const SECRET_LAST_WORDS: &str = "auth authorization pass passcode sig signature 
 const HARMLESS_LAST_WORDS: &str = "name names namespace namespaces ref refs file files path paths directory dir type kind hash sha256 fingerprint \
                              id ids policy plugin provider seconds time timestamp at count total size bytes version algorithm usage usages \
                              mode audience audiences optional signer bits";
-/// Words before `key` for which the key is public, or no cryptographic key. In variables, only the first two count.
+/// Words before `key` for which the key is public, or not a cryptographic key. In variables, only the first two count.
 const PUBLIC_KEYS: [&str; 10] =
     ["public", "pub", "host", "topology", "label", "match", "sort", "known", "authorized", "registry"];
 /// Prefixes of tokens: GitHub, GitLab, Slack, AWS, Google, Vault, npm, PyPI, Docker, OpenShift, and JSON in base64, as in a JWT.

@@ -72,11 +72,11 @@ async fn a_failed_read_does_not_end_the_rest() {
     }
     assert!(files.iter().all(|(_, text)| !text.contains(SECRET)), "{files:?}");
     let (_, events) = files.iter().find(|(file, _)| file.ends_with("default/core/events.yaml")).unwrap();
-    assert!(events.find("name: z") < events.find("name: a"), "the newest is last: {events}");
+    assert!(events.find("name: z") < events.find("name: a"), "the newest event is not last: {events}");
     let failures = folder.failures.join("\n");
     assert!(failures.contains("events in operator: events is forbidden; ask a user"), "{failures}");
     assert!(!failures.contains("no previous container"), "{failures}");
-    assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering changes nothing");
+    assert!(api.all_calls().iter().all(|call| call.method == "GET"), "gathering sent a write request");
 }
 
 /// Returns an object that the plan keeps, with secrets in all fields where an object may have them.
@@ -132,7 +132,7 @@ async fn no_kind_of_the_plan_is_written_with_a_secret() {
 }
 
 #[test]
-fn log_age_options_follow_must_gather() {
+fn log_age_options_are_those_of_must_gather() {
     let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
     let of = |time: &str, duration: &str| {
         let (since_time, since) = (Some(time.to_owned()), Some(duration.to_owned()));

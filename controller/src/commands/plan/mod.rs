@@ -77,7 +77,7 @@ struct PlanProblem {
 /// # Errors
 /// Fails when the log or the directory for Git repositories cannot be set up; a file cannot be read, is not valid or has no pool; two pools have the
 /// same name; there is no configuration for the API server, or it fails or does not answer; the services of hosts cannot be rendered; or the
-/// answer cannot be printed. A pool that cannot be planned is no error: the exit status reports it.
+/// answer cannot be printed. A pool that cannot be planned is not an error: the exit status reports it.
 pub async fn run(args: Plan, cluster: &args::Cluster) -> anyhow::Result<ExitCode> {
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();

@@ -166,7 +166,7 @@ async fn user_actions_take_effect_and_last() -> Result<()> {
                     let patch = ["patch", "wnp", POOL, "--type", "merge", "-p", &pause(paused)];
                     kubectl(&world.control_plane, &patch).await.map(drop)?;
                 }
-                _ => drop(plugin.done(&[if paused { "pause" } else { "resume" }, POOL])?),
+                _ => drop(plugin.run_ok(&[if paused { "pause" } else { "resume" }, POOL])?),
             }
             let what = format!("{way}: paused {paused}");
             scene.shows(&what, health, "", |p| is_paused(p) == paused).await?;

@@ -97,7 +97,7 @@ impl Judged {
         let own = self.hosts[machine].address().to_string();
         ensure!(addresses.iter().any(|a| a.address == own), "{machine} is at {own}, and its Node at {addresses:?}");
         let kubelet = self.hosts[machine].services().remove("kubelet");
-        ensure!(kubelet == Some(ServiceState::Running), "{machine} is no node: {kubelet:?}");
+        ensure!(kubelet == Some(ServiceState::Running), "{machine} is not a node: {kubelet:?}");
         Ok(())
     }
 
@@ -133,7 +133,7 @@ async fn machines_are_running_once_their_hosts_are_nodes() -> Result<()> {
     until_ready(&judged.world, SET, 3).await?;
     judged.has("Machine", &third, "/status/phase", json!("Provisioned")).await?;
     let node = judged.world.node(&third).await?.context("no Node")?;
-    ensure!(node.spec.and_then(|s| s.provider_id).is_none(), "it has what is no provider ID");
+    ensure!(node.spec.and_then(|s| s.provider_id).is_none(), "the Node has an invalid provider ID");
     judged.provide(&third, "bare:///2").await?;
     judged.until_running(&third).await?;
     judged.until_available(3).await?;

@@ -146,7 +146,7 @@ async fn user_actions_survive_each_reconcile() -> Result<()> {
     let is_paused = |p: &WindowsNodePool| is_true(&pool_status(p).conditions, kind::PAUSED);
     let patch = |paused: bool| json!({"spec": {"rollout": {"paused": paused}}}).to_string();
     for paused in [true, false] {
-        plugin.done(&[if paused { "pause" } else { "resume" }, POOL])?;
+        plugin.run_ok(&[if paused { "pause" } else { "resume" }, POOL])?;
         stays(&world, &repository, "our command", |p| is_paused(p) == paused).await?;
     }
     for paused in [true, false] {

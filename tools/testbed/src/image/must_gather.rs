@@ -38,7 +38,7 @@ pub(super) fn stage(files: &Files, to: &Path) -> Result<()> {
         let loader = b"/ld-linux";
         ensure!(
             !program.windows(loader.len()).any(|part| part == loader),
-            "{} is no static program: install bash-static and busybox-static",
+            "{} is not a static program: install bash-static and busybox-static",
             from.display()
         );
         place(&to.join(to_name), &program, 0o755)?;

@@ -264,7 +264,7 @@ impl SimHost {
     /// Fails when `file` is on another file system than the hosts, or the host has such a file already.
     pub fn preload(&self, windows_path: &str, file: &Path) -> Result<()> {
         let drive::SftpPath::Below(parts) = drive::place(windows_path, true) else {
-            bail!("{windows_path} is no path")
+            bail!("{windows_path} is not a path")
         };
         let path = drive::find(self.drive_c(), &parts);
         std::fs::create_dir_all(path.parent().context("a file has a directory")?)?;

@@ -56,7 +56,7 @@ const PROFILES: [Profile; 12] = [
     Profile { hanging: 104, ..many("hanging", 20) },
     many("100", 100),
     Profile { limited: true, ..many("limited", 100) },
-    Profile { payload_mib: 235, boot: Duration::ZERO, gigabit_line: true, ..many("line", 100) },
+    Profile { payload_mib: 235, boot: Duration::ZERO, gigabit_line: true, ..many("line", 50) },
     many("1000", 1000),
     many("5000", 5000),
     Profile { payload_mib: 235, boot: Duration::ZERO, ..many("payload", 20) },

@@ -69,7 +69,7 @@ fn conditions() -> String {
     let rows = EventReason::FIXED.iter().map(|reason| {
         let on: Vec<String> = reason.regarding().iter().map(|kind| format!("{kind:?}")).collect();
         let about = reason.about().unwrap_or_default();
-        vec![code(reason.as_str()), reason.level().as_str().to_owned(), on.join(", "), about.to_owned()]
+        vec![code(reason.as_str()), reason.event_type().as_str().to_owned(), on.join(", "), about.to_owned()]
     });
     section(&mut page, "Events", about, &["reason", "type", "on", "event and what to do"], rows);
     checks(&mut page);

@@ -97,7 +97,12 @@ fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -
     let crates = sbom::crates("controller", args.arch.target())?;
     let program = |name| {
         let program = compiler.program(name, args.arch, profile, revision.map(short))?;
-        ensure!(args.arch.runs(&fs::read(&program)?), "{} is no program for {}", program.display(), args.arch.name());
+        ensure!(
+            args.arch.runs(&fs::read(&program)?),
+            "{} is not a program for {}",
+            program.display(),
+            args.arch.name()
+        );
         audit::with_crates(args.arch.objcopy(), &program, "controller", &crates, out)
     };
     let client_for_windows = || {

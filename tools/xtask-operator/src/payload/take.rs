@@ -232,7 +232,7 @@ fn program(files: &Files, name: &str) -> Result<Option<Vec<u8>>> {
     } else {
         content.clone()
     };
-    ensure!(is_windows_program(&content), "{} is no program for Windows on amd64", path.display());
+    ensure!(is_windows_program(&content), "{} is not a program for Windows on amd64", path.display());
     Ok(Some(content))
 }
 
@@ -335,7 +335,7 @@ fn login(args: &Args, image: &Reference) -> Result<RegistryAuth> {
     let Some(file) = args.auth_file.clone().or_else(of_docker) else { return Ok(RegistryAuth::Anonymous) };
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     // An error of the parser may quote a secret.
-    let Ok(logins) = serde_json::from_str(&text) else { bail!("{} is no file with logins", file.display()) };
+    let Ok(logins) = serde_json::from_str(&text) else { bail!("{} is not a file with logins", file.display()) };
     login_of(&logins, image).with_context(|| format!("the login for {} in {}", image.registry(), file.display()))
 }
 

@@ -25,7 +25,7 @@ use reserved::Reserved;
 /// Service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
 
-/// Inputs of [`claim`] besides the instance.
+/// Inputs of [`claim`] other than the instance and its status.
 pub struct ClaimInputs<'a> {
     /// Proven IP addresses of the host.
     pub proven: Vec<IpAddr>,
@@ -42,35 +42,35 @@ pub struct ClaimInputs<'a> {
 }
 
 /// Returns the claim for the host of an instance.
-pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &ClaimInputs<'_>) -> Claim {
+pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, inputs: &ClaimInputs<'_>) -> Claim {
     let name = instance.name_any();
     let facts = status.facts.as_ref();
-    let is_free = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !beside.neighbours.has_address(*ip, &name);
-    let is_unused = |dns: &String| beside.reserved.allows_name(dns) && !beside.neighbours.has_name(dns, &name);
+    let is_free = |ip: &IpAddr| inputs.reserved.allows_address(*ip) && !inputs.neighbours.has_address(*ip, &name);
+    let is_unused = |dns: &String| inputs.reserved.allows_name(dns) && !inputs.neighbours.has_name(dns, &name);
 
     let reported = facts.map(|f| f.hostname.to_ascii_lowercase());
     let reported = reported.filter(|reported| name.split('.').next() == Some(reported));
-    let of_machine = beside.machine.iter().filter(|a| a.parse::<IpAddr>().is_err()).map(|a| a.to_ascii_lowercase());
+    let of_machine = inputs.machine.iter().filter(|a| a.parse::<IpAddr>().is_err()).map(|a| a.to_ascii_lowercase());
     // The names of a Machine count only after its host has been reached.
-    let of_machine = of_machine.filter(|_| !beside.proven.is_empty());
+    let of_machine = of_machine.filter(|_| !inputs.proven.is_empty());
     let dns_names = unique([name.clone()].into_iter().chain(reported).chain(of_machine).filter(is_unused));
-    let addresses: Vec<IpAddr> = beside.proven.iter().copied().filter(is_free).collect();
+    let addresses: Vec<IpAddr> = inputs.proven.iter().copied().filter(is_free).collect();
     let proven = status.proven_address.is_some() && status.host_key.is_some();
     let (joined, ended) = (status.node_ref.is_some(), status.operation.as_ref().is_some_and(remove::is_deconfiguring));
-    let by_node = beside.node.filter(|node| !proven && is_of_operator(node));
+    let by_node = inputs.node.filter(|node| !proven && is_of_operator(node));
     if let Some(node) = by_node {
-        let of_node = of_node(node, beside.reserved, beside.neighbours);
-        let legacy_daemon = Some(legacy_daemon(beside.namespace));
+        let of_node = of_node(node, inputs.reserved, inputs.neighbours);
+        let legacy_daemon = Some(legacy_daemon(inputs.namespace));
         return Claim { unclaimed: false, legacy_daemon, joined, ended, ..of_node };
     }
 
-    let (ips, names) = split(beside.node.into_iter().flat_map(node::addresses));
+    let (ips, names) = split(inputs.node.into_iter().flat_map(node::addresses));
     // An address that two hosts claim is proven for neither but may be correct, so neighbours are not excluded here.
-    let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
+    let unproven = |ip: &IpAddr| inputs.reserved.allows_address(*ip) && !addresses.contains(ip);
     let reported_addresses = ips.into_iter().filter(unproven).collect();
     let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
     Claim {
-        legacy_daemon: (!proven || follows_legacy(status, beside.node)).then(|| legacy_daemon(beside.namespace)),
+        legacy_daemon: (!proven || runs_legacy_software(status, inputs.node)).then(|| legacy_daemon(inputs.namespace)),
         node_name: name,
         addresses,
         dns_names,
@@ -123,8 +123,8 @@ fn unique(names: impl Iterator<Item = String>) -> Vec<String> {
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Reports whether the claim may differ between two states of an instance.
-pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
+/// Reports whether the proofs about a host changed in a way that may decide a waiting request.
+pub fn proofs_differ(before: &WindowsInstance, after: &WindowsInstance) -> bool {
     let proof = |instance: &WindowsInstance| {
         let status = instance.status.as_ref()?;
         let is_leaving = status.operation.as_ref().is_some_and(remove::is_deconfiguring);
@@ -134,7 +134,7 @@ pub fn differs(before: &WindowsInstance, after: &WindowsInstance) -> bool {
 }
 
 /// Reports whether the host is an adopted node that still runs the legacy operator's software, including its daemon.
-fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
+fn runs_legacy_software(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
     let follows = node.and_then(|n| n.annotations().get(key::VERSION));
     let is_changed = status.operation.as_ref().is_some_and(|o| o.applied);
     status.wicd.is_none()
@@ -192,7 +192,7 @@ mod tests {
         let proven = reached.chain(machine.iter().copied()).filter_map(|a| a.parse().ok()).collect();
         let machine = machine.iter().map(|a| (*a).to_owned()).collect();
         let reserved = reserved();
-        let beside = ClaimInputs {
+        let inputs = ClaimInputs {
             proven,
             machine,
             reserved: &reserved,
@@ -200,10 +200,10 @@ mod tests {
             node: Some(&node),
             namespace: "ns",
         };
-        claim(&instance, status, &beside)
+        claim(&instance, status, &inputs)
     }
 
-    /// Returns the names that a certificate may have, and the names that are left for a user to judge.
+    /// Returns the names that a certificate may have, and the reported names, which are neither approved nor denied.
     fn names(claim: &Claim) -> (String, String) {
         let text = |ips: &[IpAddr], names: &[String]| {
             ips.iter().map(ToString::to_string).chain(names.iter().cloned()).collect::<Vec<_>>().join(" ")
@@ -290,10 +290,10 @@ mod tests {
             let mut status = status();
             change(&mut status);
             let other = instance(Some(status));
-            assert_eq!(differs(&proven, &other), expected, "{about}");
-            assert_eq!(differs(&other, &proven), expected, "{about}");
+            assert_eq!(proofs_differ(&proven, &other), expected, "{about}");
+            assert_eq!(proofs_differ(&other, &proven), expected, "{about}");
         }
-        assert!(differs(&instance(None), &proven));
+        assert!(proofs_differ(&instance(None), &proven));
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
             let instance = WindowsInstance::new("win-1", WindowsInstanceSpec::default());
             let (node, reserved) = (node("win-1", os, annotation, address), reserved());
             let proven = status.proven_address.iter().filter_map(|a| a.parse().ok()).collect();
-            let beside = ClaimInputs {
+            let inputs = ClaimInputs {
                 proven,
                 machine: vec![],
                 reserved: &reserved,
@@ -341,7 +341,7 @@ mod tests {
                 node: Some(&node),
                 namespace: "ns",
             };
-            let claim = claim(&instance, &status, &beside);
+            let claim = claim(&instance, &status, &inputs);
             let found: Vec<String> = claim.addresses.iter().map(ToString::to_string).collect();
             assert_eq!((claim.renews, found), (renews, addresses.iter().map(|a| (*a).to_owned()).collect()), "{about}");
             assert!(!claim.unclaimed, "{about}");

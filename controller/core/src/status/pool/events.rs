@@ -160,10 +160,11 @@ mod tests {
         ] {
             let waits = with("Updating", why, "waits for x");
             let found = events(&none, &waits, "");
-            let words: Vec<_> = found.iter().map(|(e, note)| (e.as_str(), e.level().as_str(), note.as_str())).collect();
+            let words: Vec<_> =
+                found.iter().map(|(e, note)| (e.as_str(), e.event_type().as_str(), note.as_str())).collect();
             assert_eq!(words, [(why, level, "waits for x")]);
             assert_eq!(events(&waits, &with("Updating", why, "waits for y"), ""), [], "{why}: it goes on");
         }
-        assert_eq!(events(&none, &with("Updating", "Progressing", "x"), ""), [], "that is no wait");
+        assert_eq!(events(&none, &with("Updating", "Progressing", "x"), ""), [], "Progressing counted as a wait");
     }
 }

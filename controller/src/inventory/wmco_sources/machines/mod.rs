@@ -75,14 +75,18 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
     SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
 }
 
-/// Reports Machines whose provider ID cannot be given to their Nodes, so that the Machine API does not find these Nodes.
+/// Reports Machines whose provider ID cannot be given to their Nodes, so that the Machine API does not find these Nodes. A cloud controller manager
+/// sets the IDs itself.
 fn report_provider_ids(pool: &WindowsNodePool, source: &Source, machines: &[Machine], cx: &Context) {
+    if has_cloud_controller(&cx.hosts.release.get().cluster, &pool.spec.template_spec()) {
+        return;
+    }
     let ids = ProviderIds::of(machines);
     for machine in machines.iter().filter(|m| m.windows && !m.ignored && m.source.as_ref() == Some(source)) {
         if let Err(problem) = ids.usable(machine) {
             let id = api::text::line(machine.provider_id.as_deref().unwrap_or_default(), 100);
             let note = format!(
-                "spec.providerID {id:?} of Machine {} {problem}, so that its Node does not get it: correct it in the Machine",
+                "spec.providerID {id:?} of the Machine {} {problem}, so the operator does not set it on the Node, and the Machine API cannot find the Node: correct the Machine that has the wrong ID",
                 machine.key()
             );
             cx.events.say(pool, EventReason::ProviderIdRefused, "List", &note);
