@@ -290,8 +290,8 @@ fn the_proxy_of_openshift_is_read_from_its_status() {
             Some(Proxy { http: url.clone(), https: url.clone(), no: Some(".svc".into()) }),
         ),
     ] {
-        assert_eq!(of_cluster(&json!({"status": status})), expected, "{about}");
+        assert_eq!(proxy_of_object(&json!({"status": status})), expected, "{about}");
         // The spec has the request of a user, not the state of the cluster.
-        assert_eq!(of_cluster(&json!({"spec": status})), None, "{about}");
+        assert_eq!(proxy_of_object(&json!({"spec": status})), None, "{about}");
     }
 }

@@ -154,7 +154,7 @@ impl Scope {
         let value = self.instance.annotations().get(key::RETRY).filter(|_| !is_due);
         if let Some(value) = value.filter(|value| !is_handled(value, status.last_handled_retry.as_ref())) {
             let why = match self.operation_type() {
-                Some(type_) => format!("the operation {type_} is still in progress and has not failed"),
+                Some(type_) => format!("the operation {} is still in progress and has not failed", type_.as_str()),
                 None => "no attempt on this host has failed, so there is nothing to retry".to_owned(),
             };
             let note = format!(

@@ -74,7 +74,7 @@ impl Events {
             regarding: Some(regarding),
             reporting_controller: Some(format!("{}/{}", api::names::GROUP, api::names::COMPONENT)),
             reporting_instance: Some(self.identity.chars().take(128).collect()),
-            type_: Some(level.as_str().into()),
+            type_: Some(event_type.as_str().into()),
             ..Event::default()
         };
         let api = Api::<Event>::namespaced(self.client.clone(), &namespace);

@@ -121,7 +121,7 @@ fn each_fault_is_reported_with_its_line_and_the_remedy() {
         (
             "name: a\naddress: a\nlabels:\n  node-role.kubernetes.io/master: ''\n",
             4,
-            "a Windows node cannot be a control plane node",
+            "this role is for control plane nodes: remove the label",
         ),
         ("name: a\naddress: a\ntaints: hall\n", 3, "`taints` must be a list, but is text"),
         (

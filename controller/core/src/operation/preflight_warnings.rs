@@ -226,7 +226,7 @@ mod tests {
             ("a new name", |s| s.restart_causes = [RestartCause::NameOrDomain].into(), true, "name"),
             ("the join restarts it for a feature", restarted, false, ""),
             ("wicd wants a restart", restarting, false, ""),
-            ("a filter", |s| s.antivirus.filters.push("csagent".into()), true, r"csagent check files"),
+            ("a filter", |s| s.antivirus.filters.push("csagent".into()), true, r"filters: csagent;"),
             ("Defender before the join", |s| s.antivirus.defender = Defender::Checks, false, ""),
             ("Defender without the exclusion", removed, true, "by policy"),
             ("Defender with the exclusion", excluded, false, ""),

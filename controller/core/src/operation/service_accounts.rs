@@ -157,7 +157,7 @@ mod tests {
                 joined,
                 &[("web", Usable), ("db", Unknown)],
                 Some("AccountUnknown"),
-                "use db;",
+                "Accounts db;",
             ),
             (
                 "the worst first",

@@ -27,6 +27,7 @@ use wnp_core::{
         provider_id::ProviderIds,
         read::{Machine, Source},
     },
+    render::has_cloud_controller,
 };
 
 /// Delay before Machines are listed again after an error of the API server.
