@@ -108,7 +108,7 @@ async fn a_second_installation_waits_and_a_deleted_lease_ends_the_lead_at_once(w
     leases.delete(api::names::LEASE, &kube::api::DeleteParams::default()).await?;
     crate::crash::ended(&mut world.operator, crate::fleet::LIMIT).await?;
     let log = world.operator.log();
-    ensure!(log.contains("was deleted; this process ends"), "{log}");
+    ensure!(log.contains("was deleted; this process exits"), "{log}");
     second.leads().await.context("nothing holds it up any more")?;
     world.start_operator().await?;
     world.eventually("now the first one waits", || probe(&world.operator, "second/windows-node-pools")).await
