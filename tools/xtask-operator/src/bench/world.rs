@@ -102,7 +102,7 @@ impl World {
         let options = OperatorOptions { program, payload: dir, wicd, args };
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
-        Ok(Self { operator, options, hosts, _sim: sim, client, control_plane, files: files })
+        Ok(Self { operator, options, hosts, _sim: sim, client, control_plane, files })
     }
 
     /// Returns the number of hosts of each pool.
@@ -209,7 +209,7 @@ impl World {
         let mut process = tokio::process::Command::new(program);
         process.args(command.split_whitespace()).env("KUBECONFIG", self.control_plane.kubeconfig());
         let output = process.current_dir(self.files.path()).output().await?;
-        eprintln!("{}{}", excerpt(&output.stdout), excerpt(&output.stderr));
+        eprintln!("{}\n{}", excerpt(&output.stdout), excerpt(&output.stderr));
         Ok(format!("{command} {:.1} s ({})", begun.elapsed().as_secs_f64(), output.status))
     }
 
@@ -235,7 +235,8 @@ impl World {
 fn excerpt(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.lines().collect();
-    [lines.first(), lines.last()].into_iter().flatten().map(|line| format!("{line}\n")).collect()
+    let ends: Vec<&str> = [lines.first(), lines.last()].into_iter().flatten().copied().collect();
+    ends.join("\n")
 }
 
 /// Returns the number of nodes that pools report as Ready.
