@@ -80,8 +80,6 @@ pub(crate) struct Cluster {
     pub client: Client,
     /// Client without automatic retries, for evictions and for writes that must not be repeated.
     pub direct: Client,
-    /// Client for the writes of pools. A free slot must not wait behind the statuses of all hosts that are being changed.
-    pub pools: Client,
     /// Client for the watch of certificate requests. After a mass join, their list has hundreds of pages, which must not wait behind other requests.
     pub watch_requests: Client,
     /// Health of the API server, as observed from its responses to all clients.
@@ -100,7 +98,6 @@ impl Cluster {
         Ok(Self {
             client: client(config.clone(), metrics, &sight)?,
             direct: client(direct, metrics, &sight)?,
-            pools: client(config.clone(), metrics, &sight)?,
             watch_requests: client(config.clone(), metrics, &sight)?,
             config,
             sight,
@@ -121,7 +118,6 @@ impl Cluster {
         Self {
             config: Config::new(http::Uri::from_static("http://localhost")),
             direct: client.clone(),
-            pools: client.clone(),
             watch_requests: client.clone(),
             client,
             sight: Arc::default(),

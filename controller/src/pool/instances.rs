@@ -30,7 +30,7 @@ pub(super) async fn apply(pool: &WindowsNodePool, writes: Vec<Write>, cx: &Arc<C
 
 /// Carries out a write. Returns the instance if it was created.
 async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>, PoolError> {
-    let api: Api<WindowsInstance> = Api::all(cx.cluster.pools.clone());
+    let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
     let params = PatchParams::apply(MANAGER_POOL);
     match write {
         Write::Create(instance) => {

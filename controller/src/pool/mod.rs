@@ -361,7 +361,7 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
     }
-    store_status(&cx.cluster.pools, pool, &next).await.map_err(failed("store the pool's status")).map(|_| ())
+    store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status")).map(|_| ())
 }
 
 /// Stores the status of a pool except `uncleanHosts`, which the instance controller writes. Uses server-side apply, so that omitted fields are
