@@ -83,9 +83,9 @@ pub fn is_retry_open(instance: &WindowsInstance, last_handled: Option<&String>) 
 /// Reports whether the value of an annotation is among the handled requests, which are joined by spaces.
 pub fn is_handled(requested: &str, last_handled: Option<&String>) -> bool {
     last_handled.is_some_and(|handled| {
-        handled == requested
-            || handled.strip_prefix(requested).is_some_and(|rest| rest.starts_with(' '))
-            || handled.strip_suffix(requested).is_some_and(|rest| rest.ends_with(' '))
+        // A fingerprint has no space, but the value of a retry may have some.
+        let parts = handled.rsplit_once(' ').filter(|(_, key)| key.starts_with("SHA256:"));
+        handled == requested || parts.is_some_and(|(retry, key)| [retry, key].contains(&requested))
     })
 }
 
@@ -202,6 +202,8 @@ mod tests {
             ("the retry is removed", None, Some("SHA256:a"), both.as_ref(), false),
             ("another retry", Some("at 10"), Some("SHA256:a"), both.as_ref(), true),
             ("another key", Some("at 9"), Some("SHA256:b"), both.as_ref(), true),
+            ("the beginning of the earlier retry", Some("at"), None, both.as_ref(), true),
+            ("the end of the earlier retry", Some("9"), Some("SHA256:a"), both.as_ref(), true),
         ] {
             assert_eq!(is_retry_open(&instance(retry, key), handled), expected, "{about}");
         }

@@ -1,6 +1,6 @@
 //! Clock for decisions: the time of the API server, continued by the monotonic clock between its responses.
 //!
-//! So a wrong or changed clock of the operator's machine ends no timeout, opens no maintenance window, and is not taken for a fault of a host. Until
+//! A wrong or changed clock of the operator's machine ends no timeout, opens no maintenance window, and is not taken for a fault of a host. Until
 //! a correction, the machine's clock at the first use counts.
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Leader election with a Lease. The number of its transitions is the epoch of the leader, with which hosts refuse earlier leaders.
 //!
-//! As in client-go, a Lease has expired when this process has seen it unchanged for its duration, regardless of other clocks. The epoch increases
+//! A Lease has expired, as in client-go, when this process has seen it unchanged for its duration, regardless of other clocks. The epoch increases
 //! with every new holder, and hosts refuse a lower epoch, so that an operator that was suspended and lost its Lease unnoticed does no harm. Hosts
 //! remember the epoch longer than a Lease exists. So an epoch is at least the current time, and also increases when a Lease is deleted, or a host
 //! moves to another cluster.
