@@ -5,12 +5,14 @@
 //! * [`verify`]: checks that a trusted key signed a commit or tag.
 //! * [`artifact`]: reads the archive that Flux makes of a source.
 //! * [`known_hosts`]: reads the trusted keys of SSH servers.
+//! * [`push`]: reads and verifies push events.
 //!
 //! All input is untrusted until it is checked. This crate has no Kubernetes client.
 
 pub mod artifact;
 pub mod hosts;
 pub mod known_hosts;
+pub mod push;
 pub mod repository;
 pub mod verify;
 

@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{drain::is_legacy_cordon, scope::Scope};
-use crate::{cluster::secrets::Key, wmco::username};
+use crate::cluster::secrets::Key;
 use wnp_core::{
-    node::{desired_metadata::DesiredNodeMetadata, metadata::template},
+    node::{desired_metadata::DesiredNodeMetadata, metadata::template, username},
     render::has_cloud_controller,
 };
 

@@ -3,7 +3,7 @@
 pub(crate) mod certificate_approval;
 pub(crate) mod cluster_facts;
 pub(crate) mod other_installation;
-pub mod webhook;
+mod webhook;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

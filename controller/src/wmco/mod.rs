@@ -1,5 +1,4 @@
-//! Integration with the Windows Machine Config Operator: its lock, its host keys, and the user annotation of its Nodes.
+//! Integration with the Windows Machine Config Operator: its lock and its host keys.
 
 pub(crate) mod host_keys;
 pub(crate) mod lock;
-pub mod username;

@@ -4,7 +4,6 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, WindowsInstance, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
-use controller::wmco::username::decrypt_username;
 use kube::ResourceExt;
 use remote::ssh::{Connection, HostKeyCheck, Identity, SshError, Target};
 use russh::keys::{PrivateKey, ssh_key::LineEnding};
@@ -13,6 +12,7 @@ use testbed::{
     deployment,
     sim::{Link, SimHost, SimOptions},
 };
+use wnp_core::node::username::decrypt_username;
 
 use crate::{
     fleet::{AtOnce, World, has, is_ready, pool_status, spec, spec_with, status},

@@ -348,7 +348,7 @@ async fn a_cordon_of_the_legacy_operator_is_lifted_and_that_of_a_user_stays(
         .eventually("the annotation has the user", || async {
             let node = world.node(left.name()).await.ok().flatten();
             let annotation = node.and_then(|n| n.annotations().get(key::USERNAME).cloned()).unwrap_or_default();
-            controller::wmco::username::decrypt_username(&annotation, &pem).as_deref() == Ok("Local Admin")
+            wnp_core::node::username::decrypt_username(&annotation, &pem).as_deref() == Ok("Local Admin")
         })
         .await
 }

@@ -126,12 +126,12 @@ pub fn csr(data: &[u8]) {
 }
 
 pub fn webhook(data: &[u8]) {
-    for place in controller::run::webhook::pushed(data).into_iter().flatten() {
+    for place in gitops::push::repositories(data).into_iter().flatten() {
         let (host, path) = place.split_once('/').unwrap_or_default();
         assert!(!host.is_empty() && !path.is_empty(), "{place:?}");
     }
     assert!(
-        !controller::run::webhook::is_signed(b"token", b"body", &String::from_utf8_lossy(data)),
+        !gitops::push::is_signed(b"token", b"body", &String::from_utf8_lossy(data)),
         "an invalid signature was accepted"
     );
 }
@@ -141,7 +141,7 @@ pub fn username(data: &[u8]) {
     let text = String::from_utf8_lossy(data).into_owned();
     for annotation in [text, BASE64_STANDARD.encode(data)] {
         // The seeds encrypt this name with the key. Changes without the key are detected.
-        if let Ok(name) = controller::wmco::username::decrypt_username(&annotation, b"secret key") {
+        if let Ok(name) = wnp_core::node::username::decrypt_username(&annotation, b"secret key") {
             assert_eq!(name, "Administrator");
         }
     }

@@ -1,6 +1,9 @@
 //! The operator's kinds, rights and policies on a control plane, and the SSH key for its hosts.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{
@@ -287,12 +290,12 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> 
 /// # Errors
 /// Fails after `limit`.
 pub async fn within<F: Future<Output = bool>>(limit: Duration, what: &str, ask: impl Fn() -> F) -> Result<()> {
-    const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+    let begin = Instant::now();
+    // A pause is at most an eighth of the time waited so far: many tests wait at once, and share the processors with what they wait for.
+    let pause = || (begin.elapsed() / 8).clamp(Duration::from_millis(20), Duration::from_millis(500));
     let asking = async {
-        let mut pause = Duration::from_millis(20);
         while !ask().await {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 5 / 4).min(LONGEST_PAUSE);
+            tokio::time::sleep(pause()).await;
         }
     };
     tokio::time::timeout(limit, asking).await.with_context(|| format!("not so after {} s: {what}", limit.as_secs()))

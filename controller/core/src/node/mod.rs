@@ -8,6 +8,7 @@
 //! * [`applied`]: record of the metadata that may be removed from a Node.
 //! * [`essentials`]: parts of a Node that the operator caches, and changes that matter.
 //! * [`silence`]: detection of hosts whose daemon no longer reports.
+//! * [`username`]: annotation with the encrypted user name, as the Windows Machine Config Operator writes it.
 
 pub mod applied;
 pub mod desired_metadata;
@@ -17,6 +18,7 @@ pub mod metadata;
 pub mod owner;
 pub mod permitted;
 pub mod silence;
+pub mod username;
 
 use api::NodeRef;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};

@@ -23,6 +23,7 @@ use kube::{
 use remote::ssh::HostKey;
 use wnp_core::{
     inventory::wmco_nodes::wmco_nodes,
+    node::username::decrypt_username,
     render::{ImageSources, Rendered, Stored},
     rollout::lost_settings::{self, Loss, images, losses},
 };
@@ -40,7 +41,6 @@ use crate::{
     wmco::{
         host_keys::WmcoHostKeys,
         lock::{self, Holder},
-        username::decrypt_username,
     },
 };
 

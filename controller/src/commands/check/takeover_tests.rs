@@ -10,8 +10,9 @@ use super::{
     },
     *,
 };
-use crate::{fake_api::FakeApi, wmco::username::encrypt_username};
+use crate::fake_api::FakeApi;
 use api::services::{FileInfo, Service};
+use wnp_core::node::username::encrypt_username;
 
 const SERVICES: &str = "/api/v1/namespaces/ns/configmaps/windows-services-11.0.0-1b759bf";
 const CERTIFICATE: &str = "/api/v1/namespaces/ns/secrets/windows-machine-config-operator-tls";
