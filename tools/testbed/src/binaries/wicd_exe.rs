@@ -13,8 +13,11 @@ fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), |dir| workspace.join(dir)).join("windows")
 }
 
+/// Profile in which `wicd.exe` is compiled: that of a release, except in debug builds of the test bed.
+const PROFILE: &str = if cfg!(debug_assertions) { "wicd-test" } else { "wicd" };
+
 fn exe() -> PathBuf {
-    target_dir().join(TARGET).join("wicd/wicd.exe")
+    target_dir().join(TARGET).join(PROFILE).join("wicd.exe")
 }
 
 /// Reports whether `wicd.exe` is built. It may be out of date.
@@ -45,7 +48,7 @@ pub fn wicd_exe() -> Result<PathBuf> {
         "-p",
         "wicd",
         "--profile",
-        "wicd",
+        PROFILE,
         "--target",
         TARGET,
     ]);
