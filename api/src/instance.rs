@@ -26,7 +26,7 @@ pub use status::*;
     category = "windows",
     status = "WindowsInstanceStatus",
     derive = "PartialEq",
-    validation = ("self.metadata.name == self.spec.host.name", "the name of an instance is the name of its host"),
+    validation = ("self.metadata.name == self.spec.host.name", "metadata.name must be the name of the host, spec.host.name"),
     selectable = ".spec.poolRef.name",
     selectable = ".status.phase",
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef.name"),
@@ -118,7 +118,7 @@ pub struct PoolRef {
 pub struct InstanceHost {
     /// Name of the host and of its Node.
     #[schemars(length(min = 1, max = 63))]
-    #[x_kube(validation = ("self == oldSelf", "a host keeps its name"))]
+    #[x_kube(validation = ("self == oldSelf", "the name of a host cannot be changed"))]
     pub name: String,
     /// Address at which SSH reaches the host.
     #[schemars(length(min = 1, max = 253))]

@@ -41,7 +41,7 @@ use crate::{
     category = "windows",
     status = "WindowsNodePoolStatus",
     derive = "PartialEq",
-    validation = ("size(self.metadata.name) <= 63", "the name of a pool is used as a label value: at most 63 characters"),
+    validation = ("size(self.metadata.name) <= 63", "the name of a pool must have at most 63 characters, because it is the value of a label"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Updating", type_ = "string", json_path = ".status.conditions[?(@.type==\"Updating\")].status"),
     printcolumn(name = "Degraded", type_ = "string", json_path = ".status.conditions[?(@.type==\"Degraded\")].status"),

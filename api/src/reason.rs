@@ -185,7 +185,7 @@ reasons! {
     NodesFailed,
     /// Nodes are not Ready and their hosts do not answer, and the rollout no longer waits for them ([repair](../guide/rollouts.md#repair)).
     NodesLost,
-    /// The user has no administrator's rights in an SSH session.
+    /// The user does not have administrator rights in an SSH session.
     NotAdministrator,
     /// The Node does not appear, does not become Ready or does not follow its version within `--register-timeout`, although the host answers.
     NotRegistered,
@@ -252,7 +252,7 @@ reasons! {
     /// A field of the pool cannot be used.
     SpecInvalid,
     /// The configuration of the host's [SSH server](../guide/hosts.md#ssh-server) does not allow the use of wicd: no common algorithm, no SFTP, a
-    /// forced command or a shell that starts no program.
+    /// forced command or a shell that does not start programs.
     SshServerUnfit,
     /// The host [refuses the epoch](../guide/troubleshooting.md#hosts-refuse-every-operator) of the operator: a newer one has worked on it, or
     /// the Lease has a number that no operator reaches.

@@ -289,7 +289,7 @@ impl ServicesConfig {
         match self.services.iter().find(|service| !service.powershell_pre_scripts.is_empty()) {
             Some(service) => Err(ServicesError::Service {
                 service: service.name.clone(),
-                problem: "it needs a PowerShell script (powershellPreScripts) to run before it, and this daemon runs none: the services are of the Windows Machine Config \
+                problem: "it needs a PowerShell script (powershellPreScripts), which this operator does not run: the services are of the Windows Machine Config \
                           Operator; take the node over, or leave it to that operator",
             }),
             None => Ok(()),

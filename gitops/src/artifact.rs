@@ -25,29 +25,38 @@ const MAX_EXTENSION: u64 = 64 << 10;
 pub enum ArtifactError {
     /// Artifact whose digest differs from the one in the source object.
     #[error(
-        "the artifact's digest differs from the one in its object: it was changed in transit, or replaced in the meantime; the operator retries"
+        "the digest of the artifact differs from the one in the status of the source: the artifact was changed in transit, or replaced in the \
+         meantime; the operator retries"
     )]
     Digest,
     /// Artifact that could not be read to its end.
-    #[error("the artifact could not be read")]
+    #[error("it could not be read to its end: {0}; the operator retries")]
     Read(#[source] io::Error),
     /// Artifact that is not a tar.gz archive, or has an entry that is not accepted.
     #[error("the artifact cannot be unpacked: {0}; check the tool that made it")]
     Malformed(&'static str),
     /// Artifact larger than the limits.
-    #[error("the artifact is too large: {0}; configure the source to ignore files that are not part of the inventory")]
+    #[error(
+        "the artifact is too large: {0}; configure the source to ignore files that are not part of the inventory, or use several pools"
+    )]
     TooLarge(String),
-    /// Entry name that leads out of the archive.
-    #[error("the artifact has an entry {} outside its root: check the tool that made it", text::quote(.0, 200))]
+    /// Entry name that leads out of the archive, or has a character that no path may have.
+    #[error(
+        "the artifact has the entry {}, whose name is absolute, or has `..`, a backslash or a NUL in it: check the tool that made it",
+        text::quote(.0, 200)
+    )]
     Escape(String),
     /// File that the archive contains twice.
     #[error("the artifact has {} twice: check the tool that made it", text::quote(.0, 200))]
     Twice(String),
-    /// Path in the pool that leads out of the artifact.
-    #[error("path {} is outside the artifact: use a path below its root", text::quote(.0, 200))]
+    /// Path in the pool that leads out of the artifact, or has a character that no path may have.
+    #[error(
+        "inventory.sourceRef.path {} cannot be used: write it from the root of the artifact, without `/` at its beginning, `..` and backslashes",
+        text::quote(.0, 200)
+    )]
     PathInvalid(String),
     /// Path at which the artifact has no entry.
-    #[error("the artifact has no {}: correct the path", text::quote(.0, 200))]
+    #[error("the artifact has no file or directory {}: correct inventory.sourceRef.path", text::quote(.0, 200))]
     PathNotFound(String),
 }
 

@@ -12,7 +12,9 @@ use ring::hmac;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KnownHostsError {
     /// No line for the host has a usable key, and at least one is damaged.
-    #[error("line {line} of known_hosts is for {host}, but has no usable key: write \"host ssh-ed25519 AAAA…\"")]
+    #[error(
+        "line {line} of known_hosts is for {host}, but has an unknown marker or no valid key: write \"{host} ssh-ed25519 AAAA…\""
+    )]
     BadKey {
         /// First damaged line for the host, from 1.
         line: usize,

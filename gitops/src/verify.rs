@@ -35,7 +35,9 @@ pub struct Keys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RejectReason {
     /// The key is not in the Secret.
-    #[error("this key is not in the Secret: add it if you trust its owner, otherwise sign with a key of the Secret")]
+    #[error(
+        "this key is not in the Secret of inventory.git.verify.secretRef: add it if you trust its owner, otherwise sign with a key of the Secret"
+    )]
     Unknown,
     /// The signature is for other content, or was changed.
     #[error("the signature does not match the signed content: sign it again")]
@@ -59,7 +61,7 @@ pub enum RejectReason {
     WeakKey,
     /// No valid signature of the owner allows signing with the key.
     #[error(
-        "the key is not made for signing, or not by its owner: sign with a key that may sign, bound with SHA-256 or better"
+        "no valid signature of its owner allows signing with the key: sign with a key that may sign, whose own signatures use SHA-256 or better"
     )]
     NotForSigning,
     /// The signature is for something other than a Git object.
@@ -72,11 +74,12 @@ pub enum RejectReason {
 pub enum VerifyError {
     /// The Secret has no keys.
     #[error(
-        "the Secret has no public keys: add SSH public keys under a key that ends in .sshpub, OpenPGP public keys under one that ends in .asc"
+        "the Secret of inventory.git.verify.secretRef has no public keys: add SSH public keys under a key that ends in .sshpub, or OpenPGP public \
+         keys under one that ends in .asc"
     )]
     NoKeys,
     /// A key of the Secret cannot be used.
-    #[error("{name:?} of the Secret: {problem}")]
+    #[error("the key {name:?} of the Secret of inventory.git.verify.secretRef cannot be used: {problem}")]
     BadKey {
         /// Key in the Secret.
         name: String,
@@ -84,13 +87,13 @@ pub enum VerifyError {
         problem: String,
     },
     /// The object has no signature.
-    #[error("it is not signed: sign it with a key that is in the Secret")]
+    #[error("it is not signed: sign it with a key that is in the Secret of inventory.git.verify.secretRef")]
     Unsigned,
     /// The signature cannot be read.
     #[error("the signature cannot be read: {0}")]
     Malformed(&'static str),
     /// The signer is not trusted.
-    #[error("signed by {signer}, but {doubt}")]
+    #[error("its signature names {signer}, but {doubt}")]
     Untrusted {
         /// Signer, as the signature claims.
         signer: String,
@@ -139,7 +142,7 @@ fn verify_at(signed: &Signed, keys: &Keys, now: SystemTime) -> Result<String, Ve
     let text = signed.signature.as_deref().map(<[u8]>::trim_ascii).filter(|s| !s.is_empty());
     let text = text.ok_or(VerifyError::Unsigned)?;
     if text.len() > MAX_SIGNATURE {
-        return Err(VerifyError::Malformed("it is longer than 64 KiB"));
+        return Err(VerifyError::Malformed("it is longer than 64 KiB: sign the commit or tag again"));
     }
     if text.starts_with(b"-----BEGIN SSH SIGNATURE-----") {
         ssh::verify(text, &signed.data, &keys.ssh)

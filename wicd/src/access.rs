@@ -76,7 +76,7 @@ pub struct Entry {
     pub rights: u32,
     /// Inheritance flags, as Windows stores them.
     pub flags: u8,
-    /// True if the entry denies the rights.
+    /// True if the entry denies the rights. A condition of such an entry is not kept: a list that is written again denies the rights in each case.
     pub denies: bool,
 }
 
@@ -266,6 +266,13 @@ mod tests {
             assert_eq!(narrowed, expected, "{about}");
             assert_eq!(narrowed.and_then(|list| list.narrowed(is_trusted, CHANGE)), None, "{about}: once is enough");
         }
+    }
+
+    #[test]
+    fn entries_that_deny_rights_are_kept() {
+        let deny = Entry { denies: true, ..Entry::grant(EVERYONE, DELETE, TO_ALL) };
+        let narrowed = with(&[deny.clone(), Entry::grant(USERS, DELETE, 0)]).narrowed(is_trusted, CHANGE).unwrap();
+        assert_eq!(narrowed.entries, [vec![deny], administrators().to_vec()].concat());
     }
 
     /// Windows' own directories, such as `C:\ProgramData`, let users create files and directories.

@@ -31,13 +31,15 @@ const CERTIFICATE: &str = "CERTIFICATE";
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// PEM text that cannot be read or is cut off, with the number of the bad certificate.
-    #[error("certificate {0} of the PEM text cannot be read, or the text is cut off; none of its certificates is used")]
+    #[error(
+        "certificate {0} of the PEM text cannot be read, or the text is truncated; none of its certificates is used"
+    )]
     Pem(usize),
     /// PEM text without a certificate.
-    #[error("the PEM text has no certificate")]
+    #[error("the PEM text does not have a certificate")]
     Empty,
     /// Certificate for another subject.
-    #[error("the certificate is for {got:?}, not for {wanted:?}")]
+    #[error("the certificate is for {got:?}, not for {wanted:?}; check the signer that issued it")]
     Name {
         /// Common name of the certificate.
         got: String,
@@ -53,17 +55,23 @@ pub enum CertificateError {
     #[error("the host has no pending key for this certificate; the operator requests another at its next attempt")]
     NoKey,
     /// Certificate that has expired or is not valid yet.
-    #[error("the certificate is not valid now; compare the clocks of host and cluster")]
+    #[error("the certificate has expired or is not valid yet; compare the clocks of the host and of the API servers")]
     Validity,
     /// Key or certificate request that could not be created.
-    #[error("cannot make a key or a certificate request")]
+    #[error("cannot create a private key or a certificate request")]
     Crypto(#[source] rcgen::Error),
     /// Kubeconfig of kubelet that cannot be created from [`path::NODE_KUBECONFIG`].
     #[error(
-        "{} is missing, or does not have exactly one user; the operator writes it again at its next attempt",
+        "{} is missing, or is not a kubeconfig in JSON with exactly one user; the operator writes it again at its next attempt",
         path::NODE_KUBECONFIG
     )]
     Kubeconfig,
+    /// First certificate of kubelet on the host that is damaged, so that kubelet's kubeconfig cannot be created from it.
+    #[error(
+        "{} does not have a certificate and its key; delete this file, and the operator requests a new certificate at its next attempt",
+        path::KUBELET_FIRST_CERT
+    )]
+    FirstCertificate,
     /// Failure on the host.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -80,7 +88,7 @@ impl CertificateError {
             | Self::NoKey
             | Self::Validity
             | Self::Crypto(_) => Reason::CertificateInvalid,
-            Self::Kubeconfig => Reason::HostFilesChanged,
+            Self::Kubeconfig | Self::FirstCertificate => Reason::HostFilesChanged,
             Self::Host(e) => e.reason(),
         }
     }
@@ -217,8 +225,9 @@ pub fn other_kubelet_kubeconfig(host: &dyn Host) -> Result<Option<Vec<u8>>, Cert
 
 /// Content of kubelet's kubeconfig: [`path::NODE_KUBECONFIG`] with this certificate and key embedded.
 fn kubelet_kubeconfig(host: &dyn Host, pem: &str) -> Result<Vec<u8>, CertificateError> {
+    let (chain, key) = split(pem).ok_or(CertificateError::FirstCertificate)?;
     let template = files::read(host, path::NODE_KUBECONFIG)?.and_then(|json| serde_json::from_slice(&json).ok());
-    let kubeconfig = template.zip(split(pem)).and_then(|(template, (chain, key))| inline(template, &chain, &key));
+    let kubeconfig = template.and_then(|template| inline(template, &chain, &key));
     kubeconfig.and_then(|config| serde_json::to_vec_pretty(&config).ok()).ok_or(CertificateError::Kubeconfig)
 }
 

@@ -428,7 +428,7 @@ impl Host for FakeHost {
         match std::fs::create_dir(path) {
             Ok(()) => drop(state.access.insert(path.to_owned(), AccessList::of(guard))),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(HostError::system("make directory", path.display().to_string())(e)),
+            Err(e) => return Err(HostError::system("create directory", path.display().to_string())(e)),
         }
         Ok(())
     }

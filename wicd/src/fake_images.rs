@@ -62,7 +62,7 @@ impl ImageStore for FakeImages {
         self.answer(|images| {
             images.pulls.push((image.to_string(), login.map(|l| l.username.clone())));
             if takes > limit {
-                return Err(ImageError::Timeout { what: format!("pull image {image}"), seconds: limit.as_secs() });
+                return Err(ImageError::PullTimeout { image: image.to_string(), seconds: limit.as_secs() });
             }
             if let Some(words) = images.refused.get(image) {
                 return Err(refuse(words));

@@ -47,7 +47,7 @@ pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
 /// Fails when the file cannot be read, or its content is not JSON of this type.
 pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Option<T>, HostError> {
     let Some(content) = read(host, path)? else { return Ok(None) };
-    serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
+    serde_json::from_slice(&content).map(Some).map_err(HostError::system("parse", path))
 }
 
 /// Writes a file through a temporary file beside it. Creates missing directories. Returns whether anything was written.
@@ -374,7 +374,7 @@ pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> 
 /// Fails when `path` is refused, or one of the directories is a link or cannot be created.
 pub fn make_directory(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, &format!(r"{path}\x"))?;
-    fs::create_dir_all(host.path(path)?).map_err(HostError::system("make directory", path))
+    fs::create_dir_all(host.path(path)?).map_err(HostError::system("create directory", path))
 }
 
 /// Parent directory of a Windows path, `None` for an entry directly on `C:`.

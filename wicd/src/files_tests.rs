@@ -180,7 +180,7 @@ fn nothing_is_written_or_removed_behind_a_link() {
     for (about, act) in acts {
         let error = act(&host).unwrap_err();
         assert!(
-            error.reason() == "DirectoryRefused" && error.to_string().contains(r"C:\link is a link"),
+            error.reason() == "DirectoryRefused" && error.to_string().contains(r"C:\link is a symbolic link"),
             "{about}: {error}"
         );
         assert_eq!(list(&host, r"C:\theirs\a").unwrap(), ["b"], "{about}");

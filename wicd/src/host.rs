@@ -473,14 +473,16 @@ impl ServiceInfo {
 pub enum HostError {
     /// Path that wicd may not use.
     #[error(
-        "the path {path:?} cannot be used on a host: it must begin with C:\\, have fewer than 240 ASCII characters, and have no empty part, no part that ends with a dot or a space, and none of / : * ? \" < > |"
+        "the path {path:?} cannot be used on a host: it must begin with C:\\, have fewer than 240 ASCII characters, and have no part that is empty, ends with a dot or a space, or is a device name such as NUL, and none of / : * ? \" < > |"
     )]
     Path {
         /// Refused path.
         path: String,
     },
     /// Link in place of a parent directory of a path.
-    #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
+    #[error(
+        "{path} is left unchanged because {link} is a symbolic link or a junction, which the operator does not follow; remove the link"
+    )]
     Link {
         /// Path below the link.
         path: String,
@@ -497,7 +499,7 @@ pub enum HostError {
     },
     /// Ownership record that is missing although other files of the operator exist.
     #[error(
-        "{path} and its copy are missing, so the host cannot be cleaned automatically. Stop and delete the services {services} (`sc.exe stop NAME`, `sc.exe delete NAME`), then C:\\k"
+        "{path} and its copy are missing, so the host cannot be cleaned automatically. Stop and delete the services {services} (`sc.exe stop NAME`, `sc.exe delete NAME`), then delete C:\\k"
     )]
     RecordLost {
         /// Path of the record.
@@ -517,7 +519,7 @@ pub enum HostError {
         source: std::io::Error,
     },
     /// Event that did not happen in time.
-    #[error("timed out waiting for {what} after {seconds} s")]
+    #[error("timed out after {seconds} s while waiting for {what}")]
     Timeout {
         /// Event that was waited for, such as `service kubelet to stop`.
         what: String,

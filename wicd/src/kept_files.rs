@@ -38,12 +38,14 @@ pub fn keep<'a>(
         }
         let Some(size) = files::size(host, path)? else { continue };
         if size > MAX_FILE_BYTES {
-            let problem = format!("it is not ours, and with {size} bytes is too large to be kept: move it away");
+            let problem = format!(
+                "the operator did not write it, and with {size} bytes it is too large for a backup; move it to another directory"
+            );
             return Err(HostError::Refused { path: path.to_owned(), problem });
         }
         let Some(content) = files::read(host, path)? else { continue };
         let copy = copy_of(path);
-        info!(path, copy, "keeping a file of the owner");
+        info!(path, copy, "backing up a file that the operator did not write and now replaces");
         files::write(host, &copy, &content, Access::Protected)?;
         owned.kept.insert(path.to_owned(), copy);
     }
@@ -59,7 +61,7 @@ pub fn restore(host: &dyn Host, owned: &mut Ownership, ours: &BTreeSet<String>) 
         owned.kept.iter().filter(|(path, _)| !ours.contains(*path)).map(|(p, c)| (p.clone(), c.clone())).collect();
     for (path, copy) in back {
         if let Some(content) = files::read(host, &copy)? {
-            info!(path, "putting back a file of the owner");
+            info!(path, "restoring the original file from its backup");
             files::write(host, &path, &content, Access::Protected)?;
         }
         // From here on, the file is the owner's, and only the copy is wicd's and must be removed.

@@ -37,9 +37,9 @@ enum Command {
     Service,
     /// Run the service in the foreground
     Run,
-    /// Have the node of this host drained for maintenance, and hand it back
+    /// Request that the node of this host be drained for maintenance, and hand it back
     ///
-    /// Exit codes: 0 as requested, 2 wrong arguments, 3 the time is up, 4 refused, 5 the API server cannot be used, 6 interrupted.
+    /// Exit codes: 0 success, 1 wicd cannot start, 2 invalid arguments, 3 timed out, 4 refused, 5 the API server cannot be used, 6 interrupted.
     #[command(subcommand)]
     Maintenance(maintenance::Action),
     /// Print the version
@@ -142,8 +142,8 @@ async fn interrupted() {
 fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     /// Exit code when nothing was started, as for wrong arguments.
     const NOT_BEGUN: u8 = 2;
-    let what = command.verb().map_or("the service", |(verb, _)| verb.as_str());
-    eprintln!("wicd: {what} does its work only on Windows");
+    let what = command.verb().map_or("this command", |(verb, _)| verb.as_str());
+    eprintln!("wicd: {what} runs only on Windows");
     Ok(ExitCode::from(NOT_BEGUN))
 }
 

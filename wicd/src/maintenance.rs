@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::MaintenanceState;
+use api::host::path;
 use api::maintenance::MAX_REASON_CHARS;
 use api::names::key;
 use api::text;
@@ -40,7 +41,7 @@ pub enum Action {
         /// Seconds to wait until the node is drained
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         timeout: u32,
-        /// Leave the request in place when the time is up; otherwise it is withdrawn
+        /// Leave the request in place after the timeout; otherwise it is withdrawn
         #[arg(long)]
         keep: bool,
     },
@@ -139,15 +140,15 @@ fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     let held = |what: &str| Next::End(Outcome::new(Refused, format!("{what}: ask a cluster administrator")));
     let (is_requested, state) = (shown.request().is_some(), shown.state());
     if shown.annotation(key::MAINTENANCE) == Some("false") {
-        return held("maintenance of this node is refused (annotation maintenance=false)");
+        return held(&format!("the annotation {}=false of the Node refuses maintenance", key::MAINTENANCE));
     }
     // This check comes before the one for a hold, which prevents a maintenance but does not end one: patching may be in progress.
     if is_requested && state == Some(MaintenanceState::Drained) {
-        let message = "the node is drained: patch and restart the host, then run `maintenance end`";
+        let message = "the node is drained: patch and restart the host, then run `wicd.exe maintenance end`";
         return Next::End(Outcome::new(Done, message));
     }
     if shown.annotation(key::HOLD) == Some("true") {
-        return held("the node is on hold (annotation hold=true)");
+        return held(&format!("the annotation {}=true of the Node holds the node", key::HOLD));
     }
     if !is_requested {
         return Next::Write(Some(reason.to_owned()));
@@ -168,11 +169,15 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
         return Next::Write(None);
     }
     if !waits {
-        return Next::End(Outcome::new(Done, "the request is withdrawn"));
+        return Next::End(Outcome::new(Done, "the Node does not have a maintenance request of this host"));
     }
     match shown.state() {
         Some(MaintenanceState::Drained) if shown.annotation(key::MAINTENANCE).is_some() => {
-            Next::End(Outcome::new(Refused, "a user keeps the node in maintenance (annotation maintenance)"))
+            let why = format!(
+                "the annotation {} keeps the node in maintenance: ask a cluster administrator to remove it",
+                key::MAINTENANCE
+            );
+            Next::End(Outcome::new(Refused, why))
         }
         None if is_ready(shown.node) => Next::End(Outcome::new(Done, "the node is Ready, and its maintenance is over")),
         None => Next::Wait("the node is not Ready"),
@@ -214,7 +219,8 @@ pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: i
         Err(e) => return Outcome::new(Refused, chain(&e)),
     }
     let Some(name) = marker(host).map(|marker| marker.node_name) else {
-        return Outcome::new(Refused, "this host is not a node: the operator has not configured it");
+        let why = format!("this host is not a node of a pool: {} is missing or cannot be read", path::STATE);
+        return Outcome::new(Refused, why);
     };
     let waits = match action {
         Action::Begin { timeout, .. } => *timeout,
@@ -228,7 +234,7 @@ pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: i
         () = interrupted => Some(Outcome::new(Interrupted, "interrupted")),
     };
     let outcome = ended.unwrap_or_else(|| match &task.last {
-        Ok(for_what) => Outcome::new(TimedOut, format!("the time is up: {for_what}")),
+        Ok(for_what) => Outcome::new(TimedOut, format!("timed out after {waits} s: {for_what}")),
         Err(why) => Outcome::new(Unreachable, format!("cannot use the API server: {why}")),
     });
     task.withdraw(outcome).await
@@ -265,7 +271,7 @@ impl Task<'_> {
             let node = nodes.next().await.ok_or("the watch of the Node ended")?.map_err(|e| chain(&e))?;
             let Some(node) = node else {
                 (self.written, self.request) = (None, None);
-                return Ok(Outcome::new(Refused, format!("there is no Node {}", self.name)));
+                return Ok(Outcome::new(Refused, format!("the Node {} does not exist in the cluster", self.name)));
             };
             let shown = Shown { node: &node };
             self.request = shown.request().map(String::from);
@@ -315,7 +321,7 @@ impl Task<'_> {
         // A refusal stays as it is: without a Node, there is nothing to withdraw.
         if !matches!(withdrawn.await, Ok(Ok(()))) && outcome.kind != Refused {
             outcome.message +=
-                "; the request could not be withdrawn: run `maintenance end` when the API server answers";
+                "; the request could not be withdrawn: run `wicd.exe maintenance end` when the API server answers";
         }
         outcome
     }

@@ -117,7 +117,7 @@ pub fn prepare(host: &dyn Host, wish: DesiredNetwork<'_>, running: bool) -> Resu
     match next {
         Next::Wait(missing) => Ok(Progress::Waiting(missing)),
         Next::MakeEndpoint(request) => {
-            info!(endpoint = ENDPOINT, "making the HNS endpoint of kube-proxy");
+            info!(endpoint = ENDPOINT, "creating the HNS endpoint of kube-proxy");
             host.hns(&request).map(|_| Progress::Moving)
         }
         Next::AttachEndpoint(request) => {
@@ -191,7 +191,7 @@ fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
     owned.claim_parents(host, path)?;
     owned.files.insert(path.to_owned());
     owned.save(host)?;
-    info!(path, "writing");
+    info!(path, "writing the file");
     files::write(host, path, content.as_bytes(), Access::Inherited).map(drop)
 }
 
@@ -245,7 +245,7 @@ struct Network {
 impl Network {
     fn find(networks: &Value) -> Result<Self, String> {
         let network = list(networks).find(|n| n["Name"] == HNS_NETWORK).ok_or_else(|| {
-            format!("hybrid-overlay-node has not created the network {HNS_NETWORK} yet (see its log)")
+            format!("hybrid-overlay-node has not created the network {HNS_NETWORK} yet; see its log in C:\\var\\log\\hybrid-overlay")
         })?;
         let untold = |what| format!("HNS does not report the {what} of the network {HNS_NETWORK} yet");
         let id = network["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
@@ -300,7 +300,7 @@ impl Ipv4Network {
     fn expect(text: &str, what: &str) -> Result<Self, String> {
         let start: String = text.chars().take(50).collect();
         Self::parse(text)
-            .ok_or_else(|| format!("a usable {what}: {start:?} is not an IPv4 network such as 10.132.0.0/24"))
+            .ok_or_else(|| format!("the {what} is {start:?}, which is not an IPv4 network such as 10.132.0.0/24"))
     }
 
     fn contains(self, ip: Ipv4Addr) -> bool {

@@ -1,5 +1,6 @@
 //! Checks of connections and ports in the host's network.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::thread;
@@ -14,7 +15,9 @@ const ADDRESSES: usize = 4;
 
 /// Returns the reason why `https://host:port` cannot be reached; `None` if it can. Only connects, and sends nothing.
 pub fn unreachable(url: &str) -> Option<String> {
-    let Some((host, port)) = host_and_port(url) else { return Some(format!("{url} has no host and port")) };
+    let Some((host, port)) = host_and_port(url) else {
+        return Some(format!("{url} is not a URL of the form https://HOST:PORT"));
+    };
     let (send, found) = mpsc::channel();
     let name = host.clone();
     // The operating system's resolver has no timeout that a caller can set.
@@ -35,9 +38,15 @@ pub fn unreachable(url: &str) -> Option<String> {
     last
 }
 
-/// Reports whether a TCP port cannot be bound on all IPv4 addresses, most often because another program listens on it.
+/// Reports whether another program listens on a TCP port: it cannot be bound on all IPv4 addresses because an address is in use. Other errors, as for
+/// a port that Windows reserves, do not show a listener.
 pub fn is_in_use(port: u16) -> bool {
-    TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).is_err()
+    let bound = TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    bound.is_err_and(|error| shows_a_listener(&error))
+}
+
+fn shows_a_listener(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
 }
 
 fn host_and_port(url: &str) -> Option<(String, u16)> {
@@ -75,6 +84,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         assert_eq!(unreachable(&format!("https://{address}")), None);
         assert!(is_in_use(address.port()));
+        for (kind, expected) in [
+            (io::ErrorKind::AddrInUse, true),
+            (io::ErrorKind::PermissionDenied, false),
+            (io::ErrorKind::AddrNotAvailable, false),
+        ] {
+            assert_eq!(shows_a_listener(&kind.into()), expected, "{kind}");
+        }
         drop(listener);
         let why = unreachable(&format!("https://{address}")).unwrap();
         assert!(why.contains(&address.to_string()), "{why}");

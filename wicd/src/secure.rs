@@ -158,7 +158,7 @@ fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<PathEntry, Ho
     // Another user may have created it meanwhile.
     check(host, directory, guard)?.ok_or_else(|| HostError::Refused {
         path: directory.to_string(),
-        problem: "it was removed right after it was created; retry".into(),
+        problem: "it was removed right after it was created; the operator retries".into(),
     })
 }
 

@@ -280,7 +280,7 @@ pub struct Host {
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 63})))]
     // CEL assumes no limit for the length of keys, so only a comparison of prefixes is cheap enough for 1000 hosts. The operator checks the rest.
     #[x_kube(
-        validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node-role.kubernetes.io/control-plane') && !k.startsWith('node-role.kubernetes.io/master'))", "labels with a key under kubernetes.io or windowsmachineconfig.openshift.io belong to others, and a Windows node has no role of a control plane"),
+        validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node-role.kubernetes.io/control-plane') && !k.startsWith('node-role.kubernetes.io/master'))", "labels with a key under kubernetes.io or windowsmachineconfig.openshift.io are reserved, and a Windows node cannot have the role of a control plane"),
         validation = (r"self.all(k, self[k].matches(r'^([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?$'))", "labels must have values of at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
     )]
     pub labels: Option<BTreeMap<String, String>>,

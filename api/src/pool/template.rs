@@ -70,10 +70,10 @@ pub struct NodeTemplate {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = ("!has(self.labels) || self.labels.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && k != 'node-role.kubernetes.io/control-plane' && k != 'node-role.kubernetes.io/master' && (!(k.contains('kubernetes.io/') || k.contains('k8s.io/')) || k.startsWith('node-role.kubernetes.io/') || k.startsWith('node.kubernetes.io/') || k.startsWith('topology.kubernetes.io/')))", "labels with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others; only node-role.kubernetes.io/, node.kubernetes.io/ and topology.kubernetes.io/ may be set, and no role of a control plane"),
+    validation = ("!has(self.labels) || self.labels.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && k != 'node-role.kubernetes.io/control-plane' && k != 'node-role.kubernetes.io/master' && (!(k.contains('kubernetes.io/') || k.contains('k8s.io/')) || k.startsWith('node-role.kubernetes.io/') || k.startsWith('node.kubernetes.io/') || k.startsWith('topology.kubernetes.io/')))", "labels with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io are reserved; only node-role.kubernetes.io/, node.kubernetes.io/ and topology.kubernetes.io/ may be set, and a Windows node cannot have the role of a control plane"),
     validation = (r"!has(self.labels) || self.labels.all(k, k.matches(r'^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$') && self.labels[k].matches(r'^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$'))", "labels must have keys of letters, digits, -, _ and ., perhaps with a domain and / before them, and values of at most 63 letters, digits, -, _ and ."),
     validation = (r"!has(self.annotations) || self.annotations.all(k, k.matches(r'^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$'))", "annotations must have keys of letters, digits, -, _ and ., perhaps with a domain and / before them"),
-    validation = ("!has(self.annotations) || self.annotations.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.contains('kubernetes.io/') && !k.contains('k8s.io/'))", "annotations with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others")
+    validation = ("!has(self.annotations) || self.annotations.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.contains('kubernetes.io/') && !k.contains('k8s.io/'))", "annotations with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io are reserved")
 )]
 pub struct TemplateMetadata {
     /// Labels of the nodes.
@@ -285,7 +285,7 @@ pub enum LogLevel {
 /// Taint of a node.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = ("!self.key.startsWith('node.kubernetes.io/') && !self.key.startsWith('windowsmachineconfig.openshift.io/')", "taints with a key under node.kubernetes.io or windowsmachineconfig.openshift.io belong to others"))]
+#[x_kube(validation = ("!self.key.startsWith('node.kubernetes.io/') && !self.key.startsWith('windowsmachineconfig.openshift.io/')", "taints with a key under node.kubernetes.io or windowsmachineconfig.openshift.io are reserved"))]
 pub struct Taint {
     /// Key of the taint.
     #[schemars(length(min = 1, max = 316))]

@@ -17,7 +17,10 @@ pub enum RemoteError {
     #[error(transparent)]
     Payload(#[from] PayloadError),
     /// A file in the operator's image cannot be read.
-    #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
+    #[error(
+        "the operator's own wicd.exe cannot be read, or has changed since the operator started; restart the operator's pods, and if that does not help, \
+         replace the operator's image"
+    )]
     OwnFile {
         /// Cause.
         #[source]
@@ -33,7 +36,8 @@ pub enum RemoteError {
     },
     /// The machine at the address is not a Windows host.
     #[error(
-        "the machine at {address} has no C:\\Windows: it is not a Windows host, or its SSH server does not serve files; check the address"
+        "the machine at {address} does not show C:\\Windows over SFTP: it is not a Windows host, or its SSH server does not offer SFTP; check the address, \
+         and the line \"Subsystem sftp\" in its sshd_config"
     )]
     NotWindows {
         /// Address of the host.
@@ -41,7 +45,7 @@ pub enum RemoteError {
     },
     /// The user is not an administrator of the host.
     #[error(
-        "user {user} is not an administrator of the host; add the user to the group Administrators, or set another username in the pool or in the entry of the host"
+        "user {user} does not have administrator rights on the host; add the user to the group Administrators, or set another username in the pool or in the entry of the host"
     )]
     NotAdministrator {
         /// User that logged in.
@@ -59,14 +63,16 @@ pub enum RemoteError {
     NotProven,
     /// The log-in shell of the user does not start Windows programs.
     #[error(
-        "the log-in shell of user {user} on the host starts no Windows program by its path (exit status 127); set the default shell of its SSH server to cmd.exe or PowerShell"
+        "the log-in shell of user {user} on the host does not start a Windows program by its path (exit status 127); set the default shell of its SSH server to cmd.exe or PowerShell"
     )]
     ShellNotSupported {
         /// User that logged in.
         user: String,
     },
     /// wicd ended without an answer.
-    #[error("wicd {verb} ended with {status} and no answer{log}")]
+    #[error(
+        "wicd {verb} ended with {status} and no answer{log}; check whether an antivirus, AppLocker or App Control on the host stops wicd.exe"
+    )]
     NoAnswer {
         /// Verb of the request.
         verb: &'static str,
@@ -75,9 +81,9 @@ pub enum RemoteError {
         /// Output of wicd.
         log: String,
     },
-    /// wicd returned an invalid answer.
+    /// wicd returned an incomplete or invalid answer.
     #[error(
-        "wicd {verb} on the host returned an answer that cannot be read; the operator retries. If that repeats, check whether another program changes files in C:\\k\\wicd"
+        "the answer of wicd {verb} on the host is incomplete or cannot be read; the operator retries. If that repeats, check whether another program changes files in C:\\k\\wicd"
     )]
     BadAnswer {
         /// Verb of the request.

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use api::{
-    HostFacts, Time,
-    host::{Answer, Machine, Outcome, PROTOCOL, Verb},
+    HostFacts, Reason, Time,
+    host::{Answer, HostState, Machine, Outcome, PROTOCOL, Verb},
     text,
 };
 use jiff::Timestamp;
@@ -31,6 +31,22 @@ pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer,
         Outcome::Failed { reason, message } => Err(RemoteError::host(reason, message)),
         Outcome::Done | Outcome::RebootRequired { .. } => Ok(answer),
     }
+}
+
+/// Returns the state of the host in an answer.
+///
+/// # Errors
+/// [`RemoteError::Host`] with the warnings of wicd when wicd could not get the state.
+pub fn state_of(answer: Answer) -> Result<HostState, RemoteError> {
+    let Answer { state, warnings, .. } = answer;
+    state.ok_or_else(|| {
+        let why = if warnings.is_empty() {
+            "wicd did not report the state of the host".to_owned()
+        } else {
+            warnings.join("; ")
+        };
+        RemoteError::host(Reason::HostCallFailed.as_str(), &why)
+    })
 }
 
 /// Returns the facts of a host for its status. `named` is the address that a user configured, `peer` the address that was connected to.
@@ -150,6 +166,22 @@ mod tests {
         ] {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(read(protocol, operation, outcome), expected, "{protocol} {operation} {outcome}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_state_fails_with_its_warnings() {
+        let answer = |state: &str, warnings: &str| {
+            let text = format!(
+                r#"{{"protocol":{PROTOCOL},"operation":"facts-1","outcome":"done","state":{state},"warnings":{warnings}}}"#
+            );
+            state_of(serde_json::from_str(&text).unwrap()).map(drop).map_err(|error| error.to_string())
+        };
+        for (warnings, expected) in [
+            (r#"["cannot get the state of the host: x"]"#, "cannot get the state of the host: x"),
+            ("[]", "wicd did not report the state of the host"),
+        ] {
+            assert_eq!(answer("null", warnings), Err(expected.to_owned()));
         }
     }
 

@@ -253,7 +253,7 @@ impl Session {
     /// Requests the facts of the host.
     ///
     /// # Errors
-    /// Fails when [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
+    /// Fails when [`Session::ask`] fails. [`RemoteError::Host`] also when wicd could not get the state of the host.
     pub async fn look(&self, files: &[File]) -> Result<HostState, RemoteError> {
         self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
     }
@@ -263,7 +263,7 @@ impl Session {
     /// # Errors
     /// Fails as [`Session::look`] does.
     pub async fn facts(&self, body: host::Facts) -> Result<HostState, RemoteError> {
-        self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
+        facts::state_of(self.ask(Body::Facts(body)).await?)
     }
 
     /// Requests support data, and returns the answer and the archive, which is then removed from the host.
@@ -286,7 +286,7 @@ impl Session {
     ///
     /// # Errors
     /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host could not unpack the files because the payload is
-    /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the answer has no state. Also fails when
+    /// damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::Host`] when wicd could not get the state of the host. Also fails when
     /// [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
@@ -296,7 +296,7 @@ impl Session {
         self.operator.traffic.sent.inc_by(sent);
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
         match self.ask(body).await {
-            Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),
+            Ok(answer) => facts::state_of(answer),
             // wicd received files that it cannot unpack.
             Err(RemoteError::Host { reason: reason @ Reason::HashMismatch, message }) => {
                 // The operator checks its own files before it blames the host.

@@ -6,12 +6,12 @@ use clap::Subcommand;
 use super::Output;
 
 /// Help text about the exit status of the commands that change objects.
-const EXIT: &str = "Exit status:\n  0  done, or nothing is to be done\n  1  an error, or it is refused";
+const EXIT: &str = "Exit status:\n  0  done, or there was nothing to do\n  1  an error, or a refusal";
 
 /// Object that is changed.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Act {
-    /// Try hosts again at once whose last attempt failed.
+    /// Retry hosts at once whose last attempt has failed.
     #[command(after_help = EXIT)]
     Retry {
         /// Names of hosts.
@@ -21,16 +21,16 @@ pub enum Act {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Approve what waits for a user: the version that a rollout leads to, or the removal of hosts. Asks first.
+    /// Approve what waits for an approval: the version of a rollout, or the removal of hosts. Asks first.
     #[command(after_help = EXIT)]
     Approve {
         /// Name of the pool.
         #[arg(value_parser = object_name)]
         pool: String,
-        /// The version that waits; the first 7 digits of its digest are enough. Refused if it is another one.
+        /// The version that waits; the first 7 digits of its digest are enough. The command is refused if another version waits.
         #[arg(long, conflicts_with = "removals")]
         version: Option<String>,
-        /// Number of hosts whose removal waits. Refused if it is another one.
+        /// Number of hosts whose removal waits. The command is refused if another number waits.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         removals: Option<u16>,
         /// Do not ask for confirmation.
@@ -40,7 +40,7 @@ pub enum Act {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Begin no operation on any host of a pool, or on one host. What has begun is finished.
+    /// Pause a pool or a host: no new operation begins, drains are aborted, and a change that has begun on a host finishes.
     #[command(after_help = EXIT)]
     Pause {
         /// Pool or host.
@@ -144,13 +144,17 @@ fn object_name(text: &str) -> Result<String, String> {
     if is_name {
         Ok(name)
     } else {
-        Err("it is not the name of an object: use lower-case letters, digits, `-` and `.`".into())
+        Err("this is not the name of an object: use lower-case letters, digits, `-` and `.`".into())
     }
 }
 
 fn fingerprint(text: &str) -> Result<String, String> {
     let is_whole = crate::args::host_key_policy::is_fingerprint(text);
-    if is_whole { Ok(text.to_owned()) } else { Err("it is not a full fingerprint: SHA256: and 43 characters".into()) }
+    if is_whole {
+        Ok(text.to_owned())
+    } else {
+        Err("this is not a whole fingerprint: write SHA256: and its 43 characters".into())
+    }
 }
 
 #[cfg(test)]

@@ -51,7 +51,10 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
         return pinned(text, format!("hostKey of the entry for {}", known.address));
     }
     if let Some(text) = known.allowed {
-        return pinned(text, format!("annotation {} of the WindowsInstance", api::names::key::TRUST_HOST_KEY));
+        return pinned(
+            text,
+            format!("annotation {} of the WindowsInstance at {}", api::names::key::TRUST_HOST_KEY, known.address),
+        );
     }
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict);
     if is_strict && let Some(secret) = &ssh.known_hosts_secret_ref {

@@ -20,7 +20,7 @@ mod platform;
 pub use act::{Act, Answer, PoolOrHost};
 pub use platform::PlatformArg;
 
-/// See and steer the pools of Windows nodes of a cluster.
+/// Show and manage the pools of Windows nodes of a cluster.
 #[derive(Parser, Debug)]
 #[command(name = "kubectl-windows_node_pools", bin_name = PLUGIN, display_name = PLUGIN, version = VERSION_TEXT.as_str())]
 pub struct Cli {
@@ -49,7 +49,7 @@ pub struct Operator {
 pub enum OperatorCommand {
     /// Run the operator.
     #[command(
-        after_help = "Exit status:\n  0  stopped by SIGTERM or SIGINT\n  1  an error that the operator cannot work with"
+        after_help = "Exit status:\n  0  stopped by SIGTERM or SIGINT\n  1  an error with which the operator cannot run"
     )]
     Run(Box<Run>),
     /// Copy the payload and this program between volumes, for the init containers of a pod that cannot mount the image of the payload.
@@ -90,7 +90,7 @@ impl Cluster {
 /// Command.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Show what the operator would do for a pool, without a change.
+    /// Show what the operator would do for pools. Changes nothing.
     #[command(
         after_help = "Exit status:\n  0  no operation is needed\n  1  an error, or a host that the pool cannot use\n  2  an operation is needed"
     )]
@@ -98,7 +98,7 @@ pub enum Command {
     /// Show the origin of a node: its instance, its pool, the entry in its list and, for Git, the commit.
     #[command(after_help = "Exit status:\n  0  the host is known\n  1  an error, or a host that is not known")]
     Explain(Explain),
-    /// Check the installation, a cluster before it, a host, files or a takeover, without a change.
+    /// Check the installation, a cluster before the installation, a host, files or a takeover. Changes nothing.
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Exit status:\n  0  nothing has failed; warnings do not count\n  1  an error, or a check that has failed"
@@ -116,7 +116,7 @@ pub enum Command {
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, no operator that works, or a pool that is Degraded or not Ready\n  2  work is in progress"
     )]
     Status(Status),
-    /// Show pools, their hosts and what waits for a user on a page in the browser, with your own rights, as they change. Nothing is changed.
+    /// Show pools, their hosts and what waits for a user on a web page that follows changes. Uses your own rights, and changes nothing.
     #[command(after_help = "Exit status:\n  0  interrupted\n  1  an error")]
     Ui(Ui),
     /// Commands that change something.
@@ -206,10 +206,10 @@ pub struct Run {
     /// Address of `/healthz` and `/readyz`, without TLS.
     #[arg(long, env = "WINDOWS_NODE_POOLS_LISTEN", default_value = "0.0.0.0:9182")]
     pub listen: SocketAddr,
-    /// Address of `/metrics`. That of `--listen` only with `--metrics-tls false`.
+    /// Address of `/metrics`. It may be the address of `--listen` only with `--metrics-tls false`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_METRICS_LISTEN", default_value = "0.0.0.0:9185")]
     pub metrics_listen: SocketAddr,
-    /// Serve `/metrics` over TLS, to clients whose token may get it. With `false`, every client that reaches the port may read it.
+    /// Serve `/metrics` over TLS, to clients whose token has the right to get it. With `false`, every client that reaches the port may read it.
     #[arg(
         long,
         env = "WINDOWS_NODE_POOLS_METRICS_TLS",
@@ -218,8 +218,8 @@ pub struct Run {
         default_value = "true"
     )]
     pub metrics_tls: bool,
-    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read for each connection. As long as they are not there, the certificate is
-    /// self-signed, in the memory of the process.
+    /// Directory with `tls.crt` and `tls.key` for `/metrics`, read for each connection. While they are missing, the operator
+    /// uses a self-signed certificate that it keeps in memory.
     #[arg(
         long,
         env = "WINDOWS_NODE_POOLS_METRICS_TLS_DIRECTORY",
@@ -280,8 +280,8 @@ pub struct Run {
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
     pub kubelet_config_patch: Option<PathBuf>,
-    /// Maximum number of concurrent SSH operations on hosts, over all pools. The connection to a jump host counts with that
-    /// to its host. One pool takes at most nine for each that is free, and each pool can have one. At least 1.
+    /// Maximum number of concurrent SSH operations on hosts, over all pools. The connections to a jump host and to
+    /// the host behind it count as one. A pool takes at most nine connections for each that is free, and each pool can have one. At least 1.
     #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100, value_parser = at_least_one)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
@@ -406,7 +406,7 @@ pub enum Check {
 /// Arguments of `check`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CheckInstallation {
-    /// Check whether the operator can be installed: with your rights, before anything of it is there.
+    /// Check, before the installation, whether the operator can be installed with your rights.
     #[arg(long)]
     pub pre: bool,
     /// Output format.
@@ -458,7 +458,7 @@ pub struct CheckHost {
     /// URL of the API server, to which the host opens a connection. Not checked if not set.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER", value_name = "URL")]
     pub api_server: Option<String>,
-    /// VXLAN port of the cluster's hybrid overlay, if it is not 4789. Windows Server 2019 takes no other.
+    /// VXLAN port of the cluster's hybrid overlay, if it is not 4789. Windows Server 2019 supports no other port.
     #[arg(long, env = "WINDOWS_NODE_POOLS_VXLAN_PORT", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: Option<u16>,
     /// Free space that the host needs on C:, in MiB.
@@ -607,7 +607,7 @@ pub struct CheckFiles {
 pub enum LogFormat {
     /// A JSON object on each line.
     Json,
-    /// Table or text for users.
+    /// Lines of text for users.
     Text,
 }
 

@@ -55,13 +55,13 @@ pub fn run(what: &Copy) -> Result<ExitCode> {
 }
 
 fn program(to: &Path) -> Result<PathBuf> {
-    let program = env::current_exe().context("find this program")?;
+    let program = env::current_exe().context("cannot find the file of this program")?;
     let name = Path::new("windows-node-pools");
-    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    fs::create_dir_all(to).with_context(|| format!("cannot create the directory {}", to.display()))?;
     let (part, target) = (to.join(name.with_extension("part")), to.join(name));
     // The copy keeps the file mode, so that all users may run it.
-    fs::copy(&program, &part).with_context(|| format!("copy {} to {}", program.display(), part.display()))?;
-    fs::rename(&part, &target).with_context(|| format!("write {}", target.display()))?;
+    fs::copy(&program, &part).with_context(|| format!("cannot copy {} to {}", program.display(), part.display()))?;
+    fs::rename(&part, &target).with_context(|| format!("cannot write {}", target.display()))?;
     Ok(target)
 }
 

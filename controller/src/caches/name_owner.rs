@@ -27,6 +27,9 @@ mod tests {
         let evidence = Evidence { name: "w".into(), proven: vec![IpAddr::from([10, 0, 0, 1])], ..Evidence::default() };
         let (_, whose) = ask(&api.client(), &evidence).await.unwrap();
         let NodeOwner::Others(why) = whose else { panic!("{whose:?}") };
-        assert!(why.to_string().contains("runs linux") && why.to_string().contains("another name"), "{why}");
+        assert!(
+            why.to_string().contains("kubernetes.io/os=linux") && why.to_string().contains("another name"),
+            "{why}"
+        );
     }
 }

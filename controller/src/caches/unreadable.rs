@@ -76,12 +76,13 @@ impl Unreadable {
         }
     }
 
-    /// Returns the fault and the remedy if an instance of the pool cannot be read.
+    /// Returns the fault and the remedy if an instance or a Node of the pool cannot be read.
     pub(crate) fn of_pool(&self, pool: &str) -> Option<String> {
         let state = self.lock();
-        let ((_, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
+        let ((kind, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
         Some(format!(
-            "the WindowsInstance {name} cannot be read, and no operation begins in this pool until it can: {}; a newer operator may have written it: install that version again",
+            "the {kind} {name} cannot be read, so no operation begins in this pool: {}. If a newer version of the operator has written it, install \
+             that version again; otherwise, correct the object",
             object.error
         ))
     }
@@ -136,6 +137,9 @@ mod tests {
         assert_eq!((unreadable.of_pool("b"), unreadable.pools()), (None, vec!["a".to_owned()]));
         unreadable.forget(KIND, "win-2");
         assert!(unreadable.of_pool("a").is_some());
+        unreadable.note("Node", &meta("win-3", "c"), "x");
+        assert!(unreadable.of_pool("c").unwrap().starts_with("the Node win-3 cannot be read"));
+        unreadable.forget("Node", "win-3");
         unreadable.forget(KIND, "win-1");
         assert_eq!(unreadable.of_pool("a"), None);
     }

@@ -349,7 +349,7 @@ where
         }
         Err(invalid) => {
             let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            tracing::error!(%kind, name, error = %invalid, "an object cannot be read and is left out");
+            tracing::error!(%kind, name, error = %invalid, "the operator cannot read an object and works without it");
             unreadable.note(&kind, &invalid.metadata, &invalid.to_string());
             None
         }

@@ -25,8 +25,8 @@ impl RightsProblem {
     /// Returns the problem of a policy that is not in force.
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
-            "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
-             joined or changed; {}",
+            "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no join or \
+             update of a host begins; {}",
             wicd_policy::REMEDY
         );
         Self { reason: Reason::PolicyMissing, message }
@@ -34,8 +34,11 @@ impl RightsProblem {
 
     /// Returns the problem of a ClusterRoleBinding that cannot be written. `doing` completes "failed to …".
     pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
-        let message =
-            format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, api_message(error));
+        let message = format!(
+            "failed to {doing} the ClusterRoleBinding {}: {}; the operator retries, and the hosts' daemons (wicd) get no certificates meanwhile",
+            wicd_rbac::BINDING,
+            api_message(error)
+        );
         Self { reason: Reason::PolicyMissing, message }
     }
 }
@@ -97,7 +100,7 @@ impl WicdRights {
             RightsState::Withheld(problem) => Some(problem.clone()),
             RightsState::NotRead => Some(RightsProblem {
                 reason: Reason::PolicyMissing,
-                message: "the admission policies have not been read yet".into(),
+                message: "the operator has not read the admission policies for wicd from the API server yet".into(),
             }),
         }
     }

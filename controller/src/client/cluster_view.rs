@@ -80,8 +80,8 @@ impl Failing {
 pub(crate) enum ApiProblem {
     /// The watch of a resource fails, so its cache is stale.
     #[error(
-        "the watch of {resource} has failed for a minute or longer, so the operator's data is stale and no new operation starts: {answer}. Check the \
-         operator's ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and what is between the operator and the API server"
+        "the watch of {resource} has failed for a minute or longer, so the operator's data may be stale and no new operation starts: {answer}. Check \
+         the operator's ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and what is between the operator and the API server"
     )]
     Watch {
         /// Watched resource.
@@ -91,7 +91,7 @@ pub(crate) enum ApiProblem {
     },
     /// The status of a resource cannot be stored.
     #[error(
-        "the status of {resource} cannot be stored, so what `kubectl get` shows of them is old, and nothing new begins: {answer}. Check the operator's \
+        "the status of {resource} cannot be stored, so `kubectl get` shows old statuses, and no new operation starts: {answer}. Check the operator's \
          ClusterRole and ClusterRoleBinding (kubectl windows-node-pools check), and admission webhooks and policies"
     )]
     Write {

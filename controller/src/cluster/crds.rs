@@ -17,9 +17,7 @@ pub(crate) enum CrdFault {
     #[error("the CustomResourceDefinition {0} has another scope or kind, so it does not belong to this operator")]
     Conflict(String),
     /// CRD whose objects are stored in an unknown version.
-    #[error(
-        "the CustomResourceDefinition {name}: objects are stored in the version {version}, which this release does not know"
-    )]
+    #[error("the CustomResourceDefinition {name} lists the stored version {version}, which this release does not know")]
     VersionUnknown {
         /// Name of the CRD.
         name: String,

@@ -161,7 +161,9 @@ impl Images {
         match text.and_then(parse) {
             Ok((pull_secret, unusable)) => {
                 self.pull_secret = pull_secret;
-                let sentence = |r: String| format!("{name}: the entry {r:?} is not a registry login and is left out");
+                let sentence = |r: String| {
+                    format!("{name}: the entry {r:?} is not a registry login and is left out; correct or remove it")
+                };
                 self.left_out.extend(unusable.into_iter().map(sentence));
             }
             Err(error) => self.unusable.push(Unusable {
@@ -185,7 +187,8 @@ impl Images {
                 // Each file is named after its registry, with two dots for a colon.
                 let name = entry["file"].as_str().unwrap_or_default().replace("..", ":");
                 self.left_out.push(format!(
-                    "ControllerConfig/{CONTROLLER_CONFIG}: the certificates of the registry {name:?} are damaged and left out"
+                    "ControllerConfig/{CONTROLLER_CONFIG}: the certificates of the registry {name:?} are damaged and left out; correct them in the \
+                     ConfigMap that spec.additionalTrustedCA of Image/cluster names, or in openshift-config-managed/image-registry-ca"
                 ));
             }
         }
@@ -205,11 +208,16 @@ async fn controller_config(client: &Client) -> Result<Value, ClusterError> {
 
 async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, ClusterError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    api.get_opt(PULL_SECRET).await.map_err(failed("the pull secret"))
+    api.get_opt(PULL_SECRET).await.map_err(failed("the Secret pull-secret"))
 }
 
 /// Lists all objects of a kind, sorted by name. Some versions of OpenShift lack some kinds.
-async fn list(client: &Client, group: &str, version: &str, kind: &str) -> Result<Vec<DynamicObject>, ClusterError> {
+async fn list(
+    client: &Client,
+    group: &str,
+    version: &str,
+    kind: &'static str,
+) -> Result<Vec<DynamicObject>, ClusterError> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     match api.list(&ListParams::default()).await {
@@ -218,7 +226,7 @@ async fn list(client: &Client, group: &str, version: &str, kind: &str) -> Result
             Ok(sorted.into_values().collect())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(error) => Err(failed("the mirrors of image registries")(error)),
+        Err(error) => Err(failed(kind)(error)),
     }
 }
 

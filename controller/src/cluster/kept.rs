@@ -24,12 +24,14 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
         Ok(secret) => secret,
         // The Role is from an older release, or was changed by a user.
         Err(kube::Error::Api(status)) if status.code == 403 => None,
-        Err(error) => return Err(failed("the facts that were in force")(error)),
+        Err(error) => return Err(failed("the Secret windows-node-pools-facts")(error)),
     };
     if let Some(text) = secret.and_then(|secret| secret.data?.remove(KEY)) {
         match Kept::parse(&text.0) {
             Ok(kept) => return Ok(Some(kept)),
-            Err(error) => tracing::warn!("the Secret {namespace}/{KEPT_FACTS} is not used: {error}"),
+            Err(error) => tracing::warn!(
+                "the facts in the Secret {namespace}/{KEPT_FACTS} are not used: {error}; the operator writes the Secret again"
+            ),
         }
     }
     Ok(minor_of_nodes(client).await?.map(Kept::of_nodes))
@@ -39,7 +41,7 @@ pub(crate) async fn load(client: &Client, namespace: &str) -> Result<Option<Kept
 async fn minor_of_nodes(client: &Client) -> Result<Option<u32>, ClusterError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = ListParams::default().labels(key::POOL);
-    let nodes = nodes.list(&params).await.map_err(failed("the versions of the nodes"))?;
+    let nodes = nodes.list(&params).await.map_err(failed("the Nodes of pools, for their versions"))?;
     Ok(nodes.iter().filter(|node| node.labels().contains_key(key::POOL)).filter_map(minor).max())
 }
 

@@ -221,13 +221,17 @@ pub(crate) async fn is_openshift(client: &Client) -> bool {
 
 /// Reads the `Infrastructure` object, if the cluster is OpenShift.
 async fn infrastructure(client: &Client) -> Result<Option<DynamicObject>, ClusterError> {
-    openshift(client, "config.openshift.io", "Infrastructure", "infrastructures").await
+    openshift(client, "config.openshift.io", "Infrastructure", "infrastructures", "Infrastructure/cluster").await
 }
 
 /// Reads the `Network` objects of the cluster and of its network operator.
 async fn networks(client: &Client) -> Result<(Option<DynamicObject>, Option<DynamicObject>), ClusterError> {
-    let network = openshift(client, "config.openshift.io", "Network", "networks").await?;
-    Ok((network, openshift(client, "operator.openshift.io", "Network", "networks").await?))
+    let network = openshift(client, "config.openshift.io", "Network", "networks", "Network/cluster").await?;
+    Ok((
+        network,
+        openshift(client, "operator.openshift.io", "Network", "networks", "Network/cluster of operator.openshift.io")
+            .await?,
+    ))
 }
 
 /// Reads the id of the cluster, which is the UID of the Namespace `kube-system`.
@@ -281,7 +285,7 @@ fn text(object: Option<&DynamicObject>, path: &str) -> Option<String> {
 /// Detects the names and addresses that no host may have in a certificate. The certificate approver needs no other cluster facts.
 pub(crate) async fn reserved(client: &Client, config: &Config, args: &Run) -> Result<Reserved, ClusterError> {
     let infrastructure = infrastructure(client).await?;
-    let network = openshift(client, "config.openshift.io", "Network", "networks").await?;
+    let network = openshift(client, "config.openshift.io", "Network", "networks", "Network/cluster").await?;
     let Addresses { api_server, service_cidr, cluster_dns } =
         Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
     let cluster_domain = args.cluster_domain.clone();
@@ -315,8 +319,8 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let namespace = &args.namespace;
     let infrastructure = infrastructure(client).await?;
     let (network, operator) = networks(client).await?;
-    let proxies = openshift(client, "config.openshift.io", "Proxy", "proxies").await?;
-    let server = openshift(client, "config.openshift.io", "APIServer", "apiservers").await?;
+    let proxies = openshift(client, "config.openshift.io", "Proxy", "proxies", "Proxy/cluster").await?;
+    let server = openshift(client, "config.openshift.io", "APIServer", "apiservers", "APIServer/cluster").await?;
     let Addresses { api_server, service_cidr, cluster_dns } =
         Addresses::of(client, config, args, infrastructure.as_ref(), network.as_ref()).await?;
     let network = pod_network(args, network.as_ref(), operator.as_ref())?;
@@ -432,14 +436,15 @@ fn as_hosts_reach_it(url: &Uri, service_cidr: &str) -> Result<String, ClusterErr
     Ok(url.to_string().trim_end_matches('/').to_owned())
 }
 
-/// Reads an OpenShift object named `cluster`, if the cluster is OpenShift.
+/// Reads an OpenShift object named `cluster`, if the cluster is OpenShift. `what` names the object in an error.
 async fn openshift(
     client: &Client,
     group: &str,
     kind: &str,
     plural: &str,
+    what: &'static str,
 ) -> Result<Option<DynamicObject>, ClusterError> {
-    custom_object(client, &resource(group, kind, plural), "cluster", "the OpenShift configuration").await
+    custom_object(client, &resource(group, kind, plural), "cluster", what).await
 }
 
 /// Returns the API resource of a kind in version v1.
@@ -482,7 +487,7 @@ async fn config_map_key(
 ) -> Result<String, ClusterError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let found = api.get(name).await.map_err(failed(what))?;
-    let problem = "the key is missing or empty";
+    let problem = "this key of the ConfigMap is missing, empty or not text; restore it";
     let value = texts::of_config_map(found, key).ok().flatten().filter(|v| !v.trim().is_empty());
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
 }
@@ -490,26 +495,25 @@ async fn config_map_key(
 /// Returns the missing prerequisite of the cloud-node-managers of hosts on Azure, if any.
 async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-    let is_there = match api.get_opt(user::NODE_MANAGER).await {
-        Ok(found) => found.is_some(),
+    let fault = match api.get_opt(user::NODE_MANAGER).await {
+        Ok(Some(_)) => return Ok(None),
+        Ok(None) => "is missing",
         // A Role of an older release lacks the permission, and the ServiceAccount is then missing, too.
-        Err(kube::Error::Api(status)) if status.code == 403 => false,
+        Err(kube::Error::Api(status)) if status.code == 403 => "is missing, or the operator may not read it",
         Err(error) => return Err(failed("the ServiceAccount of cloud-node-managers")(error)),
     };
-    Ok((!is_there).then(|| {
-        format!(
-            "the ServiceAccount {namespace}/{} is missing, and hosts wait for its tokens: apply deploy/base and deploy/azure",
-            user::NODE_MANAGER
-        )
-    }))
+    Ok(Some(format!(
+        "the ServiceAccount {namespace}/{} {fault}, and hosts wait for its tokens: apply deploy/base and deploy/azure",
+        user::NODE_MANAGER
+    )))
 }
 
 /// Returns the tenth address of a network, by convention the address of the cluster DNS.
 fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
     let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
-    let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;
-    let length: u32 = length.parse().map_err(|_| bad("its length is not a number"))?;
-    match address.parse().map_err(|_| bad("it is not an address"))? {
+    let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no prefix length, for example /16"))?;
+    let length: u32 = length.parse().map_err(|_| bad("its prefix length is not a number"))?;
+    match address.parse().map_err(|_| bad("it does not begin with an IP address"))? {
         IpAddr::V4(ip) if length <= 28 => {
             let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
             Ok(Ipv4Addr::from((u32::from(ip) & mask) + 10).into())
@@ -518,7 +522,7 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
             let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
             Ok(Ipv6Addr::from((u128::from(ip) & mask) + 10).into())
         }
-        _ => Err(bad("it is too small")),
+        _ => Err(bad("it is too small to have a tenth address, which the cluster DNS has")),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn proxy(proxies: Option<&DynamicObject>, args: &Run) -> Result<Proxy
         None => Ok(proxy),
         Some(problem) => Err(Unusable {
             fact: Fact::Proxy,
-            problem: format!("{origin}: {problem}. Otherwise, set template.spec.proxy in each pool"),
+            problem: format!("{origin}: {problem}. Alternatively, set template.spec.proxy in each pool"),
             is_missing: false,
         }),
     }

@@ -31,7 +31,9 @@ pub(crate) enum ReleaseError {
     #[error("{0}")]
     Cluster(#[from] ClusterError),
     /// A file named on the command line cannot be used.
-    #[error("{path} cannot be used as a patch of kubelet's configuration: {problem}")]
+    #[error(
+        "the file {path} of --kubelet-config-patch cannot be used as a patch of kubelet's configuration: {problem}; correct the file"
+    )]
     KubeletPatch {
         /// Path of the file.
         path: String,
@@ -177,8 +179,8 @@ impl CurrentRelease {
         }
         let silent = cluster.silent_api_servers.join(", ");
         let message = format!(
-            "the API servers that answer {stay} the one at {silent} answers, too: it may be older. If it runs, let the operator's pod reach \
-             this address, which EndpointSlice default/kubernetes lists"
+            "the API servers that answer {stay} those at {silent} answer, too: they may be older. If they run, let the operator's pod \
+             reach these addresses, which the EndpointSlice default/kubernetes lists"
         );
         Some((Reason::ApiServerSilent, message))
     }
@@ -208,7 +210,7 @@ impl CurrentRelease {
             }
             Err(error) => {
                 let message = format!(
-                    "the current facts of the cluster cannot be used, and the earlier ones stay in force: {error}"
+                    "the current facts of the cluster cannot be read or used, so the earlier ones stay in force: {error}"
                 );
                 (false, Some((error.reason(), message)))
             }
@@ -229,7 +231,7 @@ impl CurrentRelease {
 fn warning(reason: Reason, problems: &[String]) -> Option<Warning> {
     let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
     let more = problems.len().saturating_sub(SHOWN_PROBLEMS);
-    let more = if more > 0 { format!("; and {more} more, which the operator's log has") } else { String::new() };
+    let more = if more > 0 { format!("; the operator's log has {more} more") } else { String::new() };
     (!problems.is_empty()).then(|| (reason, format!("{shown}{more}")))
 }
 

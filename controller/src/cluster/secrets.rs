@@ -50,7 +50,7 @@ pub(crate) enum SecretError {
     #[error("{0}")]
     Key(KeyError),
     /// The Secret has no usable list of known hosts.
-    #[error("the known hosts in the Secret {namespace}/{name} cannot be used: {problem}")]
+    #[error("the known hosts in the Secret {namespace}/{name} cannot be used: {problem}. Correct the Secret")]
     KnownHosts {
         /// Namespace of the Secret.
         namespace: String,
@@ -60,7 +60,7 @@ pub(crate) enum SecretError {
         problem: String,
     },
     /// The API server did not return the Secret.
-    #[error("the Secret {namespace}/{name} could not be read: {}", crate::runtime::errors::api_message(.source))]
+    #[error("the Secret {namespace}/{name} could not be read: {}; the operator retries", crate::runtime::errors::api_message(.source))]
     Api {
         /// Namespace of the Secret.
         namespace: String,

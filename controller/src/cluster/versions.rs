@@ -46,7 +46,8 @@ pub(crate) enum VersionError {
     },
     /// The content of the ConfigMap cannot be read.
     #[error(
-        "the ConfigMap {name} cannot be read: {problem}. Its nodes keep their configuration; move them to another version, then delete the ConfigMap"
+        "the ConfigMap {name} cannot be read: {problem}. The nodes of this version keep their configuration; move them to another version, then \
+         delete the ConfigMap"
     )]
     Unreadable {
         /// Name of the ConfigMap.
@@ -55,7 +56,9 @@ pub(crate) enum VersionError {
         problem: StoredError,
     },
     /// Other content is stored under the name, and cannot be replaced.
-    #[error("the ConfigMap {name} is not used: {problem}. It cannot be replaced; delete it")]
+    #[error(
+        "the ConfigMap {name} is not used: {problem}. The operator could not replace it; delete it, and find the client that writes it"
+    )]
     Unverified {
         /// Name of the ConfigMap.
         name: String,

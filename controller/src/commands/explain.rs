@@ -22,17 +22,21 @@ use crate::{
 pub async fn run(args: Explain, cluster: &args::Cluster) -> anyhow::Result<()> {
     let client = api_server::client(cluster).await?;
     let name = args.host.to_ascii_lowercase();
-    let instance: Option<WindowsInstance> =
-        Api::all(client.clone()).get_opt(&name).await.context("failed to get the WindowsInstance")?;
-    let node: Option<Node> = Api::all(client.clone()).get_opt(&name).await.context("failed to get the Node")?;
+    let instance: Option<WindowsInstance> = Api::all(client.clone())
+        .get_opt(&name)
+        .await
+        .with_context(|| format!("failed to get the WindowsInstance {name}"))?;
+    let node: Option<Node> =
+        Api::all(client.clone()).get_opt(&name).await.with_context(|| format!("failed to get the Node {name}"))?;
     let Some(instance) = instance else {
         match node {
             Some(_) => bail!("the Node {name} exists, but no pool has a host of this name"),
             None => bail!("there is neither a Node nor a WindowsInstance {name}; see: kubectl get windowsinstances"),
         }
     };
+    let pool = &instance.spec.pool_ref.name;
     let pool: Option<WindowsNodePool> =
-        Api::all(client).get_opt(&instance.spec.pool_ref.name).await.context("failed to get the WindowsNodePool")?;
+        Api::all(client).get_opt(pool).await.with_context(|| format!("failed to get the WindowsNodePool {pool}"))?;
     let chain = chain(&instance, pool.as_ref(), node.as_ref());
     Ok(output::print(&output::answer(args.output, &document(&chain), || text(&chain))?)?)
 }
@@ -43,10 +47,7 @@ type Link = (&'static str, String);
 fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Option<&Node>) -> Vec<Link> {
     let (spec, status) = (&instance.spec, instance.status.clone().unwrap_or_default());
     let mut chain = Vec::new();
-    chain.push((
-        "node",
-        node.map_or_else(|| "none yet".into(), |n| describe_node(n, status.current_version.as_deref())),
-    ));
+    chain.push(("node", node.map_or_else(|| "none".into(), |n| describe_node(n, status.current_version.as_deref()))));
     let ready =
         find(&status.conditions, kind::READY).map(|c| format!(", {}: {}", c.reason, c.message)).unwrap_or_default();
     let host = &spec.host;
@@ -179,7 +180,7 @@ mod tests {
         pool.status = Some(WindowsNodePoolStatus { inventory: Some(list), ..WindowsNodePoolStatus::default() });
         let text = text(&chain(&instance, Some(&pool), None));
         let expected = "\
-node       none yet
+node       none
 instance   win-1 at 10.0.0.1 port 22, new
 pool       p
 listed in  git https://git.example.com/hosts

@@ -114,7 +114,7 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> anyhow::Result<Valu
             ensure!(
                 has_boot_disk,
                 "no disk of the MachineSet {} has boot: true, so the command cannot replace the image of Linux: name another MachineSet with --from, or \
-                 write it by hand (examples/machines)",
+                 write the Windows MachineSet by hand (examples/machines)",
                 worker.name_any()
             );
             false
@@ -128,7 +128,8 @@ fn windows_set(worker: &DynamicObject, args: &MachineSet) -> anyhow::Result<Valu
             false
         }
         _ => bail!(
-            "the MachineSet {} is of the kind {:?}, which this command does not support: write it by hand (examples/machines)",
+            "the providerSpec of the MachineSet {} has the kind {:?}, which this command does not support: write the Windows MachineSet by hand \
+             (examples/machines)",
             worker.name_any(),
             api::text::line(&kind, 80)
         ),

@@ -161,7 +161,7 @@ fn error_policy<T>(csr: Arc<CertificateSigningRequest>, error: &kube::Error, _: 
         }
         error => {
             let error = error as &dyn std::error::Error;
-            warn!(name, error, "failed to decide a certificate request, retrying soon");
+            warn!(name, error, "failed to approve or deny a certificate request; the operator retries it in 10 s");
             Action::requeue(RETRY)
         }
     }
@@ -327,9 +327,11 @@ pub(super) async fn decide(
     verdict: &Verdict,
 ) -> kube::Result<CertificateSigningRequest> {
     let (type_, reason, message) = match verdict {
-        Verdict::Approve(_) => {
-            ("Approved", APPROVED_REASON, "all checks passed for a verified host of a WindowsNodePool")
-        }
+        Verdict::Approve(_) => (
+            "Approved",
+            APPROVED_REASON,
+            "the request passed all checks of windows-node-pools for the host that it names",
+        ),
         Verdict::Deny { reason, message } => ("Denied", reason.as_str(), message.as_str()),
         Verdict::NotOurs | Verdict::Wait { .. } | Verdict::Queue { .. } => return Ok(csr.clone()),
     };

@@ -55,7 +55,7 @@ pub enum CsrError {
         source: Box<kube::Error>,
     },
     /// An object with the name of the request exists with other content.
-    #[error("certificate request {name} exists with other content: delete it")]
+    #[error("certificate request {name} exists with other content; delete it: kubectl delete csr {name}")]
     NameTaken {
         /// Name of the `CertificateSigningRequest`.
         name: String,
@@ -77,7 +77,10 @@ pub enum CsrError {
         name: String,
     },
     /// A client denied the request, or the signer failed it.
-    #[error("certificate request {name} has been denied or has failed: {message}")]
+    #[error(
+        "certificate request {name} has been denied or has failed: {message}. Find the client that denied it, or check the signers of \
+         kube-controller-manager"
+    )]
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
         name: String,
@@ -264,7 +267,7 @@ fn build(
         Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
         Verdict::Wait { message, .. } => Err(CsrError::Refused { reason: Reason::CertificateNotIssued, message }),
         Verdict::NotOurs | Verdict::Queue { .. } | Verdict::Approve(_) => {
-            let message = format!("it does not name node {}", claim.node_name);
+            let message = format!("it is not a {} request of the node {}", kind.as_str(), claim.node_name);
             Err(CsrError::Refused { reason: Reason::RequestDenied, message })
         }
     }

@@ -45,7 +45,10 @@ impl Rate {
     /// Reports whether a count is allowed. If not, logs it once for each requester in each window.
     fn is_within_limit(&mut self, requester: &str, count: u32) -> bool {
         if count > LIMIT && self.warned.insert(requester.to_owned()) {
-            warn!(requester, "too many certificate requests of one requester; the next are handled in a minute");
+            warn!(
+                requester,
+                "the requester has more certificate requests than the operator handles in a minute; it handles the others later"
+            );
         }
         count <= LIMIT
     }

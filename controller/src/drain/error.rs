@@ -19,31 +19,40 @@ pub(crate) enum DrainError {
         source: Box<kube::Error>,
     },
     /// The API server did not answer within the time limit of a pass.
-    #[error("cannot {what}: the API server did not answer within {} s; the operator retries", .limit.as_secs())]
+    #[error("cannot {what}: the API calls of this pass of the drain took longer than {} s; the operator retries", .limit.as_secs())]
     Slow {
         /// Request, for example "list the pods of node win-1".
         what: String,
         limit: Duration,
     },
     /// The operator may not evict this pod, by its role or by an admission policy. All other pods were still tried.
-    #[error("may not evict pod {pod}: {message}; grant create on pods/eviction, or correct the policy that denies it")]
+    #[error(
+        "the operator may not evict the pod {pod}: {message}; grant the operator the verb create on pods/eviction, or correct the admission policy \
+         or webhook that denies the eviction"
+    )]
     EvictionForbidden {
         /// `namespace/name` of the pod.
         pod: String,
         message: String,
     },
     /// The API server rejects the eviction. All other pods were still tried.
-    #[error("the API server rejects the eviction of pod {pod}: {message}")]
+    #[error(
+        "the API server rejects the eviction of the pod {pod}: {message}; the operator retries. If the error stays, delete the pod by hand"
+    )]
     EvictionRejected {
         /// `namespace/name` of the pod.
         pod: String,
         message: String,
     },
     /// The Node was deleted, or deleted and created again, since the caller read it.
-    #[error("node {node} no longer exists, or was replaced by another of the same name; read it again")]
+    #[error(
+        "the Node {node} no longer exists, or was replaced by another Node with the same name; the operator reads it again"
+    )]
     NodeGone { node: String },
     /// The Node changed during every attempt to patch it.
-    #[error("node {node} keeps changing while its cordon is written; the operator retries")]
+    #[error(
+        "the cordon of the Node {node} could not be changed, because other clients change the Node at the same time; the operator retries"
+    )]
     CordonConflict { node: String },
     /// A pod rule has an invalid selector.
     #[error(transparent)]

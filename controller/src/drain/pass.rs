@@ -246,7 +246,7 @@ impl<'a> Pass<'a> {
         }
         if self.recordoned {
             self.warnings
-                .push("another client had uncordoned the node; the operator has cordoned the node again".into());
+                .push("another client uncordoned the node during the drain; the operator has cordoned it again".into());
         }
         self.blockers.sort();
         self.blockers.dedup();
@@ -279,7 +279,13 @@ impl<'a> Pass<'a> {
         // The kubelet takes a moment to report that containers have stopped.
         let late = |time: &Timestamp| self.drain.now.duration_since(*time) > STUCK_AFTER;
         if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| late(&time.0)) {
-            self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));
+            self.block(
+                pod,
+                &format!(
+                    "is still terminating, though its grace period ended at {}; check kubelet on the host",
+                    deletion.0
+                ),
+            );
         }
     }
 

@@ -326,7 +326,9 @@ async fn terminating_pods_are_waited_for_and_named_once_overdue() {
     assert_eq!((progress.state, progress.remaining), (State::Waiting, 3));
     assert_eq!(
         progress.blockers,
-        ["shop/a: is still terminating, though its grace period ended at 2026-11-21T12:00:30Z"]
+        [
+            "shop/a: is still terminating, though its grace period ended at 2026-11-21T12:00:30Z; check kubelet on the host"
+        ]
     );
     assert!(bed.evictions().is_empty());
 }
@@ -492,7 +494,10 @@ async fn volumes_of_pods_that_left_are_waited_for_and_those_of_pods_that_stay_ar
     bed.api.on("GET", "/api/v1/namespaces/shop/persistentvolumeclaims/data", 200, claim);
     let progress = bed.pass().await;
     assert_eq!((progress.state, progress.remaining), (State::Waiting, 0));
-    assert_eq!(progress.blockers, ["volume pv-1: disk.csi has not detached it from the node yet"]);
+    assert_eq!(
+        progress.blockers,
+        ["volume pv-1: disk.csi has not detached it from the node yet; if that lasts, check its CSI driver"]
+    );
 
     bed.at = 3600;
     bed.options.on_timeout = OnTimeout::Abort;

@@ -29,7 +29,10 @@ pub(super) async fn attached(
     let describe = |attachment: VolumeAttachment| {
         let name = attachment.name_any();
         let volume = attachment.spec.source.persistent_volume_name.unwrap_or(name);
-        format!("volume {volume}: {} has not detached it from the node yet", attachment.spec.attacher)
+        format!(
+            "volume {volume}: {} has not detached it from the node yet; if that lasts, check its CSI driver",
+            attachment.spec.attacher
+        )
     };
     let mut blockers: Vec<String> = attached.into_iter().map(describe).collect();
     blockers.sort();

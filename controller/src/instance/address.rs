@@ -116,11 +116,12 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
     };
     let host = scope.instance.spec.host.clone();
     let place = format!("{} port {}", host.address, host.port);
+    let is_moved = is_elsewhere(scope);
     match idle_session::in_time(&host.address, verify_identity_at_entry(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
-            let key = if known.is_some() { "the host key that its entry declares" } else { "its known host key" };
-            let note = format!("the host answers at {place} with {key} and its known machine id");
+            let key = if known.is_some() { "the host key that its entry declares" } else { "a trusted host key" };
+            let note = format!("the host answers at {place} with {key} and is the same machine as before");
             scope.say(EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
             Ok(None)
         }
@@ -128,7 +129,7 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
         Err(error) => {
             let (failures, wait) = scope.next_failure(scope.status.address_failures.as_ref(), &error);
             let reason = failures.reason();
-            let what = unverified(known.as_deref(), is_elsewhere(scope), &host.address, host.port);
+            let what = unverified(known.as_deref(), is_moved, &host.address, host.port);
             let last_message = format!("{what}: {}", failures.last_message);
             scope.status.record().address_failures =
                 Some(Failures { step: Step::VerifyAddress, last_message, ..failures });
@@ -145,9 +146,13 @@ async fn verify_place(scope: &mut Scope) -> Result<Option<Duration>, StepError> 
 /// `is_moved` is false if the entry has not changed, but its DNS name resolves to another address.
 fn unverified(known_key: Option<&str>, is_moved: bool, address: &str, port: i32) -> String {
     match known_key {
-        Some(known) => format!("the entry declares another host key than {known}, which the host has proven"),
+        Some(known) => {
+            format!("the entry of the host declares another host key than {known}, which the host showed before")
+        }
         None if is_moved => format!("the new address {address} port {port} could not be verified"),
-        None => format!("{address} leads to another address than before, and the host could not be verified there"),
+        None => format!(
+            "the name {address} resolves to another IP address than before, and the host could not be verified there"
+        ),
     }
 }
 

@@ -45,9 +45,17 @@ async fn address_checks_have_their_own_ssh_slots() {
 #[test]
 fn the_note_says_what_could_not_be_verified() {
     for (known_key, is_moved, expected) in [
-        (Some("SHA256:a"), true, "the entry declares another host key than SHA256:a, which the host has proven"),
+        (
+            Some("SHA256:a"),
+            true,
+            "the entry of the host declares another host key than SHA256:a, which the host showed before",
+        ),
         (None, true, "the new address win-1 port 22 could not be verified"),
-        (None, false, "win-1 leads to another address than before, and the host could not be verified there"),
+        (
+            None,
+            false,
+            "the name win-1 resolves to another IP address than before, and the host could not be verified there",
+        ),
     ] {
         assert_eq!(unverified(known_key, is_moved, "win-1", 22), expected);
     }

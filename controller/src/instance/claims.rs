@@ -150,13 +150,18 @@ impl Recent {
     }
 }
 
+/// Returns the message about a page of the list that did not arrive in time.
+fn late() -> String {
+    format!("the API server did not answer within {} s", ANSWER.as_secs())
+}
+
 /// Gathers the names and addresses of all instances and Nodes. Lists only the Nodes of other operating systems, because the Windows Nodes are in the
 /// cache.
 async fn gather(cx: &Base) -> kube::Result<Arc<Neighbours>> {
     let api: Api<Node> = Api::all(cx.cluster.client.clone());
     let (mut others, mut params) = (Vec::new(), ListParams::default().labels(OTHER_NODES).limit(PAGE));
     loop {
-        let page = timeout(ANSWER, api.list(&params)).await.map_err(|late| kube::Error::Service(late.into()))??;
+        let page = timeout(ANSWER, api.list(&params)).await.map_err(|_| kube::Error::Service(late().into()))??;
         others.extend(page.items.into_iter().map(|mut node| {
             keep_essentials(&mut node);
             node

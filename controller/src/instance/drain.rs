@@ -120,7 +120,8 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
             drain.cordoned_time = Some(now.into());
         }
     }
-    let note = "another client uncordoned the node during the drain; the operator cordoned it again";
+    let note = "the node was no longer cordoned during its drain, because another client uncordoned it or its Node was created again; the operator \
+         cordons it again";
     scope.say(EventReason::ExternalUncordon, "Drain", note);
 }
 
@@ -131,7 +132,9 @@ pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, Ste
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &scope.name(), clock::now(), &options).await?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
-        "the Node was deleted with {} bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
+        "the Node {} does not exist, and pods are still bound to its name ({}, for example {first}); waiting until the cluster has removed them, or \
+         the Node exists again",
+        scope.name(),
         counted(pods.len(), "pod")
     );
     scope.enter_step(Step::Drain, &what).await?;
@@ -175,7 +178,9 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         scope.say(EventReason::DrainWarning, "Drain", &warning);
     }
     for forced in &progress.forced {
-        let note = format!("deleted despite its disruption budget: {forced}");
+        let note = format!(
+            "the drain took longer than drain.timeoutSeconds, so the operator deleted a pod despite its disruption budget: {forced}"
+        );
         node_events::say(scope, EventReason::DrainForced, "Drain", &note);
     }
     let mut blockers = progress.blockers.join("; ");
@@ -191,7 +196,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
                 operation.drain = None;
             }
             if blockers.is_empty() {
-                "no pod refused to leave: those that are left take long to end".clone_into(&mut blockers);
+                "the remaining pods have not terminated".clone_into(&mut blockers);
             }
             return Err(StepError::DrainTimedOut { blockers });
         }
@@ -201,6 +206,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
         (0, true) => "no pod left; waiting until the scheduler has seen the cordon".to_string(),
         (1, true) => "1 pod left".to_string(),
         (n, true) => format!("{n} pods left"),
+        (0, false) => format!("no pod left; {blockers}"),
         (n, false) => format!("{n} left; {blockers}"),
     };
     // The same blockers are reported once; the number of remaining pods would make each pass a new event.

@@ -61,7 +61,8 @@ pub(crate) enum StepError {
     Drain(#[from] DrainError),
     /// Pods did not leave in time, and the pool sets `onTimeout: Abort`.
     #[error(
-        "the drain took longer than drain.timeoutSeconds, so the operator lifted the cordon and retries later: remove what blocks the pods, or raise drain.timeoutSeconds ({blockers})"
+        "the drain took longer than drain.timeoutSeconds, so the operator aborted it and retries it later: remove what blocks the pods, or raise \
+         drain.timeoutSeconds ({blockers})"
     )]
     DrainTimedOut { blockers: String },
     /// A request to the API server failed.
@@ -73,7 +74,7 @@ pub(crate) enum StepError {
         source: kube::Error,
     },
     /// The instance has changed since it was read.
-    #[error("the instance has changed since it was read")]
+    #[error("the WindowsInstance has changed since it was read; the operator reads it again")]
     Outdated,
     /// The host does not meet the requirements of a node.
     #[error("{0}")]
@@ -90,8 +91,8 @@ pub(crate) enum StepError {
     },
     /// The host is a node, and no Node is proven to be its own.
     #[error(
-        "the operator cannot prove that the Node {name} belongs to this host, so it changes neither: {why}. To take the host out and leave both as \
-         they are, {}",
+        "the operator cannot prove that the Node {name} belongs to this host, so it changes neither: {why}. To take the host out of its pool \
+         and leave both unchanged, remove it from the list of the pool if it is still there, then {}",
         Act::Abandon(name)
     )]
     NodeUnproven {
@@ -101,7 +102,8 @@ pub(crate) enum StepError {
     },
     /// The version needs files that no payload of this operator has.
     #[error(
-        "{count} of the files of version {version} are in no payload of this operator, for example {file}; it has payloads for {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
+        "the host lacks files of version {version} that are in no payload of this operator ({count}, for example {file}); it has payloads for \
+         {payloads}. End the rollback or pause that keeps the pool at this version, or install an operator whose payload has these files"
     )]
     VersionFilesMissing {
         version: String,
@@ -115,24 +117,27 @@ pub(crate) enum StepError {
     NotRegistered(String),
     /// The API server refuses the labels, annotations or taints of the Node.
     #[error(
-        "the Node {name} cannot get its labels, annotations and taints: {why}. Correct the pool's template or the entry of the host"
+        "the API server refuses the labels, annotations and taints of the Node {name}: {why}. Correct the template of the pool or the entry of the \
+         host, or the admission policy or webhook that refuses them"
     )]
     NodeRefused { name: String, why: String },
     /// The Node was deleted during a change, and has not been registered again.
     #[error(
-        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s; see C:\\var\\log\\kubelet on the host"
+        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again within {seconds} s; see \
+         C:\\var\\log\\kubelet on the host"
     )]
     NodeDeleted { name: String, seconds: u64 },
     /// No file has the line of the key that the host accepts.
     #[error(
-        "the host accepts the key {key}, whose line is in none of {files}; add the first key of the list to the file from which its SSH server reads keys"
+        "the host accepts the key {key}, but none of the files {files} has its line; add the public key of the first private key in the list to the \
+         file from which the SSH server of the host reads keys"
     )]
     KeyLineNotFound { key: String, files: String },
     /// User data of another operator may write the accepted key again at each start of the host.
     #[error(
-        "the user data of the Machine {machine} is not of this operator and may write the key {key} again at each start of the host: keep that \
-         key in the list; to have hosts with the first key, store it in the Secret cloud-private-key and delete the Machine, so that its MachineSet makes another \
-         (docs/guide/maintenance.md#machines)"
+        "the Machine {machine} was not set up by this operator, so its user data may write the key {key} again at each start of the host: keep that \
+         key in the list of private keys. To get a host with the first key of the list, store that key in the Secret cloud-private-key and delete \
+         the Machine, so that its MachineSet creates another one (docs/guide/maintenance.md#machines)"
     )]
     KeyOfUserData {
         /// `<namespace>/<name>` of the Machine.
@@ -141,17 +146,27 @@ pub(crate) enum StepError {
     },
     /// The host does not accept the new key, although it was added next to the accepted one.
     #[error(
-        "the host does not accept the key {key}, which is now in {files}: often the permissions of the file are wrong; see the event log OpenSSH/Operational of the host"
+        "the host does not accept the key {key}, although it is now in {files}: check the permissions of the file, and the event log \
+         OpenSSH/Operational of the host"
     )]
     KeyNotTaken { key: String, files: String },
     /// The image is missing, although the host reports no error.
     #[error(
-        "the host does not have the image {image}, although its pull reported no error; check whether another program on the host deletes images"
+        "the image {image} is missing on the host, although the host had it before or reported no error of its pull; check whether another program \
+         on the host deletes images"
     )]
     ImageNotKept { image: String },
     /// The host did not answer in time after its restart.
-    #[error("the host did not answer within {minutes} min after its restart; check its console")]
+    #[error(
+        "the SSH server of the host did not answer within {minutes} min after the operator requested the restart; check the console of the host"
+    )]
     NotRestarted { minutes: u64 },
+    /// The host answers, but has not restarted in time.
+    #[error(
+        "the host answers, but has not restarted within {minutes} min after the operator requested it; restart the host by hand, and see the event \
+         log System of the host"
+    )]
+    StillRunning { minutes: u64 },
 }
 
 impl From<SshError> for StepError {
@@ -202,6 +217,7 @@ impl StepError {
             Self::NotRegistered(_) | Self::NodeDeleted { .. } => Reason::NotRegistered,
             Self::NodeRefused { .. } => Reason::NodeRefused,
             Self::NotRestarted { .. } => Reason::Unreachable,
+            Self::StillRunning { .. } => Reason::HostCallFailed,
         }
     }
 
@@ -222,7 +238,8 @@ impl StepError {
             | Self::KeyNotTaken { .. }
             | Self::KeyOfUserData { .. }
             | Self::ImageNotKept { .. }
-            | Self::NotRestarted { .. } => Blame::Host,
+            | Self::NotRestarted { .. }
+            | Self::StillRunning { .. } => Blame::Host,
             Self::NotRegistered(_) => Blame::Version,
             Self::JumpHostKey(_)
             | Self::Secret(_)
@@ -347,6 +364,7 @@ mod tests {
             (StepError::KeyNotTaken { key: text(), files: text() }, Host),
             (StepError::KeyOfUserData { machine: text(), key: text() }, Host),
             (StepError::NotRestarted { minutes: 1 }, Host),
+            (StepError::StillRunning { minutes: 1 }, Host),
             (StepError::Csr(CsrError::Refused { reason: Reason::UnknownHost, message: text() }), Host),
             (StepError::Csr(CsrError::TimedOut { name: text() }), Cluster),
             (StepError::Secret(SecretError::Missing { namespace: text(), name: text() }), Cluster),
@@ -379,6 +397,19 @@ mod tests {
             assert_eq!(error.blame(), expected, "{error:?}");
             assert!(!error.is_final() || expected == Version, "{error:?}");
             assert!(!error.is_api_failure() || expected == Cluster, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_answers_without_a_restart_is_not_reported_as_lost() {
+        for (error, is_unreachable) in
+            [(StepError::NotRestarted { minutes: 30 }, true), (StepError::StillRunning { minutes: 30 }, false)]
+        {
+            assert_eq!(
+                (error.is_unreachable(), error.reason() == "Unreachable"),
+                (is_unreachable, is_unreachable),
+                "{error}"
+            );
         }
     }
 

@@ -56,9 +56,9 @@ async fn a_host_is_contacted_when_kubelet_stops_and_when_its_node_is_ready_again
     // Ready status of the Node, known conditions, whether the host answers; expected attempts, Reachable, text of Ready, failures.
     for (about, node, known, answers, tried, reachable, words, fails) in [
         ("kubelet works", "True", [healthy, reached], true, 0, found, "", false),
-        ("it is off", "Unknown", [healthy, reached], false, 1, lost, "does not answer either", false),
+        ("it is off", "Unknown", [healthy, reached], false, 1, lost, "cannot log in to the host either", false),
         ("kubelet has stopped", "Unknown", [healthy, reached], true, 1, without_kubelet, "answers over SSH", false),
-        ("it was off before", "Unknown", [unhealthy, refused], false, 0, lost, "does not answer", true),
+        ("it was off before", "Unknown", [unhealthy, refused], false, 0, lost, "cannot log in to the host", true),
         ("it is back", "True", [unhealthy, refused], true, 1, found, "", false),
         ("its Node is back alone", "True", [unhealthy, refused], false, 1, lost, "", false),
         ("its SSH server alone is off", "True", [healthy, refused], false, 0, lost, "", true),

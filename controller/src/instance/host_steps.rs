@@ -6,6 +6,7 @@ use api::{
     Operation, Reason, Step,
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     payload,
+    services_version::short,
 };
 use futures::future::{self, Either, try_join_all};
 use jiff::Timestamp;
@@ -108,7 +109,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
             if scope.in_step() > REBOOT_ASK_AGAIN {
                 let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
             }
-            return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
+            return Err(StepError::StillRunning { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
         }
         if let Some(operation) = &mut scope.status.record().operation {
             operation.boot_id_before = None;
@@ -165,7 +166,8 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     let is_cut = label.len() > 15 && label.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase());
     if is_cut && !facts.hostname.eq_ignore_ascii_case(label) {
         let note = format!(
-            "the Node is named {name}, but the computer name of the host is {}: Windows cuts computer names to 15 characters. This is harmless unless a tool expects both names to match",
+            "the Node is named {name}, but the computer name of the host is {}: Windows limits computer names to 15 characters. This is harmless \
+             unless a tool expects both names to match",
             facts.hostname
         );
         scope.say(EventReason::HostNameTooLong, "Connect", &note);
@@ -211,18 +213,25 @@ pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, 
     // A host that shuts down may drop the request, and its clock may be wrong until a time server has answered.
     let has_wrong_clock = error.reason() == Reason::ClockSkew;
     let is_down = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
-    let expected = is_down || has_wrong_clock;
+    let is_still_running = matches!(error, StepError::StillRunning { .. });
+    let expected = is_down || has_wrong_clock || is_still_running;
     if !is_rebooting(scope) || !expected {
         return Err(error);
     }
     if scope.in_step() > scope.cx.process.args.reboot_timeout {
-        // It is not known whether the host has restarted.
-        if has_wrong_clock || error.is_of_jump_host() {
-            return Err(error);
-        }
-        return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
+        return Err(restart_failed(error, scope.cx.process.args.reboot_timeout));
     }
     Ok(Action::requeue(REBOOT_POLL))
+}
+
+/// Returns the failure of a restart that has exceeded its timeout. An error of a host that answers, or of the jump host before it, tells the cause
+/// itself.
+fn restart_failed(error: StepError, timeout: Duration) -> StepError {
+    if error.reason() == Reason::Unreachable {
+        StepError::NotRestarted { minutes: timeout.as_secs() / 60 }
+    } else {
+        error
+    }
 }
 
 /// Sends the missing files of the target to the host. Returns the state of the host afterwards.
@@ -306,13 +315,24 @@ pub(super) async fn configure(
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
         // wicd reported success without placing the files. Without an error, the loop would repeat forever.
-        return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
+        return Err(not_placed(&target.version).into());
     }
     scope.status.record().node_ip = Some(ip).filter(|ip| !ip.is_empty());
     seen.requests = answer.requests;
     seen.state = state;
     scope.note_placed(&target.version);
     Ok(())
+}
+
+/// Returns the error of a host that reports success without the files and the configuration of the version.
+fn not_placed(version: &str) -> RemoteError {
+    let message = format!(
+        "wicd on the host reported success, but the host does not have the configuration of version {}; check whether another program changes files \
+         in \
+         C:\\k\\wicd",
+        short(version)
+    );
+    RemoteError::Host { reason: Reason::HostFilesChanged, message }
 }
 
 /// Restarts the host. Returns the action that waits until the host answers again.
@@ -419,6 +439,21 @@ mod tests {
     };
 
     #[test]
+    fn a_failed_restart_is_reported_by_its_cause() {
+        let address = || "10.0.0.1".to_owned();
+        let silent = SshError::ConnectTimeout { address: address(), phase: "connect", after: REBOOT_POLL };
+        let other_key = SshError::HostKeyUnknown { address: address(), offered: "SHA256:a".into() };
+        for (error, expected) in [
+            (StepError::from(silent), "the SSH server of the host did not answer within 30 min"),
+            (other_key.into(), "10.0.0.1 offers the host key SHA256:a"),
+            (StepError::StillRunning { minutes: 30 }, "the host answers, but has not restarted within 30 min"),
+        ] {
+            let said = restart_failed(error, Duration::from_mins(30)).to_string();
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
+
+    #[test]
     fn a_running_kubelet_without_a_node_is_restarted() {
         use ServiceState::{Missing, Pending, Running, Stopped};
         for (kubelet, wicd, no_node, asked, expected) in [
@@ -451,6 +486,7 @@ mod tests {
             (StepError::from(broken()), "Unreachable"),
             (of_jump_host.into(), "JumpHostUnreachable"),
             (skew.into(), "ClockSkew"),
+            (StepError::StillRunning { minutes: 30 }, "HostCallFailed"),
         ] {
             let error = restarting(&mut scope, error).unwrap_err();
             assert_eq!(error.reason(), reason);

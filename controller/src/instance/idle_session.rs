@@ -42,7 +42,7 @@ pub(super) async fn in_time<T>(
 ) -> Result<T, StepError> {
     let done = tokio::time::timeout(LIMIT, Box::pin(look)).await;
     done.unwrap_or_else(|_| {
-        let command = "examining the host".to_owned();
+        let command = "the log-in and the check of the host's identity".to_owned();
         Err(SshError::CommandTimeout { address: address.to_owned(), command, after: LIMIT, log: String::new() }.into())
     })
 }

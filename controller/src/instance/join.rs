@@ -1,6 +1,6 @@
 //! Makes a host a node.
 
-use api::{Grant, Step, services_version::short};
+use api::{Grant, Step, names::UNKNOWN_VERSION, services_version::short};
 use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
@@ -50,10 +50,12 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     let node = scope.cx.node(&scope.name());
     scope.status.record().node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
-    let note = format!(
-        "the host is already a node and follows version {}; the operator adopted it unchanged",
-        short(&version)
-    );
+    let follows = if version == UNKNOWN_VERSION {
+        "an unknown version".to_owned()
+    } else {
+        format!("version {}", short(&version))
+    };
+    let note = format!("the host is already a node and follows {follows}; the operator adopted it unchanged");
     scope.say(EventReason::Adopted, "Join", &note);
     Ok(Action::await_change())
 }

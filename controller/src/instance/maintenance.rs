@@ -69,7 +69,7 @@ pub(super) fn waits(scope: &Scope, node: &Node) -> Option<String> {
         }
         () if scope.pool.spec.rollout().pause(clock::now()).is_some() => "its pool is paused".to_owned(),
         () if scope.status.wicd.is_none() => {
-            "the node of the previous operator must be updated before it can be verified".to_owned()
+            "the operator must first update the node, which another operator created".to_owned()
         }
         () => "another node may be disrupted (rollout.maxUnavailable)".to_owned(),
     };
@@ -121,6 +121,10 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
 
 /// Reports that another client has removed the cordon of a node in maintenance.
 pub(super) fn note_uncordon(scope: &Scope) {
-    let note = "another client uncordoned the node in maintenance; the operator cordons it again. To end the maintenance, remove its annotation";
-    scope.say(EventReason::ExternalUncordon, "Maintenance", note);
+    let note = format!(
+        "the node in maintenance is no longer cordoned, because another client uncordoned it or its Node was created again; the operator cordons it \
+         again. To end the maintenance, remove the annotation {}",
+        key::MAINTENANCE
+    );
+    scope.say(EventReason::ExternalUncordon, "Maintenance", &note);
 }

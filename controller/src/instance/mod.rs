@@ -114,7 +114,8 @@ pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) 
 
 /// Returns the next action after an error that could not be stored in the instance's status.
 pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
-    tracing::warn!(instance = instance.name_any(), reason = error.reason().as_str(), %error, "the instance is reconciled again");
+    let reason = error.reason().as_str();
+    tracing::warn!(instance = instance.name_any(), reason, %error, "a reconcile of the WindowsInstance failed; the operator retries it");
     cx.process.metrics.reconcile_failed("WindowsInstance");
     Action::requeue(API_RETRY)
 }
@@ -359,7 +360,11 @@ async fn adopt_reported_version(scope: &mut Scope) {
         return;
     }
     let before = scope.status.record().current_version.replace(follows.clone()).unwrap_or_default();
-    let note = format!("wicd reports version {}; the status said {} and was corrected", short(follows), short(&before));
+    let note = format!(
+        "wicd on the host reports version {}; status.currentVersion was {} and is corrected",
+        short(follows),
+        short(&before)
+    );
     scope.say(EventReason::VersionCorrected, "Keep", &note);
 }
 
@@ -385,7 +390,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     };
     // A changed address of the host does not change the owner of its Node.
     if let NodeOwner::Others(why) = whose(Some(&node), &scope.evidence()) {
-        let says = format!("the Node of this name no longer belongs to this host: {why}");
+        let says = format!("the Node {name} does not belong to this host any more: {why}");
         report_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(None);
     }

@@ -34,7 +34,7 @@ pub(super) fn draining(scope: &Scope) {
     let node = scope.cx.node(&scope.name());
     let request = requests(&scope.instance, node.as_deref()).request.map(|r| r.in_words());
     let Some(operation) = &scope.status.operation else { return };
-    let note = format!("moving the pods away: {}", cause(operation, &scope.instance, request.as_deref()));
+    let note = format!("evicting the pods: {}", cause(operation, &scope.instance, request.as_deref()));
     say_on_node(scope, EventReason::Draining, operation.type_.as_str(), &note);
 }
 

@@ -36,7 +36,7 @@ async fn operations_that_disturb_a_node_report_events_on_it() {
             "a change with a drain",
             update(json!({"disruption": "Drain"})),
             &[
-                ("Draining", "moving the pods away: pool p changes it from version 1.0.0-"),
+                ("Draining", "evicting the pods: pool p changes it from version 1.0.0-"),
                 ("Updated", "the node follows version 1.0.0-"),
             ],
             "ServicesRestarting",
@@ -54,7 +54,7 @@ async fn operations_that_disturb_a_node_report_events_on_it() {
             "a restart of the host",
             Box::new(|world, old, _| world.grant("reboot-1", GrantType::Reboot, old, &json!({"disruption": "Reboot"}))),
             &[
-                ("Draining", "moving the pods away: the host must be restarted"),
+                ("Draining", "evicting the pods: the host must be restarted"),
                 ("Rebooting", "restarting the host: a restart was requested"),
                 ("Rebooted", "the host was restarted, and its node is Ready again"),
             ],
@@ -77,7 +77,7 @@ async fn operations_that_disturb_a_node_report_events_on_it() {
             "a removal",
             Box::new(|world, _, _| take_out(world)),
             &[
-                ("Draining", "moving the pods away: the host leaves pool p: no longer listed at main@sha1:0f3c"),
+                ("Draining", "evicting the pods: the host leaves pool p: no longer listed at main@sha1:0f3c"),
                 ("Removed", "deleting the Node: the host leaves pool p: no longer listed at main@sha1:0f3c"),
             ],
             "Updated",
@@ -142,6 +142,6 @@ async fn a_drain_that_is_aborted_is_reported_with_the_cause() {
         });
         world.works_until("it is reported", |w| !notes(w, "DrainAborted").is_empty()).await;
         let found = notes(&world, "DrainAborted");
-        assert!(found[0].contains("takes pods again") && found[0].contains(cause), "{found:?}");
+        assert!(found[0].contains("no longer keeps the node cordoned") && found[0].contains(cause), "{found:?}");
     }
 }

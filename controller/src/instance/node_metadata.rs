@@ -81,7 +81,10 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
                 wanted.annotations_if_missing.insert(key::USERNAME.into(), text);
             }
         }
-        Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was not written"),
+        Err(error) => {
+            let (node, annotation) = (node.name_any(), key::USERNAME);
+            tracing::warn!(%error, node, annotation, "the annotation of the Node is not written, because the user name cannot be encrypted");
+        }
     }
 }
 

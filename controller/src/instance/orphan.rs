@@ -47,21 +47,42 @@ pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     lacks
 }
 
-/// Removes the operator's cordon from the Node. Returns a note for the user, which lists the metadata that the legacy operator would miss.
-pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
-    const NOTE: &str = "the host was released as it is; its node continues to run";
-    let Some(node) = scope.find_node().await?.node() else { return Ok(NOTE.into()) };
+/// Released host.
+#[derive(Debug, Default)]
+pub(super) struct Released {
+    /// True if the host has a Node.
+    has_node: bool,
+    /// Differences between its Node and the expectations of the legacy operator.
+    lacks: Vec<String>,
+}
+
+impl Released {
+    /// Returns the note for the user. `half_changed` is the message about a change that the release has interrupted.
+    pub(super) fn note(&self, half_changed: Option<String>) -> String {
+        let unchanged = if self.has_node {
+            "the host was released unchanged, and its Node stays in the cluster"
+        } else {
+            "the host was released unchanged"
+        };
+        let released = half_changed.unwrap_or_else(|| unchanged.to_owned());
+        if self.lacks.is_empty() {
+            return released;
+        }
+        format!("{released}. For the Windows Machine Config Operator, the Node must have: {}", self.lacks.join(", "))
+    }
+}
+
+/// Removes the operator's cordon from the Node.
+pub(super) async fn hand_back(scope: &mut Scope) -> Result<Released, StepError> {
+    let Some(node) = scope.find_node().await?.node() else { return Ok(Released::default()) };
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = scope.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };
         release_cordon(&left, &scope.cx.cluster.client, &node).await?;
     }
     let of_machine = scope.pool.spec.inventory.machine_set_ref.is_some();
-    let lacks: Vec<String> = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();
-    if lacks.is_empty() {
-        return Ok(NOTE.into());
-    }
-    Ok(format!("{NOTE}. For the Windows Machine Config Operator, the Node must have: {}", lacks.join(", ")))
+    let lacks = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();
+    Ok(Released { has_node: true, lacks })
 }
 
 #[cfg(test)]
@@ -113,5 +134,23 @@ mod tests {
         let mut down = node(&json!({}));
         down.status = None;
         assert_eq!(lacks(&down, false).len(), 1);
+    }
+
+    #[test]
+    fn the_note_names_what_the_legacy_operator_needs_also_after_half_a_change() {
+        let half = || Some("it is partly changed".to_owned());
+        for (has_node, lacks, half_changed, expected) in [
+            (false, vec![], None, "the host was released unchanged"),
+            (true, vec![], None, "the host was released unchanged, and its Node stays in the cluster"),
+            (true, vec![], half(), "it is partly changed"),
+            (
+                true,
+                vec!["a".to_owned(), "no b".to_owned()],
+                half(),
+                "it is partly changed. For the Windows Machine Config Operator, the Node must have: a, no b",
+            ),
+        ] {
+            assert_eq!(Released { has_node, lacks }.note(half_changed), expected);
+        }
     }
 }

@@ -98,7 +98,7 @@ impl OwnStatus {
                 Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
                     return Err(StepError::Outdated);
                 }
-                Err(error) => return Err(StepError::api("store the status")(error)),
+                Err(error) => return Err(StepError::api("store the status of the WindowsInstance")(error)),
             }
         };
         cx.writes.instances.note(&written);
@@ -115,7 +115,7 @@ impl OwnStatus {
         instance: &WindowsInstance,
         api: &Api<WindowsInstance>,
     ) -> Result<Option<String>, StepError> {
-        let fresh = api.get_opt(&instance.name_any()).await.map_err(StepError::api("get the instance"))?;
+        let fresh = api.get_opt(&instance.name_any()).await.map_err(StepError::api("get the WindowsInstance"))?;
         let fresh = fresh.filter(|f| f.uid() == instance.uid()).ok_or(StepError::Outdated)?;
         // Compared as JSON, so that times have the same precision on both sides.
         if json!(fresh.status.clone().unwrap_or_default()) != json!(self.stored(instance)) {

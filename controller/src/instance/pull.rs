@@ -89,7 +89,7 @@ fn done(scope: &mut Scope, images: &[String]) -> Action {
         if let Some(pulled) = &mut scope.status.record().pre_pulled {
             pulled.failures = None;
         }
-        let note = format!("the host has all images that are pulled in advance ({})", images.len());
+        let note = format!("the host has all images of provisioning.prePullImages ({})", images.len());
         scope.say(EventReason::ImagesPulled, Step::PullImages.as_str(), &note);
     }
     scope.end_operation();

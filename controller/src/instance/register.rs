@@ -89,12 +89,27 @@ pub(super) async fn register(
             return Err(StepError::NodeDeleted { name: scope.name(), seconds: limit.as_secs() });
         }
         reach(scope).await?;
-        return Err(StepError::NotRegistered(format!(
-            "{what}, for {} s now; the logs on the host are in C:\\var\\log\\kubelet and C:\\var\\log\\wicd",
-            limit.as_secs()
-        )));
+        return Err(StepError::NotRegistered(not_registered(node, wanted, limit)));
     }
     Ok(Action::requeue(REGISTER_POLL.min(limit)))
+}
+
+/// Returns the message about a host that is not a working node after the time limit.
+fn not_registered(node: Option<&Node>, wanted: &DesiredJoin, limit: Duration) -> String {
+    let (name, seconds) = (&wanted.node_name, limit.as_secs());
+    let what = match node.map(ready) {
+        None => format!("kubelet has not registered the Node {name} within {seconds} s"),
+        Some((true, ..)) => {
+            format!(
+                "the Node {name} is Ready, but not all services of the host follow version {} after {seconds} s",
+                short(&wanted.version)
+            )
+        }
+        Some((false, _, says)) => {
+            format!("the Node {name} is not Ready after {seconds} s: {}", says.trim_end_matches('.'))
+        }
+    };
+    format!("{what}; see the logs in C:\\var\\log\\kubelet and C:\\var\\log\\wicd on the host")
 }
 
 /// Requests a restart with the Node's annotation, as any client may.

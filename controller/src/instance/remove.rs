@@ -26,6 +26,7 @@ use super::{
     maintenance, node_events,
     node_ownership::Found,
     orphan::hand_back,
+    restored::is_lost,
     scope::Scope,
 };
 use crate::runtime::{clock, errors::unless_changed, events::EventReason};
@@ -97,7 +98,10 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                     // The host's own pool hands it over, which triggers another reconcile.
                     scope.cx.wake.pool(&scope.instance.spec.pool_ref.name);
                     scope
-                        .enter_step(Step::Drain, &format!("pool {other} lists the host now: it is handed over"))
+                        .enter_step(
+                            Step::Drain,
+                            &format!("pool {other} lists the host now: waiting until this pool has handed it over"),
+                        )
                         .await?;
                     return Ok(Action::requeue(SETTLE));
                 }
@@ -246,8 +250,7 @@ pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, S
         )
     });
     let reason = if half.is_some() { EventReason::OrphanedPartlyChanged } else { EventReason::Orphaned };
-    let handed_back = hand_back(scope).await?;
-    let note = half.unwrap_or(handed_back);
+    let note = hand_back(scope).await?.note(half);
     delete(scope, |i| leaves_with(i, grant)).await?;
     scope.say(reason, "Orphan", &note);
     finish(scope).await
@@ -269,11 +272,12 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
         return Ok(());
     }
     let api: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
-    let fresh = api.get_opt(&scope.name()).await.map_err(StepError::api("get the instance"))?;
+    let fresh = api.get_opt(&scope.name()).await.map_err(StepError::api("get the WindowsInstance"))?;
     let fresh = fresh.filter(|f| f.uid() == scope.instance.uid() && is_wanted(f)).ok_or(StepError::Outdated)?;
     let unchanged = Preconditions { uid: fresh.uid(), resource_version: fresh.resource_version() };
     let answer = api.delete(&scope.name(), &DeleteParams::default().preconditions(unchanged)).await;
-    let answer = unless_changed(answer).map_err(StepError::api("delete the instance"))?.ok_or(StepError::Outdated)?;
+    let answer =
+        unless_changed(answer).map_err(StepError::api("delete the WindowsInstance"))?.ok_or(StepError::Outdated)?;
     if let Some(written) = answer.left() {
         scope.cx.writes.instances.note(&written);
         Arc::make_mut(&mut scope.instance).metadata = written.metadata;
@@ -285,8 +289,18 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
 enum Cleanup {
     /// Everything that the operator put on the host is removed.
     Done,
-    /// The host belongs to another Node, which has this name. The host was not changed.
+    /// The host belongs to this other owner. The host was not changed.
     OfOther(String),
+}
+
+/// Returns the owner of a host for messages. `own_cluster` is the ID of this cluster.
+fn in_words(owner: &host::Owner, own_cluster: &str) -> String {
+    match (owner.node_name.as_str(), owner.cluster_id.as_str()) {
+        ("", _) => "an unknown cluster".to_owned(),
+        (node, cluster) if cluster == own_cluster => format!("the Node {node}"),
+        (node, "") => format!("the Node {node} of an unknown cluster"),
+        (node, cluster) => format!("the Node {node} of the cluster {cluster}"),
+    }
 }
 
 /// Removes from the host everything that the operator put on it, unless the host belongs to another Node by now.
@@ -306,9 +320,10 @@ async fn deconfigure(scope: &mut Scope) -> Result<Cleanup, StepError> {
     if let Identity::OtherOwner(owner) = prove(scope, &mut session, &state, Purpose::Remove)? {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
-        let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
+        let owner = in_words(&owner, &scope.cx.cluster.id);
+        let note = format!("the host belongs to {owner} now, and the operator did not change it");
         scope.say(EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
-        return Ok(Cleanup::OfOther(owner.node_name));
+        return Ok(Cleanup::OfOther(owner));
     }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
     scope.say_warnings(Step::Deconfigure, &answer.warnings);
@@ -336,11 +351,11 @@ async fn gone(scope: &mut Scope, cleanup: Option<&Cleanup>) -> Result<Action, St
 fn note_of_removal(is_touched: bool, cleanup: Option<&Cleanup>) -> String {
     match cleanup {
         _ if !is_touched => "the operator put nothing on the host, so there was nothing to remove".into(),
-        Some(Cleanup::Done) => "removed from the cluster and cleaned up".into(),
-        Some(Cleanup::OfOther(node)) => {
-            format!("removed from the cluster; the host was not changed, because it belongs to Node {node}")
+        Some(Cleanup::Done) => "the host was removed from the cluster and cleaned up".into(),
+        Some(Cleanup::OfOther(owner)) => {
+            format!("the host was removed from the cluster, but not changed, because it belongs to {owner}")
         }
-        None => "removed from the cluster".into(),
+        None => "the host was removed from the cluster".into(),
     }
 }
 
@@ -350,38 +365,52 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
         delete_node(scope, &node).await?;
     }
     delete(scope, WindowsInstance::is_leaving).await?;
-    let note = "its Machine no longer exists, and neither does the host";
+    let note = "the Machine of the host no longer exists, so the operator removed the host without contacting it";
     scope.count_operation(true);
     scope.say(EventReason::Removed, "Remove", note);
     finish(scope).await
 }
 
-/// Abandons the host at the request of a user: deletes its Node, and records the host as unclean. Does not contact the host.
+/// Abandons the host at the request of a user: deletes its Node, and records the host as unclean if the operator has put anything on it. Does not
+/// contact the host.
 pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, is_abandoned).await?;
-    let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
+    // A host whose status was lost has no recorded host key, and may still run the operator's services.
+    let is_unclean = scope.status.host_key.is_some() || is_lost(scope);
+    let label = json!({"metadata": {"labels": {key::UNCLEAN: is_unclean.then_some("true")}}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
     let params = PatchParams::apply(MANAGER_INSTANCE);
     match instances.patch(&scope.name(), &params, &Patch::Merge(label)).await {
         Ok(_) => {}
         // The instance was abandoned a moment ago, which the cache does not show yet.
         Err(kube::Error::Api(status)) if status.is_not_found() => return Err(StepError::Outdated),
-        Err(error) => return Err(StepError::api("label the instance")(error)),
+        Err(error) => return Err(StepError::api("label the WindowsInstance")(error)),
     }
-    if scope.status.host_key.is_some() {
+    if is_unclean {
         note_unclean(scope).await?;
     }
     if let Some(node) = scope.find_node().await?.node() {
         delete_node(scope, &node).await?;
     }
-    let note = format!(
-        "{} at {} was abandoned without being deconfigured: the operator's services and files may still be on it. Clean or rebuild it before you use it again",
-        scope.name(),
-        scope.instance.spec.host.address
-    );
-    scope.say(EventReason::RemovedUnclean, "Abandon", &note);
-    scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
+    let note = note_of_abandonment(&scope.name(), &scope.instance.spec.host.address, is_unclean);
+    if is_unclean {
+        scope.say(EventReason::RemovedUnclean, "Abandon", &note);
+        scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
+    } else {
+        scope.say(EventReason::Removed, "Abandon", &note);
+    }
     finish(scope).await
+}
+
+fn note_of_abandonment(name: &str, address: &str, is_unclean: bool) -> String {
+    if is_unclean {
+        format!(
+            "the host {name} at {address} was abandoned without being deconfigured: the operator's services and files may still be on it. Clean or \
+             rebuild it before you use it again"
+        )
+    } else {
+        format!("the host {name} at {address} was abandoned; the operator put nothing on it")
+    }
 }
 
 /// Records the host as unclean in the pool's status, until the host joins this or another pool again.
@@ -435,7 +464,9 @@ async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let patch = json!({"metadata": {"finalizers": left, "uid": scope.instance.uid()}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
     let written = instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await;
-    if let Some(written) = unless_changed(written).map_err(StepError::api("release the instance"))? {
+    if let Some(written) =
+        unless_changed(written).map_err(StepError::api("remove the finalizer of the WindowsInstance"))?
+    {
         scope.cx.writes.instances.note(&written);
     }
     Ok(Action::await_change())
@@ -454,18 +485,31 @@ mod tests {
         ] {
             assert_eq!(note_of_cancellation(is_half_changed), expected);
         }
-        let of_other = Cleanup::OfOther("win-2".into());
+        let of_other = Cleanup::OfOther("the Node win-2".into());
         for (is_touched, cleanup, expected) in [
             (false, None, "the operator put nothing on the host, so there was nothing to remove"),
-            (true, Some(&Cleanup::Done), "removed from the cluster and cleaned up"),
+            (true, Some(&Cleanup::Done), "the host was removed from the cluster and cleaned up"),
             (
                 true,
                 Some(&of_other),
-                "removed from the cluster; the host was not changed, because it belongs to Node win-2",
+                "the host was removed from the cluster, but not changed, because it belongs to the Node win-2",
             ),
-            (true, None, "removed from the cluster"),
+            (true, None, "the host was removed from the cluster"),
         ] {
             assert_eq!(note_of_removal(is_touched, cleanup), expected);
+        }
+        for (is_unclean, expected) in [(true, "may still be on it"), (false, "the operator put nothing on it")] {
+            let note = note_of_abandonment("win-1", "10.0.0.1", is_unclean);
+            assert!(note.starts_with("the host win-1 at 10.0.0.1 was abandoned") && note.contains(expected), "{note}");
+        }
+        for (cluster, node, expected) in [
+            ("c-1", "win-2", "the Node win-2"),
+            ("c-2", "win-2", "the Node win-2 of the cluster c-2"),
+            ("", "win-2", "the Node win-2 of an unknown cluster"),
+            ("", "", "an unknown cluster"),
+        ] {
+            let owner = host::Owner { cluster_id: cluster.into(), node_name: node.into() };
+            assert_eq!(in_words(&owner, "c-1"), expected);
         }
     }
 

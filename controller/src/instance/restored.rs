@@ -58,7 +58,7 @@ async fn query(scope: &mut Scope) -> Result<(), StepError> {
         scope.status.record().current_version = Some(version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()));
         scope.status.record().node_ref = node.as_ref().map(reference);
         scope.status.record().failures = None;
-        let note = "the lost status was recovered from the host and its Node";
+        let note = "the status of the host was lost, and was recovered from the state of the host and the cluster";
         scope.say(EventReason::Recovered, "Connect", note);
     }
     session.close().await;

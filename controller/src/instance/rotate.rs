@@ -109,7 +109,7 @@ async fn add(
     // The key to remove is recorded before the new key is added.
     let rotation = scope.status.record().key_rotation.get_or_insert_default();
     rotation.retiring_key_hash = Some(old.public_key_hash());
-    let what = format!("putting the key {} beside {}", new.fingerprint(), old.fingerprint());
+    let what = format!("adding the key {} next to the key {}", new.fingerprint(), old.fingerprint());
     scope.enter_step(Step::AddKey, &what).await?;
     let connection = session.connection();
     let (mut places, mut problem) = (Vec::new(), None);

@@ -385,7 +385,11 @@ pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool,
     }
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
-    let note = format!("version {} does not work on this host, which returns to {}: {error}", short(&to), short(&back));
+    let note = format!(
+        "version {} does not work on this host, and the operator returns it to version {}: {error}",
+        short(&to),
+        short(&back)
+    );
     node_events::say(scope, EventReason::RollingBack, "Update", &note);
     Ok(true)
 }
@@ -395,7 +399,8 @@ pub(super) async fn withdraw(scope: &mut Scope) -> Result<(), StepError> {
     let drained = scope.status.operation.as_ref().filter(|o| o.drain.is_some()).map(|o| o.type_);
     abort_operation(scope).await?;
     if let Some(type_) = drained.filter(|type_| *type_ != GrantType::Maintenance) {
-        let note = format!("the drain was aborted, and the node takes pods again: {}", revoked_because(scope));
+        let note =
+            format!("the operator aborted the drain and no longer keeps the node cordoned: {}", revoked_because(scope));
         node_events::say(scope, EventReason::DrainAborted, type_.as_str(), &note);
     }
     Ok(())
@@ -407,6 +412,15 @@ fn revoked_because(scope: &Scope) -> String {
     if is_held(&scope.instance, node.as_deref()) {
         return format!("the annotation {}=true holds the host", key::HOLD);
     }
+    if !scope.cx.other_operator.is_gone() {
+        return "another operator is active in the cluster, or may be".to_owned();
+    }
+    if scope.is_plan() {
+        return format!("pool {pool} is in mode Plan");
+    }
+    if let Some(pause) = scope.pool.spec.rollout().pause(clock::now()) {
+        return format!("pool {pool} is {pause} ({})", pause.field());
+    }
     let windows = maintenance_window::observe(scope.pool.spec.rollout().windows(), clock::now());
     match windows {
         Ok(windows) if !windows.open => {
@@ -414,7 +428,9 @@ fn revoked_because(scope: &Scope) -> String {
             format!("the maintenance window has closed{}", opens.unwrap_or_default())
         }
         Err(error) => error.to_string(),
-        Ok(_) => format!("pool {pool} has ended the operation, because the node no longer needs the change"),
+        Ok(_) => format!(
+            "pool {pool} has ended the operation, for example because the node no longer needs it; see the conditions of the pool"
+        ),
     }
 }
 

@@ -60,11 +60,12 @@ fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> Strin
         ),
         (false, false) => (
             "the operator does not change the host",
-            "Create the pool again with this host in its list, and the host stays a node",
+            "Create the pool again with this host in its list, and the operator manages the host again",
         ),
     };
     format!(
-        "the pool {pool} does not exist: {state}. {then}; or forget the host, which deletes its Node and leaves the services and files on the host: {}",
+        "the pool {pool} does not exist: {state}. {then}; or abandon the host, which deletes its Node and leaves the services and files on the host: \
+         {}",
         Act::Abandon(name)
     )
 }

@@ -93,8 +93,9 @@ async fn use_approval(
 ) -> Result<bool, PoolError> {
     let mut status = pool.status.clone().unwrap_or_default();
     acts::use_up(&mut status.acts, key::APPROVE_REMOVAL);
-    let stored =
-        store_status(&cx.cluster.client, pool, &status).await.map_err(failed("store that an approval is used"))?;
+    let stored = store_status(&cx.cluster.client, pool, &status)
+        .await
+        .map_err(failed("record in the pool's status that an approval is used up"))?;
     let Some(written) = stored else { return Ok(false) };
     // If the pool changes in between, the next reconcile removes the annotation.
     if written.annotations().contains_key(key::APPROVE_REMOVAL) {
@@ -109,7 +110,8 @@ async fn use_approval(
         cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
     } else {
         let note = format!(
-            "the annotation {}={approved} matches no pending removal and was removed; the condition InventorySynced says what to confirm",
+            "the annotation {}={approved} has no effect, because it does not match a removal that waits for an approval. If one waits, the \
+             condition InventorySynced has the number of its hosts",
             key::APPROVE_REMOVAL
         );
         cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);

@@ -55,8 +55,8 @@ impl HostEvent {
             Self::Admitted => at("listed"),
             Self::Changed => at("its entry was changed"),
             Self::Dismissed { why, .. } => why.clone(),
-            Self::Returned => "its removal was cancelled; it remains a node".into(),
-            Self::Moved { to } => format!("pool {to} lists it now; it remains a node"),
+            Self::Returned => "its removal was cancelled; the host stays in the pool".into(),
+            Self::Moved { to } => format!("the host moves to the pool {to}, which lists it now"),
         }
     }
 }
@@ -170,8 +170,8 @@ mod tests {
             (HostEvent::Admitted, None, "listed in the pool's own list".into()),
             (HostEvent::Changed, Some(&git), format!("its entry was changed in {at}")),
             (HostEvent::Dismissed { why: why(), revision: None }, Some(&git), why()),
-            (HostEvent::Returned, None, "its removal was cancelled; it remains a node".into()),
-            (HostEvent::Moved { to: "q".into() }, None, "pool q lists it now; it remains a node".into()),
+            (HostEvent::Returned, None, "its removal was cancelled; the host stays in the pool".into()),
+            (HostEvent::Moved { to: "q".into() }, None, "the host moves to the pool q, which lists it now".into()),
         ] {
             assert_eq!(event.note(origin), expected);
         }

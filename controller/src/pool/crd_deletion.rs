@@ -25,6 +25,9 @@ pub(super) async fn going(
 
 async fn is_going(plural: &str, cx: &Context) -> Result<bool, PoolError> {
     let crds: Api<CustomResourceDefinition> = Api::all(cx.cluster.client.clone());
-    let crd = crds.get_opt(&format!("{plural}.{GROUP}")).await.map_err(failed("get a CRD"))?;
+    let crd = crds
+        .get_opt(&format!("{plural}.{GROUP}"))
+        .await
+        .map_err(failed("get the CustomResourceDefinitions of the operator"))?;
     Ok(crd.is_none_or(|crd| crd.metadata.deletion_timestamp.is_some()))
 }

@@ -42,7 +42,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                 }
                 // Another pool was faster, or the cache is stale: the next reconcile observes it.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-                Err(error) => return Err(failed("create an instance")(error)),
+                Err(error) => return Err(failed("create a WindowsInstance")(error)),
             }
         }
         // The other pool may have been deleted since the move was decided.
@@ -52,7 +52,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
             // A move is not retried automatically, because the other pool may be gone by then.
             let api = if moved_to.is_some() { Api::all(cx.cluster.direct.clone()) } else { api };
             let written = unless_changed(api.patch(&name, &params, &Patch::Merge(patch)).await);
-            let Some(written) = written.map_err(failed("change an instance"))? else { return Ok(None) };
+            let Some(written) = written.map_err(failed("change a WindowsInstance"))? else { return Ok(None) };
             if returns {
                 cx.writes.grants.note(&written);
                 cx.record_host_event(&written, &HostEvent::Returned);
@@ -65,7 +65,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
         }
         Write::Grant { name, patch } => {
             let written = unless_changed(api.patch(&name, &params, &Patch::Merge(patch)).await);
-            if let Some(written) = written.map_err(failed("grant an operation"))? {
+            if let Some(written) = written.map_err(failed("grant an operation to a WindowsInstance"))? {
                 cx.writes.grants.note(&written);
             }
         }
@@ -76,7 +76,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<Option<WindowsInstance>
                 }
                 (written, _) => written,
             };
-            if let Some(written) = unless_changed(written).map_err(failed("mark an instance as leaving"))? {
+            if let Some(written) = unless_changed(written).map_err(failed("mark a WindowsInstance as leaving"))? {
                 cx.writes.grants.note(&written);
                 cx.record_host_event(&written, &HostEvent::Dismissed { why, revision });
             }

@@ -122,7 +122,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 
 /// Returns the next action after an error of the API server.
 pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
-    tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
+    tracing::warn!(pool = pool.name_any(), %error, "the pool could not be reconciled; the operator retries");
     cx.process.metrics.reconcile_failed("WindowsNodePool");
     Action::requeue(API_RETRY)
 }
@@ -213,7 +213,7 @@ async fn record_acts(pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -
     if let Some(acts) = acts::to_record(&pool, now.into()) {
         let status = WindowsNodePoolStatus { acts, ..pool.status.clone().unwrap_or_default() };
         let stored = store_status(&cx.cluster.client, &pool, &status).await;
-        stored.map_err(failed("record the acts of users"))?;
+        stored.map_err(failed("record the annotations of users in the pool's status"))?;
     }
     Ok(Action::requeue(API_RETRY))
 }
@@ -321,7 +321,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
         Ok(left) => left.items,
         // The CRD is deleted, too.
         Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
-        Err(error) => return Err(failed("list the pool's instances")(error)),
+        Err(error) => return Err(failed("list the WindowsInstances of the pool")(error)),
     };
     if left.into_iter().any(|instance| instance.0.map_or(true, |i| i.spec.pool_ref.name == name)) {
         return Ok(Action::requeue(API_RETRY));

@@ -99,7 +99,8 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
             Second::Unknown => {}
             Second::Of(node) => {
                 let message = format!(
-                    "host {name}: its address {address} belongs to the Node {node}, which an operator created for it: name the entry {node}, or delete that Node if it is a leftover"
+                    "host {name}: its address {address} belongs to the Node {node}, which an operator created: set the name of the entry to \
+                     {node}, or delete that Node if its host no longer exists"
                 );
                 resolved.problems.push(EntryError { host: name.clone(), reason: Reason::HostConflict, message });
                 next = clock::now().checked_add(ASK_AGAIN).ok();
@@ -153,7 +154,10 @@ impl Owners {
     }
 
     fn owner(&self, name: &str) -> Result<Option<String>, String> {
-        self.0.get(name).cloned().unwrap_or_else(|| Err(format!("the owner of the name {name} is not known yet")))
+        self.0
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| Err(format!("it is not known yet whether another host has the name {name}")))
     }
 
     /// Returns the time of the next check of the owners, or `other` if it comes first.

@@ -185,7 +185,7 @@ impl Snapshot {
                     let reached =
                         InstanceHost { labels: host.labels.clone(), taints: host.taints.clone(), ..before.clone() };
                     if reached != *host {
-                        beside.push("how the host is reached".to_owned());
+                        beside.push("the connection to the host".to_owned());
                     }
                     beside
                 },
@@ -202,7 +202,10 @@ async fn refusal(name: &str, list: &List, pool: &WindowsNodePool, cx: &PoolConte
     let address = spec.host.address.clone();
     match trusted_key(cx, &WindowsInstance::new(name, spec), pool).await {
         Ok(HostKeyCheck::AnyOf(keys)) if keys.is_empty() => {
-            let message = format!("ssh.knownHostsSecretRef lists no key of {address}: add it");
+            let secret = pool.spec.ssh().known_hosts_secret_ref.map(|secret| secret.name).unwrap_or_default();
+            let message = format!(
+                "the Secret {secret} in ssh.knownHostsSecretRef lists no key of {address}: add the key of the host"
+            );
             Some((Reason::HostKeyUnknown, message))
         }
         // A Secret or ConfigMap that cannot be read now, perhaps by the user of a command, is not a refusal.

@@ -68,7 +68,8 @@ fn verdict<'a>(instances: impl Iterator<Item = &'a WindowsInstance>) -> DesiredC
         return DesiredCondition {
             status: "True",
             reason: Reason::AsExpected,
-            message: "no host joins, is updated or is removed".into(),
+            message: "no host joins, is updated or is removed, apart from hosts that wait for their next attempt"
+                .into(),
         };
     }
     let of_pool = |(pool, counts): (&&str, &BTreeMap<&'static str, usize>)| {

@@ -173,7 +173,7 @@ pub(crate) async fn keep(cx: Arc<Base>) {
     let user = match csr::operator_user(&cx.cluster.client).await {
         Ok(user) => user,
         Err(error) => {
-            tracing::warn!(%error, "the operator's user is assumed to be that of its manifests");
+            tracing::warn!(%error, "the operator could not get its own user name and assumes the one in its manifests");
             wicd_policy::default_user(&args.namespace)
         }
     };

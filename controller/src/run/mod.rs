@@ -93,7 +93,7 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     let health = Health { readiness: readiness.clone(), metrics: metrics.clone() };
     if args.metrics_tls && args.metrics_listen == args.listen {
         bail!(
-            "--metrics-listen is the address of --listen, where there is no TLS; choose another, or set --metrics-tls false"
+            "--metrics-listen is the address of --listen, which has no TLS: set another address, or --metrics-tls false"
         );
     }
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
@@ -106,7 +106,7 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     // A separate client, so that the Lease never waits for other requests.
     let mut for_lease = config.clone();
     for_lease.default_retry = false;
-    let for_lease = Client::try_from(for_lease).context("cannot make a client")?;
+    let for_lease = Client::try_from(for_lease).context("cannot make a client for the Lease")?;
     let cluster = Cluster::new(config, &metrics).context("cannot make a client for the API server")?;
     if args.metrics_tls {
         let serving = scrape::serve(&args, cluster.client.clone(), metrics.clone(), stop.clone());
@@ -114,7 +114,7 @@ pub async fn run(args: Run, cluster: &args::Cluster) -> anyhow::Result<()> {
     }
 
     let election = Election::new(for_lease, &args.namespace, api::names::LEASE, &identity, args.lease_duration);
-    tracing::info!(identity, "waiting for the lease");
+    tracing::info!(identity, "waiting for the Lease");
     let elected = async {
         wait_until_alone(&cluster, &args).await;
         election.acquire(|| readiness.is_able()).await
@@ -172,7 +172,7 @@ async fn end_if_superseded(cx: Arc<Base>) {
 /// process that can.
 async fn stand_by(cluster: &Cluster, args: &Run, readiness: &Readiness, metrics: &Metrics) -> Infallible {
     while let Some((reason, why)) = unable(cluster, args).await {
-        tracing::error!(reason = reason.as_str(), why, "this process cannot work, the lease is left to others");
+        tracing::error!(reason = reason.as_str(), why, "this process cannot work, so it does not take the Lease");
         metrics.fault(FaultSource::Release, Some(reason));
         readiness.enter(Phase::Unable(format!("{reason}: {why}")));
         tokio::time::sleep(RELEASE_RETRY).await;
@@ -292,7 +292,10 @@ impl Leader {
         }
         tracing::info!("stopping");
         if tokio::time::timeout(GRACE, tasks.all_end()).await.is_err() {
-            tracing::warn!("some operations did not end in time; the next leader resumes them from their stored step");
+            tracing::warn!(
+                "some operations did not end within {} s; the next leader resumes them from their stored step",
+                GRACE.as_secs()
+            );
         }
         Ok(())
     }
@@ -496,7 +499,7 @@ async fn watch_api_visibility(cx: Arc<Base>, readiness: Readiness) {
                 tracing::error!(reason = problem.reason().as_str(), "{problem}");
                 readiness.enter(Phase::Blind(format!("{}: {problem}", problem.reason())));
             } else {
-                tracing::info!("the operator sees the cluster again");
+                tracing::info!("the watches and the status writes of the operator work again");
                 readiness.enter(Phase::Leading);
             }
             cx.wake_all_pools();
@@ -577,7 +580,7 @@ async fn collect(cx: Arc<Context>) {
         let needed =
             versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));
         if let Err(error) = cx.hosts.versions.keep(&needed, cx.process.args.version_grace).await {
-            tracing::warn!(%error, "failed to collect unused versions");
+            tracing::warn!(%error, "failed to delete unused services versions");
         }
     }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(cx: Arc<PoolContext>) {
             }
             // It is not known whether there is a token, so the port stays as it is.
             Err(error) => {
-                tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the token for pushes cannot be read");
+                tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the Secret with the token for pushes cannot be read");
             }
         }
         if cx.process.stop.run_until_cancelled(tokio::time::sleep(TOKEN_POLL)).await.is_none() {
@@ -81,7 +81,7 @@ async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Opt
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%address, %error, "cannot listen for pushes, retrying");
+            tracing::warn!(%address, %error, "cannot listen for pushes; the operator retries");
             return None;
         }
     };
@@ -98,10 +98,16 @@ async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Opt
 async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> (StatusCode, &'static str) {
     let signature = headers.get("x-hub-signature-256").and_then(|v| v.to_str().ok()).unwrap_or_default();
     if !is_signed(&receiver.token.0, &body, signature) {
-        return (StatusCode::FORBIDDEN, "X-Hub-Signature-256 is missing or wrong\n");
+        return (
+            StatusCode::FORBIDDEN,
+            "X-Hub-Signature-256 is missing or wrong: use the token of the operator's Secret as the secret of the webhook\n",
+        );
     }
     let Some(pushed) = repositories(&body) else {
-        return (StatusCode::BAD_REQUEST, "the body is not JSON\n");
+        return (
+            StatusCode::BAD_REQUEST,
+            "the body is not JSON: set the content type of the webhook to application/json\n",
+        );
     };
     let found = receiver.cx.sources.git.on_push(|url| place(url).is_some_and(|p| pushed.contains(&p)));
     if found == 0 {

@@ -110,7 +110,8 @@ pub(crate) async fn serve(
     };
     let log = Router::new().route("/log-level", get(log_level).put(set_log_level)).with_state(level);
     for (address, router) in of_probes.into_iter().chain([(admin, log)]) {
-        let listener = TcpListener::bind(address).await?;
+        let named = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
+        let listener = TcpListener::bind(address).await.map_err(named)?;
         tracing::info!(address = %listener.local_addr()?, "listening");
         let router = router.layer(axum::extract::DefaultBodyLimit::max(MAX_BODY));
         tokio::spawn(server::serve(listener, None, router, LIMITS, stop.clone()));

@@ -25,7 +25,8 @@ use crate::{args::MAX_LEASE_DURATION, runtime::errors::api_message};
 pub(crate) enum LeaseError {
     /// The API server shows an older Lease than the one that this process has written.
     #[error(
-        "the resource version of the Lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
+        "the resource version of the Lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process \
+         exits, because its caches would miss all changes from now on, and kubelet restarts it. No action is needed"
     )]
     WentBack {
         name: String,
@@ -34,7 +35,7 @@ pub(crate) enum LeaseError {
         found: u64,
     },
     /// Another process holds the Lease.
-    #[error("the Lease {name} {}; this process ends so that two operators never act at once", how_lost(.holder))]
+    #[error("the Lease {name} {}; this process exits so that two operators never act at once, and kubelet restarts it", how_lost(.holder))]
     Lost {
         name: String,
         /// Current holder, or empty if the Lease was released.
@@ -47,7 +48,8 @@ pub(crate) enum LeaseError {
     Deleted { name: String },
     /// The API server did not renew the Lease in time.
     #[error(
-        "the Lease {name} was not renewed for {seconds} s ({cause}); this process ends so that two operators never act at once"
+        "the Lease {name} was not renewed for {seconds} s ({cause}); this process exits so that two operators never act at once, and kubelet \
+         restarts it. Check the API server and the network between"
     )]
     NotRenewed { name: String, seconds: u64, cause: String },
 }
@@ -127,7 +129,9 @@ fn version_of(lease: &Lease) -> u64 {
 
 /// Returns the response to a request, or an error after the time limit.
 async fn answered<T>(limit: Duration, request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-    timeout(limit, request).await.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
+    timeout(limit, request).await.unwrap_or_else(|_| {
+        Err(kube::Error::Service(format!("the API server did not answer within {} s", limit.as_secs_f64()).into()))
+    })
 }
 
 impl Election {
@@ -171,8 +175,13 @@ impl Election {
             match timeout(self.duration, self.try_acquire(&mut seen, patience)).await {
                 Ok(Ok(Some(epoch))) => return epoch,
                 Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease cannot be taken"),
-                Err(_) => tracing::warn!(lease = self.name, "the API server does not answer for the lease"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, lease = self.name, "failed to acquire the Lease; the operator retries");
+                }
+                Err(_) => tracing::warn!(
+                    lease = self.name,
+                    "failed to acquire the Lease, because the API server did not answer; the operator retries"
+                ),
             }
             sleep(self.retry()).await;
         }
@@ -235,7 +244,7 @@ impl Election {
                 Ok(Ok(Renewal::WentBack(found))) => return LeaseError::WentBack { name, written, found },
                 Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return LeaseError::Deleted { name },
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, lease = self.name, "the lease was not renewed");
+                    tracing::warn!(%error, lease = self.name, "failed to renew the Lease; the operator retries");
                     cause = api_message(&error);
                 }
                 Err(_) => {}
@@ -285,7 +294,7 @@ impl Election {
             Ok::<(), kube::Error>(())
         };
         if let Ok(Err(error)) = timeout(self.retry(), give_back).await {
-            tracing::warn!(%error, lease = self.name, "failed to release the lease; it expires by itself");
+            tracing::warn!(%error, lease = self.name, "failed to release the Lease; it expires by itself");
         }
     }
 }

@@ -92,7 +92,7 @@ impl OperatorNamespace {
         match &self.found {
             Found::Named | Found::Here => format!("the operator is expected in the namespace {name}"),
             Found::Elsewhere => {
-                format!("the operator's Deployment is in the namespace {name}, which is the one that is used")
+                format!("the operator's Deployment is in the namespace {name}, so this namespace is used")
             }
             Found::Nowhere => format!("no namespace has a Deployment of the operator; {name} is used"),
             Found::Several(namespaces) => format!(

@@ -10,7 +10,7 @@ use tokio::task::{Id, JoinSet};
 /// Panic in a reconcile, which is a fault of the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the operator has an internal fault and makes no changes here until it is fixed: {message}; report it with the operator's log"
+    "an internal fault of the operator interrupted its work: {message}; the operator retries. Report the fault with the operator's log"
 )]
 pub(crate) struct Panicked {
     message: String,

@@ -15,7 +15,8 @@ pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 impl LogLevel {
     /// Sets the level, for example `debug` or `info,controller::instance=debug`. Fails with a message about the fault if the level is invalid.
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
-        let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
+        let filter = EnvFilter::try_new(level)
+            .map_err(|e| format!("{level:?} is not a log level: {e}; name a level such as info or debug"))?;
         self.0.reload(filter).map_err(|e| e.to_string())
     }
 

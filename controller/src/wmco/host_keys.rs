@@ -28,7 +28,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WmcoHostKeysError {
     /// The ConfigMap cannot be read.
-    #[error("failed to get the known host keys: {}", crate::runtime::errors::api_message(.0))]
+    #[error("failed to get the ConfigMap {LEGACY_HOST_KEYS}: {}", crate::runtime::errors::api_message(.0))]
     Api(#[source] kube::Error),
     /// The entry of the host is not a valid key.
     #[error("{0}")]

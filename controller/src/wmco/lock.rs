@@ -53,9 +53,9 @@ impl Holder {
     pub(crate) fn message(&self) -> String {
         let (pod, namespace) = (&self.pod, self.lock.namespace().unwrap_or_default());
         format!(
-            "the Windows Machine Config Operator runs in the Pod {pod} (ConfigMap {namespace}/{LOCK}), and two operators must not change \
-             the same nodes. No operation begins until that Pod and each that replaces it have been gone for a minute: delete its Subscription and its ClusterServiceVersion, or its \
-             Deployment (docs/guide/from-wmco.md)"
+            "the Windows Machine Config Operator was last seen in the Pod {pod} (lock: ConfigMap {namespace}/{LOCK}), and two operators must not \
+             change the same nodes. No operation begins until no Pod has held that lock for a minute: delete the Subscription and the \
+             ClusterServiceVersion of the Windows Machine Config Operator, or its Deployment (docs/guide/from-wmco.md)"
         )
     }
 
@@ -128,8 +128,8 @@ pub(crate) enum Presence {
     Lives(Box<Holder>),
     /// WMCO has nodes here, and this process does not know for how long no Pod has held the lock.
     #[error(
-        "nodes of the Windows Machine Config Operator are in this cluster, and no Pod holds its lock (ConfigMap {LOCK}): one that a drain or an \
-         upgrade has ended may be replaced. Operations begin when the lock has been free for a minute"
+        "nodes of the Windows Machine Config Operator are in this cluster, and no Pod holds its lock (ConfigMap {LOCK}): a Pod that a drain or \
+         an upgrade has ended may be replaced. Operations begin when the lock has been free for a minute"
     )]
     MayReturn,
     /// The presence is unknown.
@@ -334,7 +334,10 @@ mod tests {
             api.fail("GET", &of_its_own().0, 404, "NotFound", "there is no such namespace", Value::Null);
             let found = holder(&api.client(), "ns").await.unwrap();
             assert_eq!(found.is_some(), expected, "{about}");
-            assert!(found.is_none_or(|h| h.message().contains("Pod wmco-1 (ConfigMap ns/windows-machine")), "{about}");
+            assert!(
+                found.is_none_or(|h| h.message().contains("Pod wmco-1 (lock: ConfigMap ns/windows-machine")),
+                "{about}"
+            );
         }
     }
 
@@ -355,7 +358,7 @@ mod tests {
             api.on("GET", "/apis", 200, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}));
             let found = holder(&api.client(), "ns").await;
             assert_eq!(found.as_ref().ok().map(Option::is_some), expected, "{about}: {found:?}");
-            let says = format!("Pod wmco-1 (ConfigMap {DEFAULT_NAMESPACE}/{LOCK})");
+            let says = format!("Pod wmco-1 (lock: ConfigMap {DEFAULT_NAMESPACE}/{LOCK})");
             assert!(found.ok().flatten().is_none_or(|h| h.message().contains(&says)), "{about}");
         }
         assert_eq!(namespaces(DEFAULT_NAMESPACE).collect::<Vec<_>>(), [DEFAULT_NAMESPACE], "it is asked once");

@@ -276,7 +276,7 @@ async fn remediation_and_mode_are_validated() -> Result<()> {
 #[tokio::test]
 async fn a_pools_name_fits_into_a_label() -> Result<()> {
     let case = |n: usize, verdict| (format!("{n} characters"), pool(&"p".repeat(n), &json!({})), verdict);
-    check(vec![case(63, Valid), case(64, Refused("the name of a pool is used as a label value"))]).await
+    check(vec![case(63, Valid), case(64, Refused("the name of a pool must have at most 63 characters"))]).await
 }
 
 #[tokio::test]
@@ -457,7 +457,7 @@ async fn an_instance_has_the_name_of_its_host_and_keeps_it() -> Result<()> {
     let host = |patch: Value| json!({"spec": {"host": patch}});
     let grant = |id: &str, kind: &str| json!({"spec": {"grant": {"id": id, "type": kind, "grantedTime": "2027-01-01T00:00:00Z"}}});
     let verdicts = [
-        wrong(host(json!({"name": "other"})), Refused("a host keeps its name")).await,
+        wrong(host(json!({"name": "other"})), Refused("the name of a host cannot be changed")).await,
         wrong(host(json!({"address": "10.0.0.2"})), Valid).await,
         wrong(grant("provision-1", "Provision"), Valid).await,
         wrong(grant("Provision 1", "Provision"), Refused("should match")).await,
@@ -468,7 +468,7 @@ async fn an_instance_has_the_name_of_its_host_and_keeps_it() -> Result<()> {
     let mut misnamed = instance("crd-host-2", "crd");
     misnamed.metadata.name = Some("crd-host-3".into());
     let result = instances.create(&PostParams::default(), &misnamed).await;
-    assert_eq!(judge("misnamed", result, Refused("the name of an instance is the name of its host")), None);
+    assert_eq!(judge("misnamed", result, Refused("metadata.name must be the name of the host")), None);
     Ok(())
 }
 

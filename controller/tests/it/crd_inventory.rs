@@ -102,9 +102,9 @@ async fn fields_of_a_host_are_validated() -> Result<()> {
         add("labels", json!({key: "b"}), Valid);
     }
     for key in ["kubernetes.io/os", "windowsmachineconfig.openshift.io/pool"] {
-        add("labels", json!({key: "b"}), Refused("belong to others"));
+        add("labels", json!({key: "b"}), Refused("are reserved"));
     }
-    add("labels", json!({"node-role.kubernetes.io/master": ""}), Refused("no role of a control plane"));
+    add("labels", json!({"node-role.kubernetes.io/master": ""}), Refused("cannot have the role of a control plane"));
     add("labels", json!({"a": "b c"}), Refused("labels must have values"));
     let taint = |key: &str| json!([{"key": key, "effect": "NoExecute"}]);
     add("taints", taint("hall"), Valid);

@@ -33,11 +33,11 @@ async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
         "x.k8s.io/a",
         "windowsmachineconfig.openshift.io/byoh",
     ] {
-        add("labels", key, Refused("belong to others; only node-role.kubernetes.io/"));
+        add("labels", key, Refused("are reserved; only node-role.kubernetes.io/"));
         add("annotations", key, Refused("annotations with a key under"));
     }
     for key in ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"] {
-        add("labels", key, Refused("no role of a control plane"));
+        add("labels", key, Refused("cannot have the role of a control plane"));
     }
     for key in ["a b", "-a", "Example.com/a", "a/b/c"] {
         add("labels", key, Refused("labels must have keys of letters"));

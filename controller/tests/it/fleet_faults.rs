@@ -15,7 +15,7 @@ const SOUND: i32 = 36;
 const BROKEN: [(&str, Fault, &str, &[&str]); 4] = [
     ("win-7", Fault::Refuse, "Unreachable", &["refuses connections", "check that the OpenSSH server runs"]),
     ("win-23", Fault::Hang, "Unreachable", &["did not answer within 15 s", "check that the host is up"]),
-    ("win-31", Fault::ChangedHostKey, "HostKeyMismatch", &["host key", "changed", "trust-host-key", "SHA256:"]),
+    ("win-31", Fault::ChangedHostKey, "HostKeyMismatch", &["host key", "does not match", "trust-host-key", "SHA256:"]),
     ("win-39", Fault::DiskFull, "DiskFull", &["disk is full", "free some space"]),
 ];
 

@@ -174,7 +174,7 @@ async fn a_host_of_another_cluster_is_not_taken_over_unasked(world: &World) -> R
     world.apply("lent", &pool_of(vec![entry(&host)], &take_over)).await?;
     world
         .until_instance("lent", "wants its key declared", |i| {
-            status(i).failures.is_some_and(|f| f.last_message.contains("only those with a declared host key"))
+            status(i).failures.is_some_and(|f| f.last_message.contains("only hosts with a declared host key"))
         })
         .await?;
     ensure!(marker(&host)? == record && host.services().is_empty(), "something was changed on the host");

@@ -224,7 +224,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines(world: &World, maker:
     maker.let_go(first).await?;
     until_forgotten(world, first).await?;
     let note = world.until_note(first, "Removed", |_| true).await?;
-    ensure!(note.contains("its Machine no longer exists"), "{note}");
+    ensure!(note.contains("the Machine of the host no longer exists"), "{note}");
     until_ready(world, "winworker", 1).await?;
     let status = pool_status(&world.pool("winworker").await?);
     ensure!(status.unclean_hosts.is_empty(), "{:?}", status.unclean_hosts);

@@ -303,7 +303,7 @@ async fn a_node_that_a_client_uncordons_is_cordoned_again(r: &Rollout) -> Result
     world.edit_node(name, json!({"spec": {"unschedulable": false}})).await?;
     pod(world, "late", name, &[]).await?;
     let note = world.until_event(name, "ExternalUncordon").await?;
-    ensure!(note.contains("cordoned it again"), "{note}");
+    ensure!(note.contains("cordons it again"), "{note}");
     world
         .eventually("cordoned it again", || async {
             let node = world.node(name).await.ok().flatten();

@@ -194,7 +194,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
     browser.until("#asks", "(containerd's settings)").await?;
     browser.until("#pools article:first-child", "yard").await?;
     browser.until("#pools article:first-child .counts", "1 failed").await?;
-    browser.until("#pools article:nth-child(2) .counts", "5 waits").await?;
+    browser.until("#pools article:nth-child(2) .counts", "5 waiting").await?;
     ensure!(browser.value("document.querySelector('#warnings').hidden").await? == true, "something cannot be read");
     browser.theme("light").await?;
     browser.picture("ui").await?;
@@ -274,7 +274,7 @@ async fn shows(world: &World, browser: &Browser, mut command: Child, url: &str) 
         ensure!(answer.status() == expected, "{path} for {host}: {}", answer.status());
     }
     command.start_kill()?;
-    browser.until("#link", "what is shown is old").await
+    browser.until("#link", "what is shown may be out of date").await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -257,7 +257,8 @@ async fn a_host_whose_node_has_another_name_does_not_get_a_second_node(world: &W
     let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": third[0].address().to_string()}]}});
     api.patch_status("as-the-cloud-has-it", &PatchParams::default(), &Patch::Merge(address)).await?;
     world.apply("named", &crate::fleet::spec(&third)).await?;
-    until_problem(world, "named", "HostConflict", &["the Node as-the-cloud-has-it", "name the entry"]).await?;
+    until_problem(world, "named", "HostConflict", &["the Node as-the-cloud-has-it", "set the name of the entry"])
+        .await?;
     ensure!(world.instance(third[0].name()).await?.is_none(), "it is about to be joined as a second Node");
     Ok(())
 }

@@ -15,7 +15,9 @@ const ALGORITHMS: [(&str, &Algorithm); 3] = [("sha256", &SHA256), ("sha384", &SH
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// Text that is not `<algorithm>:<hex>`.
-    #[error("{0:?} is not a digest such as sha256:<64 hex digits>")]
+    #[error(
+        "{0:?} is not a digest such as sha256:<64 hex digits>: check the controller that writes the status of the source"
+    )]
     Malformed(String),
     /// Unsupported hash algorithm.
     #[error("digests of {0:?} are not supported: start the source controller with --artifact-digest-algo=sha256")]

@@ -38,7 +38,10 @@ pub fn windows_instances(data: &BTreeMap<String, Vec<u8>>) -> (Vec<(String, Stri
 /// Returns the user name of an entry, or the fault of the entry.
 pub(super) fn entry(key: &str, value: &[u8]) -> Result<String, String> {
     if !is_address(key.trim()) {
-        return Err(format!("{} is neither an IPv4 or IPv6 address nor a DNS name", quote(key)));
+        return Err(format!(
+            "{} is neither an IPv4 or IPv6 address nor a DNS name: use the address of the host as the key",
+            quote(key)
+        ));
     }
     let remedy = "write `username=<name>`";
     let value = api::text::decode(value).map_err(|error| format!("{key}: the value cannot be read: {error}"))?;
@@ -66,7 +69,7 @@ pub(super) fn entry(key: &str, value: &[u8]) -> Result<String, String> {
 pub(super) fn doubt(username: &str) -> Option<String> {
     let is_quoted = username.len() > 1 && username.starts_with('\'') && username.ends_with('\'');
     let part = if username.contains(" #") {
-        "text after ` #` is part of the name, and no comment"
+        "the text after ` #` is part of the name, not a comment"
     } else if is_quoted {
         "the quotes are part of the name"
     } else {
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn a_user_name_that_is_probably_a_mistake_is_reported() {
         for (username, part) in [
-            ("Administrator # the admin", Some("no comment")),
+            ("Administrator # the admin", Some("not a comment")),
             ("'Administrator'", Some("the quotes are part")),
             ("Administrator#1", None),
             ("O'Neil", None),

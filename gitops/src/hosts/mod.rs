@@ -83,9 +83,9 @@ pub fn read(files: &[File]) -> Result<Vec<Entry>, Vec<Finding>> {
 fn no_hosts(files: &[File]) -> String {
     let mend = "for an empty inventory, write `hosts: []`";
     match files {
-        [] => format!("no *.yaml, *.yml or *.json file: {mend}"),
-        [file] => format!("no hosts in {}: {mend}", file.path),
-        files => format!("no hosts in any of {} files: {mend}", files.len()),
+        [] => format!("there is no *.yaml, *.yml or *.json file: {mend}"),
+        [file] => format!("there are no hosts in {}: {mend}", file.path),
+        files => format!("there are no hosts in any of the {} files: {mend}", files.len()),
     }
 }
 
@@ -136,7 +136,7 @@ impl List {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
                 return self.fault(
                     error.line().max(1),
-                    format!("not JSON: {}", api::text::line(&error.to_string(), MAX_TEXT_CHARS)),
+                    format!("the file is not JSON: {}", api::text::line(&error.to_string(), MAX_TEXT_CHARS)),
                 );
             }
             // JSON is valid YAML, except for tabs between values. Valid JSON has no tabs elsewhere.
@@ -171,12 +171,18 @@ impl List {
                         .map_or_else(String::new, |m| format!(", it begins with {}{mend}", field(&m.key)));
                     self.fault(
                         node.line,
-                        format!("no host list{begin}: add `kind: {KIND}`, or remove the file from this directory"),
+                        format!("not a host list{begin}: add `kind: {KIND}`, or remove the file from this directory"),
                     );
                 }
             },
             Kind::Scalar { .. } if node.is_null() => {}
-            Kind::Scalar { .. } => self.fault(node.line, format!("no host list: this is {}", node.what())),
+            Kind::Scalar { .. } => self.fault(
+                node.line,
+                format!(
+                    "this is {}, not a host list: write `hosts:` with a list, or remove the file from this directory",
+                    node.what()
+                ),
+            ),
         }
     }
 
@@ -194,7 +200,8 @@ impl List {
             "ConfigMap" => self.config_map(node),
             "List" => self.items(node),
             "WindowsNodePool" | "WindowsInstance" => {}
-            _ if is_ours || !mend.is_empty() => self.fault(line, format!("unknown kind {}{mend}", field(kind))),
+            _ if !mend.is_empty() => self.fault(line, format!("unknown kind {}{mend}", field(kind))),
+            _ if is_ours => self.fault(line, format!("unknown kind {}: write `kind: {KIND}`", field(kind))),
             _ => {}
         }
     }
@@ -270,7 +277,13 @@ impl List {
         self.says_empty |= entries.is_empty();
         for (line, value, key) in entries {
             match value.as_deref().map(|value| config_map::entry(&key, value)) {
-                None => self.fault(line, format!("{}: write `username=<name>`", field(&key))),
+                None => self.fault(
+                    line,
+                    format!(
+                        "{}: the value is not text, or not in base64 in `binaryData`: write `username=<name>`",
+                        field(&key)
+                    ),
+                ),
                 Some(Err(message)) => self.fault(line, message),
                 Some(Ok(username)) => {
                     let address = key.trim().to_owned();

@@ -139,7 +139,10 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     if !is_address(&host.address) {
         faults.push((
             line("address"),
-            format!("`address`: {} is neither an IPv4 or IPv6 address nor a DNS name", quote(&host.address)),
+            format!(
+                "`address`: {} is neither an IPv4 or IPv6 address nor a DNS name: correct it",
+                quote(&host.address)
+            ),
         ));
     }
     if let Some(key) = host.host_key.as_deref().filter(|k| !k.starts_with("SHA256:"))
@@ -188,7 +191,7 @@ impl Rules {
             (Kind::List(items), ["array"]) => {
                 let max = number_of(schema, "maxItems").unwrap_or(i64::MAX);
                 if count(items.len()) > max {
-                    wrong(format!("{about} has more than {max} entries"));
+                    wrong(format!("{about} has more than {max} entries: remove some"));
                 }
                 let of = schema.get("items").unwrap_or(&Value::Null);
                 let items = items.iter().enumerate();
@@ -259,7 +262,7 @@ impl Rules {
         if let Some(most) = number_of(schema, "maxProperties")
             && count(members.len()) > most
         {
-            faults.push((node.line, format!("{} has more than {most} entries", field(path))));
+            faults.push((node.line, format!("{} has more than {most} entries: remove some", field(path))));
         }
         let mut object = Map::new();
         for member in members {

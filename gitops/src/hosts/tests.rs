@@ -72,11 +72,11 @@ fn other_manifests_are_ignored() {
     assert_eq!(names(&files), ["a.yaml:1 a a"]);
     assert_eq!(
         said(&read(&files[..1]).unwrap_err()),
-        ["no hosts in other.yaml: for an empty inventory, write `hosts: []`"]
+        ["there are no hosts in other.yaml: for an empty inventory, write `hosts: []`"]
     );
     assert_eq!(
         said(&read(&[]).unwrap_err()),
-        ["no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"]
+        ["there is no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"]
     );
 }
 
@@ -144,8 +144,8 @@ fn each_fault_is_reported_with_its_line_and_the_remedy() {
         ),
         ("- 10.0.0.1\n", 1, "a host must be an object, but is text"),
         ("hosts: {a: b}\n", 1, "`hosts` must be a list, but is an object"),
-        ("resources:\n- x.yaml\n", 1, "no host list, it begins with `resources`: add `kind: WindowsHostInventory`"),
-        ("just text\n", 1, "no host list: this is text"),
+        ("resources:\n- x.yaml\n", 1, "not a host list, it begins with `resources`: add `kind: WindowsHostInventory`"),
+        ("just text\n", 1, "this is text, not a host list"),
         ("# nothing\n", 1, "the file is empty"),
         ("", 1, "the file is empty"),
         ("kind: WindowsHostInventry\nhosts: []\n", 1, "did you mean `WindowsHostInventory`?"),
@@ -166,7 +166,7 @@ fn each_fault_is_reported_with_its_line_and_the_remedy() {
         ["b.yaml:2: the file cannot be read: it is not text in UTF-8 (line 2): save it in UTF-8"]
     );
     let findings = read(&[file("b.json", "[\n{\"name\": \"a\",}\n]")]).unwrap_err();
-    assert!(said(&findings)[0].starts_with("b.json:2: not JSON: "), "{findings:?}");
+    assert!(said(&findings)[0].starts_with("b.json:2: the file is not JSON: "), "{findings:?}");
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn line(data: &Data, key: &'static str) -> Result<Option<Text>, AccessError> {
     let Some(value) = bytes(data, key) else { return Ok(None) };
     let value = Zeroizing::new(value);
     let text = api::text::decode(&value);
-    let text = text.map_err(|_| AccessError::Unusable { key, problem: "it is not text in UTF-8" })?;
+    let text = text.map_err(|_| AccessError::Unusable { key, problem: "it is not text in UTF-8: save it in UTF-8" })?;
     let text = Zeroizing::new(text.into_owned());
     Ok(Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned())))
 }

@@ -15,13 +15,13 @@ const EXCERPT: usize = 300;
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     /// The URL cannot be used.
-    #[error("the URL cannot be used: {problem}")]
+    #[error("inventory.git.url cannot be used: {problem}")]
     UrlInvalid {
         /// Fault of the URL, and the remedy.
         problem: &'static str,
     },
     /// The reference cannot be used.
-    #[error("{what} cannot be used: {problem}")]
+    #[error("inventory.git.ref: {what} cannot be used: {problem}")]
     ReferenceInvalid {
         /// Field and value.
         what: String,
@@ -29,14 +29,15 @@ pub enum GitError {
         problem: String,
     },
     /// The Secret cannot be used.
-    #[error("the Secret with the credentials cannot be used: {0}")]
+    #[error("inventory.git.secretRef does not name a usable Secret: {0}")]
     AccessInvalid(#[from] AccessError),
     /// The known hosts cannot be used.
-    #[error("{0}")]
+    #[error("the Secret in inventory.git.secretRef cannot be used: {0}")]
     KnownHosts(#[from] KnownHostsError),
     /// The server's key is not in the known hosts.
     #[error(
-        "{host} offers the SSH host key {offered}, which known_hosts does not list for this server{}: if the key is right, add it to known_hosts",
+        "{host} offers the SSH host key {offered}, which known_hosts does not list for this server{}: check that the key is the right one, and \
+         add it to known_hosts of the Secret in inventory.git.secretRef",
         unread(.damaged)
     )]
     HostKeyUnknown {
@@ -47,8 +48,8 @@ pub enum GitError {
         /// Type and fingerprint of the offered key.
         offered: String,
     },
-    /// The server rejects the credentials.
-    #[error("{host} rejects the credentials: {problem}")]
+    /// The server or the proxy rejects the credentials, or requires some.
+    #[error("{host} refuses access: {problem}")]
     AuthenticationFailed {
         /// Name of the server or proxy.
         host: String,
@@ -64,14 +65,17 @@ pub enum GitError {
         problem: String,
     },
     /// The repository does not exist, or the credentials may not read it.
-    #[error("{host} has no such repository, or these credentials may not read it: check the URL and the Secret")]
+    #[error(
+        "the repository does not exist on {host}, or the pool may not read it: check inventory.git.url and inventory.git.secretRef"
+    )]
     RepositoryNotFound {
         /// Name of the server.
         host: String,
     },
     /// The server redirects to a URL that must not get the credentials.
     #[error(
-        "{host} redirects to {to}, which is not followed because it is another server or not https: if this is right, set it as the URL of the repository"
+        "{host} redirects to {to}, which is not followed because it is another server or not https: if the repository has moved there, change \
+         inventory.git.url"
     )]
     RedirectRefused {
         /// Name of the server.
@@ -111,15 +115,19 @@ pub enum GitError {
         what: String,
     },
     /// A part of the inventory is too large.
-    #[error("{path} is too large: {what}; split the list")]
+    #[error("{path} is too large: {what}")]
     InventoryTooLarge {
         /// File, or the path that is read.
         path: String,
-        /// Fault, and the limit.
+        /// Fault, the limit, and the remedy.
         what: String,
     },
-    /// The path is outside the repository.
-    #[error("the path {} is outside the repository: write it from the repository's root, without `..`", text::quote(.path, EXCERPT))]
+    /// The path is outside the repository, has control characters, or is too deep.
+    #[error(
+        "inventory.git.path {} cannot be used: write it from the root of the repository, without `..` and control characters, at most 64 \
+         directories deep",
+        text::quote(.path, EXCERPT)
+    )]
     PathInvalid {
         /// Path that the pool configures.
         path: String,
@@ -131,27 +139,27 @@ pub enum GitError {
         path: String,
     },
     /// The commit has nothing at the path.
-    #[error("the commit has no {}: check the path, or add the file", text::quote(.path, EXCERPT))]
+    #[error("the commit has no file or directory {}: check inventory.git.path, or add the file", text::quote(.path, EXCERPT))]
     PathNotFound {
         /// Path that the pool configures.
         path: String,
     },
     /// A symbolic link, which is never followed.
-    #[error("{path} is a symbolic link, which is not followed: put the file itself there")]
+    #[error("{path} is a symbolic link, which is not followed: replace it with the file itself, or remove it")]
     SymbolicLink {
         /// Path of the link.
         path: String,
     },
     /// A submodule, which is never fetched.
     #[error(
-        "{path} is a submodule, which is not fetched: put the files themselves there, or name its repository as the URL"
+        "{path} is a submodule, which is not fetched: put the files themselves there, or set inventory.git.url to its repository"
     )]
     Submodule {
         /// Path of the submodule.
         path: String,
     },
     /// A file is a Git LFS pointer.
-    #[error("{path} is a pointer of Git LFS, which is not fetched: store the file itself in the repository")]
+    #[error("{path} is a Git LFS pointer, whose content is not fetched: store the file itself in the repository")]
     LfsPointer {
         /// Path of the pointer.
         path: String,
@@ -165,7 +173,7 @@ pub enum GitError {
         wanted: &'static str,
     },
     /// The reference leads to a tree or a file.
-    #[error("{id} is neither a commit nor a tag of one: name a commit in inventory.git.ref")]
+    #[error("{id} is neither a commit nor a tag of one: name a commit, or a tag of a commit, in inventory.git.ref")]
     NotACommit {
         /// Id of the object.
         id: String,
@@ -187,7 +195,9 @@ pub enum GitError {
         problem: String,
     },
     /// The directory on disk cannot be used.
-    #[error("the directory for repositories cannot be used: check that its volume has space and is writable")]
+    #[error(
+        "the operator's cache directory for repositories (--cache) cannot be used: {0}: check that its volume has space and is writable"
+    )]
     Disk(#[source] io::Error),
 }
 

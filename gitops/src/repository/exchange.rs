@@ -175,7 +175,7 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     // The last text is how gix reports a refusal in the older protocol, where it expects a pack.
     if said("not our ref") || said("unadvertised object") || said("non-side channel line or input was malformed: 69") {
         return GitError::RevisionNotFound {
-            what: "such commit, or does not serve it by its ID: correct the commit, or set ref.branch or ref.tag"
+            what: "such commit, or does not serve it by its ID: correct inventory.git.ref.commit, or set inventory.git.ref.branch or tag"
                 .to_owned(),
         };
     }

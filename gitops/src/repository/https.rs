@@ -46,7 +46,10 @@ impl<'a> Https<'a> {
             // Ignore proxy settings of the environment.
             .no_proxy();
         let builder = match &access.proxy {
-            Some(settings) => builder.proxy(proxy(settings)?),
+            Some(settings) => builder.proxy(
+                proxy(settings)
+                    .map_err(|_| link.failed("the address of the proxy is not of the form http://host:port"))?,
+            ),
             None => builder,
         };
         let client = builder.build().map_err(|error| link.failed(super::error::chain(&error)))?;
@@ -73,12 +76,11 @@ impl<'a> Https<'a> {
         if let Some(problem) = tls::problem(error) {
             return GitError::CertificateInvalid { host, problem };
         }
-        let words = super::error::chain(error);
-        if words.contains("proxy auth") || words.contains("407") {
-            return refused_by_proxy();
-        }
         // The outermost message contains the URL.
         let source = std::error::Error::source(error).map_or_else(|| "no answer".to_owned(), super::error::chain);
+        if source.contains("proxy auth") {
+            return refused_by_proxy();
+        }
         self.link.failed(source)
     }
 
@@ -95,7 +97,7 @@ impl<'a> Https<'a> {
             return Err(GitError::RedirectRefused { host: self.link.host.clone(), to });
         }
         if !to.as_str().ends_with(tail) || !to.username().is_empty() || to.password().is_some() {
-            return Err(self.link.failed("it redirects to a URL without a Git repository: check the URL"));
+            return Err(self.link.failed("it redirects to a URL that is not part of the repository"));
         }
         Ok(to)
     }
@@ -130,7 +132,7 @@ impl<'a> Http for Https<'a> {
             let speaks =
                 response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"application/x-git-"));
             if !speaks {
-                let problem = "the response is not in Git's protocol: check the URL";
+                let problem = "the response is not in Git's protocol";
                 return Err(carry(self.link.fail(self.link.failed(problem))));
             }
             let exchange = Rc::new(Exchange::answered(self.link, self.logs_in, response));
@@ -172,9 +174,10 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
         // Azure DevOps answers with 203 to an expired token.
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NON_AUTHORITATIVE_INFORMATION) => {
             let problem = if logs_in {
-                "it rejects the credentials of the Secret, or they may not read the repository: renew them"
+                "it rejects the credentials of the Secret, or they may not read the repository: renew them, or allow them to read it"
             } else {
-                "the repository is not public: set secretRef, with username and password or bearerToken"
+                "the pool has no credentials, and the repository is not public or does not exist: check inventory.git.url, or set \
+                 inventory.git.secretRef to a Secret with username and password, or with bearerToken"
             };
             Err(GitError::AuthenticationFailed { host, problem: format!("{problem} (HTTP {})", status.as_u16()) })
         }
@@ -185,8 +188,9 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
 }
 
 fn refused_by_proxy() -> GitError {
-    let problem = "check username and password of the proxy's Secret".to_owned();
-    GitError::AuthenticationFailed { host: "the proxy".to_owned(), problem }
+    let problem = "check the user name and the password in the Secret of inventory.git.proxySecretRef, or without one in the operator's setting \
+                   --https-proxy";
+    GitError::AuthenticationFailed { host: "the proxy".to_owned(), problem: problem.to_owned() }
 }
 
 /// Wraps an I/O error for gix. The link has recorded the original error.
@@ -220,9 +224,8 @@ fn authorization(access: &Access) -> Result<Option<HeaderValue>, GitError> {
     Ok(Some(value))
 }
 
-fn proxy(settings: &Proxy) -> Result<reqwest::Proxy, GitError> {
-    let unusable = |_| AccessError::Unusable { key: "address", problem: "write http://host:port" };
-    let proxy = reqwest::Proxy::all(&settings.address).map_err(unusable)?;
+fn proxy(settings: &Proxy) -> reqwest::Result<reqwest::Proxy> {
+    let proxy = reqwest::Proxy::all(&settings.address)?;
     let proxy = proxy.no_proxy(settings.except.as_deref().and_then(reqwest::NoProxy::from_string));
     Ok(match (&settings.username, &settings.password) {
         (Some(name), Some(password)) => proxy.basic_auth(name, password),

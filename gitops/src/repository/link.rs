@@ -38,7 +38,8 @@ pub(super) struct Link<'a> {
 
 impl<'a> Link<'a> {
     pub(super) fn new(host: String, timeout: Duration, limit: u64, stop: &'a AtomicBool) -> Result<Self, GitError> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(GitError::Disk)?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| GitError::Failed { host: host.clone(), problem: error.to_string() })?;
         Ok(Self {
             runtime: Some(runtime),
             host,

@@ -76,11 +76,14 @@ pub(super) fn read(repo: &Repository, listed: &[Listed], limits: &Limits) -> Res
         let too_large = |what| GitError::InventoryTooLarge { path: excerpt(path), what };
         let size = size(repo, *blob, Kind::Blob, path)?;
         if size > limits.file {
-            return Err(too_large(format!("it has {size} bytes, and a file may have {}", limits.file)));
+            return Err(too_large(format!("it has {size} bytes, and a file may have {}: split it", limits.file)));
         }
         total = total.saturating_add(size);
         if total > limits.total {
-            return Err(too_large(format!("with it the files have more than {} bytes in total", limits.total)));
+            return Err(too_large(format!(
+                "together with it, the files have more than {} bytes: use several pools",
+                limits.total
+            )));
         }
         let mut object = repo.find_object(*blob).map_err(|error| GitError::damaged(error.error()))?;
         let bytes = std::mem::take(&mut object.data);
@@ -106,14 +109,16 @@ impl Walk<'_> {
             what,
         };
         if depth > DEEP {
-            return Err(too_large(format!("its directories are more than {DEEP} deep")));
+            return Err(too_large(format!(
+                "its directories are more than {DEEP} deep: name a directory with the hosts in inventory.git.path"
+            )));
         }
         let tree = tree(self.repo, id, path)?;
         let entries = tree.decode().map_err(|error| GitError::damaged(error.error()))?;
         self.entries += entries.entries.len();
         if self.entries > ENTRIES {
             return Err(too_large(format!(
-                "there are more than {ENTRIES} files: name the directory with the hosts as the path"
+                "it has more than {ENTRIES} entries: name a directory with the hosts alone in inventory.git.path"
             )));
         }
         for entry in entries.entries {
@@ -132,7 +137,10 @@ impl Walk<'_> {
                 }
                 self.listed.push(Listed { path, blob: entry.oid.to_owned() });
                 if self.listed.len() > self.limits.files {
-                    return Err(too_large(format!("there are more than {} files of hosts", self.limits.files)));
+                    return Err(too_large(format!(
+                        "it has more than {} files of hosts: combine them, or use several pools",
+                        self.limits.files
+                    )));
                 }
             }
         }
@@ -168,7 +176,10 @@ fn root(repo: &Repository, commit: ObjectId) -> Result<ObjectId, GitError> {
 fn tree<'r>(repo: &'r Repository, id: ObjectId, path: &str) -> Result<gix::Tree<'r>, GitError> {
     let size = size(repo, id, Kind::Tree, path)?;
     if size > TREE {
-        return Err(GitError::InventoryTooLarge { path: excerpt(path), what: "it has too many entries".to_owned() });
+        let path = if path.is_empty() { "the root of the repository".to_owned() } else { excerpt(path) };
+        let what =
+            format!("the directory takes more than {} MiB: move some of its entries to other directories", TREE >> 20);
+        return Err(GitError::InventoryTooLarge { path, what });
     }
     repo.find_tree(id).map_err(|error| GitError::damaged(error.error()))
 }

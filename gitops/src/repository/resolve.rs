@@ -56,7 +56,7 @@ impl RefRequest {
             let name = name.strip_prefix(folder).unwrap_or(name);
             match gix::validate::reference::name(format!("{folder}{name}").as_str().into()) {
                 Ok(_) => Ok(name.to_owned()),
-                Err(_) => Err(invalid(format!("{kind} {name:?}"), "Git allows no such name")),
+                Err(_) => Err(invalid(format!("{kind} {name:?}"), "Git does not allow this name: correct it")),
             }
         };
         match (&reference.tag, &reference.branch) {
@@ -101,8 +101,9 @@ impl RefRequest {
                 Ok(Found { id, name: Some(tag.to_owned()), key: format!("{TAGS}{tag}") })
             }
             Self::Default => {
-                let id = by_name("HEAD")
-                    .ok_or_else(|| missing("commits, or its HEAD names none: set ref.branch".to_owned()))?;
+                let id = by_name("HEAD").ok_or_else(|| {
+                    missing("commits, or its HEAD names none: set inventory.git.ref.branch".to_owned())
+                })?;
                 let named = refs.iter().find_map(|r| match r {
                     Ref::Symbolic { full_ref_name, target, .. } if full_ref_name == "HEAD" => {
                         let name = gix::validate::reference::name(target.as_bstr()).ok()?;
@@ -118,7 +119,7 @@ impl RefRequest {
 }
 
 /// Remedy for a missing branch or tag.
-const REMEDY: &str = ": correct the reference, or push it";
+const REMEDY: &str = ": correct inventory.git.ref, or push it";
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 

@@ -77,7 +77,7 @@ fn a_reference_is_found_by_its_whole_name() {
     {
         assert!(matches!(found(wanted).unwrap_err(), GitError::RevisionNotFound { .. }));
     }
-    assert!(RefRequest::Default.find(&[]).unwrap_err().to_string().contains("set ref.branch"));
+    assert!(RefRequest::Default.find(&[]).unwrap_err().to_string().contains("set inventory.git.ref.branch"));
 }
 
 #[test]

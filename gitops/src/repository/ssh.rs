@@ -92,9 +92,10 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     let unusable = |problem| AccessError::Unusable { key: "identity", problem };
     let pem = access.identity.as_ref().ok_or(missing)?;
     if pem.len() > IDENTITY {
-        return Err(unusable("it is larger than 64 KiB").into());
+        return Err(unusable("it is larger than 64 KiB: add the private key alone").into());
     }
-    let text = api::text::decode(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …): save it in UTF-8"))?;
+    let text =
+        api::text::decode(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …) in UTF-8: save it in UTF-8"))?;
     let text = Zeroizing::new(text.into_owned());
     // The parser requires the markers alone on their lines; Secrets from Windows have carriage returns.
     let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
@@ -104,7 +105,7 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     }
     let passphrase = access.password.as_ref().map(|password| password.as_str());
     let key = russh::keys::decode_secret_key(&lines, passphrase).map_err(|error| match (error, passphrase) {
-        (russh::keys::Error::KeyIsEncrypted, _) => unusable("it has a passphrase: add it as password"),
+        (russh::keys::Error::KeyIsEncrypted, _) => unusable("it has a passphrase: add the passphrase as password"),
         (_, Some(_)) => unusable("it is not a private key, or password is not its passphrase"),
         (_, None) => unusable("it is not a private key in PEM form: use Ed25519, ECDSA or RSA"),
     })?;
@@ -230,9 +231,7 @@ impl Session<'_> {
     fn ended(&self, status: u32) -> io::Error {
         let said = self.said.borrow();
         let words = super::error::excerpt(&String::from_utf8_lossy(&said));
-        let lower = words.to_lowercase();
-        let absent = ["not found", "does not exist", "not appear to be a git repository", "no such"];
-        let error = if absent.iter().any(|text| lower.contains(text)) {
+        let error = if is_absent(status, &words) {
             GitError::RepositoryNotFound { host: self.link.host.clone() }
         } else if words.is_empty() {
             self.link.failed(format!("git-upload-pack ended with status {status} on the server"))
@@ -241,6 +240,14 @@ impl Session<'_> {
         };
         self.link.fail(error)
     }
+}
+
+/// Reports whether the exit status and the standard error of the server say that it does not have the repository.
+fn is_absent(status: u32, words: &str) -> bool {
+    let words = words.to_lowercase();
+    let absent = ["not found", "does not exist", "not appear to be a git repository", "no such"];
+    // With status 127, a shell reports that it does not find the program.
+    status != 127 && absent.iter().any(|text| words.contains(text))
 }
 
 /// Reader of the server's output.
@@ -317,6 +324,18 @@ mod tests {
         let kex: Vec<&str> = preferred.kex.iter().map(AsRef::as_ref).collect();
         assert!(kex.iter().all(|name| !name.ends_with("-sha1")) && kex.contains(&"kex-strict-c-v00@openssh.com"));
         assert!(preferred.key.iter().all(|key| *key != Algorithm::Rsa { hash: None }));
+    }
+
+    #[test]
+    fn a_server_without_git_is_not_one_without_the_repository() {
+        for (status, words, expected) in [
+            (1, "ERROR: Repository not found.", true),
+            (128, "fatal: '/x' does not appear to be a git repository", true),
+            (127, "bash: git-upload-pack: command not found", false),
+            (128, "fatal: detected dubious ownership in repository at '/x'", false),
+        ] {
+            assert_eq!(is_absent(status, words), expected, "{words}");
+        }
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl Store {
     pub(super) fn create(dir: &Path, hash: gix::hash::Kind) -> Result<Self, GitError> {
         remove(dir)?;
         let options = gix::create::Options { object_hash: Some(hash), ..gix::create::Options::default() };
-        gix::create::into(dir, gix::create::Kind::Bare, options).map_err(|error| GitError::damaged(error.error()))?;
+        gix::create::into(dir, gix::create::Kind::Bare, options)
+            .map_err(|error| GitError::Disk(io::Error::other(super::error::chain(error.error()))))?;
         Ok(Self { dir: dir.to_owned() })
     }
 

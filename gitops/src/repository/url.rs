@@ -29,7 +29,7 @@ impl Location {
     pub(super) fn parse(text: &str) -> Result<Self, GitError> {
         let invalid = |problem| GitError::UrlInvalid { problem };
         if text.len() > 2048 || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(invalid("it is too long, or has white space in it"));
+            return Err(invalid("it has more than 2048 characters, or white space in it"));
         }
         let url = Url::parse(text).map_err(|_| {
             invalid(
@@ -68,12 +68,16 @@ pub(super) fn origin(url: &Url) -> String {
 
 fn ssh(url: &Url) -> Result<SshLocation, GitError> {
     let invalid = |problem| GitError::UrlInvalid { problem };
-    let decode = |text: &str| percent_decode(text).ok_or_else(|| invalid("its %-encoding is wrong"));
+    let decode = |text: &str| {
+        percent_decode(text).ok_or_else(|| {
+            invalid("its %-encoding is wrong: write each encoded character as % and two hexadecimal digits")
+        })
+    };
     let user = if url.username().is_empty() { "git".to_owned() } else { decode(url.username())? };
     let host = url.host_str().map(|host| host.trim_start_matches('[').trim_end_matches(']')).unwrap_or_default();
     let host = decode(host)?;
     if host.is_empty() || host.starts_with('-') {
-        return Err(invalid("it names no host"));
+        return Err(invalid("it names no host: write ssh://git@host/path"));
     }
     let path = decode(url.path())?;
     // A path in a home directory has no leading slash.

@@ -47,14 +47,16 @@ pub(super) fn verify(
     keys: &[SignedPublicKey],
     now: SystemTime,
 ) -> Result<String, VerifyError> {
-    let damaged = |_| VerifyError::Malformed("it is a damaged OpenPGP signature");
+    let damaged = |_| VerifyError::Malformed("it is a damaged OpenPGP signature: sign the commit or tag again");
     let (found, _) = DetachedSignature::from_armor_many(text).map_err(damaged)?;
     let found: Vec<_> = found.take(2).collect::<Result<_, _>>().map_err(damaged)?;
     let [DetachedSignature { signature }] = found.as_slice() else {
-        return Err(VerifyError::Malformed("it is not exactly one OpenPGP signature"));
+        return Err(VerifyError::Malformed(
+            "it is not exactly one OpenPGP signature: sign the commit or tag again, with one key",
+        ));
     };
     let Some(fingerprint) = issuer(signature) else {
-        return Err(VerifyError::Malformed("it does not name its key"));
+        return Err(VerifyError::Malformed("it does not name its key: sign the commit or tag again with GnuPG"));
     };
     let key = keys.iter().find_map(|key| SigningKey::find(key, signature));
     let signer = format!("OpenPGP {}", key.map_or(fingerprint, |key| key.fingerprint()));

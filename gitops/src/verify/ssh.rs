@@ -26,10 +26,11 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
 }
 
 pub(super) fn verify(text: &[u8], data: &[u8], keys: &[PublicKey]) -> Result<String, VerifyError> {
-    let signature = SshSig::from_pem(text).map_err(|_| VerifyError::Malformed("it is a damaged SSH signature"))?;
+    let signature = SshSig::from_pem(text)
+        .map_err(|_| VerifyError::Malformed("it is a damaged SSH signature: sign the commit or tag again"))?;
     // The signature does not cover its version.
     if signature.version() != SshSig::VERSION {
-        return Err(VerifyError::Malformed("it is an SSH signature of an unknown version"));
+        return Err(VerifyError::Malformed("it is an SSH signature of an unknown version: sign with ssh-keygen"));
     }
     let signer = format!("SSH {}", signature.public_key().fingerprint(HashAlg::Sha256));
     let refuse = |doubt| Err(VerifyError::Untrusted { signer: signer.clone(), doubt });

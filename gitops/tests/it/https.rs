@@ -182,7 +182,7 @@ fn basic_and_bearer_authentication() {
     assert_eq!((error.reason(), error.stalls()), (Reason::AuthenticationFailed, false));
     assert!(error.to_string().contains("credentials of the Secret") && !error.to_string().contains("wr0ng"), "{error}");
     let error = Client::of(&server).fetch().unwrap_err();
-    assert!(error.to_string().contains("set secretRef"), "{error}");
+    assert!(error.to_string().contains("set inventory.git.secretRef"), "{error}");
     let server = guarded("Bearer t0ken".to_owned());
     let access = Access { bearer: Some(Zeroizing::new("t0ken".to_owned())), ..access_trusting(&server) };
     Client::new(server.url(), access).fetch().unwrap();
@@ -299,7 +299,7 @@ fn a_missing_repository_or_branch_is_reported() {
     let head = client.fetch().unwrap();
     origin.git(&["branch", "-D", "soon-gone"]);
     let error = client.fetch().unwrap_err();
-    assert_eq!(error.to_string(), "the repository has no branch \"soon-gone\": correct the reference, or push it");
+    assert_eq!(error.to_string(), "the repository has no branch \"soon-gone\": correct inventory.git.ref, or push it");
     // Fetched files can still be read.
     assert!(client.files(&head.commit, "hosts.yaml").is_ok());
     let empty = Origin::empty(&[]);
@@ -313,10 +313,13 @@ fn an_unavailable_server_is_reported() {
     let server = Server::new(origin.root());
     let mut client = Client::of(&server);
     client.request.timeout = Duration::from_secs(5);
-    client.request.url = "https://localhost:1/x".to_owned();
-    let error = client.fetch().unwrap_err();
-    assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, false));
-    assert!(error.to_string().contains("refused"), "{error}");
+    // The number 407 in a URL does not mean that a proxy requires credentials.
+    for url in ["https://localhost:1/x", "https://localhost:1/407.git"] {
+        client.request.url = url.to_owned();
+        let error = client.fetch().unwrap_err();
+        assert_eq!((error.reason(), error.stalls()), (Reason::GitOperationFailed, false));
+        assert!(error.to_string().contains("refused"), "{error}");
+    }
     client.request.url = server.url();
     for status in [429, 500, 503] {
         let server = Server::with(origin.root(), false, move |_| Some(Reply::Full(status, Vec::new(), Vec::new())));

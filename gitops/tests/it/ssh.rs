@@ -58,7 +58,7 @@ fn an_identity_with_a_passphrase_needs_it() {
     };
     with(Some("open sesame")).unwrap();
     for (passphrase, expected) in
-        [(None, "add it as password"), (Some("close sesame"), "password is not its passphrase")]
+        [(None, "add the passphrase as password"), (Some("close sesame"), "password is not its passphrase")]
     {
         let error = with(passphrase).unwrap_err();
         assert_eq!(error.reason(), "CredentialsUnavailable");

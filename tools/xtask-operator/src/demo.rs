@@ -79,7 +79,7 @@ async fn show(args: &Args) -> Result<()> {
     if args.once {
         return Ok(());
     }
-    let mut switches = Switches::new(world.control_plane.dir()).context("cannot make the hosts' switches")?;
+    let mut switches = Switches::new(world.control_plane.dir()).context("cannot create the hosts' switches")?;
     println!("\n{}", guide::text(&world)?);
     loop {
         switches.follow(&world)?;

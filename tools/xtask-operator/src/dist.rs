@@ -69,9 +69,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [&args.image].into_iter().chain(&args.payload_image).chain(&args.must_gather_image).chain(&args.bundle_image);
     let images: Vec<&str> = given.chain(&args.catalog_image).map(String::as_str).collect();
     for image in &images {
-        ensure!(is_digest(image), "{image} does not end with @sha256: and 64 hexadecimal digits: a tag moves");
+        ensure!(
+            is_digest(image),
+            "{image} does not end with @sha256: and 64 lower-case hexadecimal digits: a tag can refer to another image later, so set the digest"
+        );
     }
-    let opened = args.payload.as_deref().map(Payload::open).transpose().context("open the payload")?;
+    let opened = args.payload.as_deref().map(Payload::open).transpose().context("cannot open the payload")?;
     let kubernetes = Vec::from_iter(kubernetes(&args.kubernetes, opened.as_ref())?);
     let release = deploy::Release {
         image: &args.image,
@@ -107,18 +110,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn write(out: &Path, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
     let path = out.join(name);
-    fs::create_dir_all(path.parent().unwrap_or(out)).with_context(|| format!("make the folder of {name}"))?;
-    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+    fs::create_dir_all(path.parent().unwrap_or(out)).with_context(|| format!("cannot create the folder of {name}"))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Returns the release file, which describes what the release installs on hosts.
 fn release_file(payload: &Payload, wicd: &Path) -> Result<String> {
     let manifests = payload.by_minor().clone();
-    let wicd = Wicd::open(wicd).context("open wicd.exe")?;
-    let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("render the services of hosts")?;
+    let wicd = Wicd::open(wicd).context("cannot open wicd.exe")?;
+    let file = ReleaseFile::new(VERSION, &wicd.sha256, manifests).context("cannot render the services of hosts")?;
     let text = serde_json::to_string_pretty(&file)? + "\n";
     // Readers refuse an invalid file.
-    ReleaseFile::parse(text.as_bytes()).context("read what was written")?;
+    ReleaseFile::parse(text.as_bytes()).context("cannot read what was written")?;
     Ok(text)
 }
 
@@ -131,17 +134,21 @@ fn kubernetes(said: &[String], payload: Option<&Payload>) -> Result<BTreeSet<u32
         |minors: &BTreeSet<u32>| minors.iter().map(|minor| format!("1.{minor}")).collect::<Vec<_>>().join(", ");
     match (said.is_empty(), found.is_empty()) {
         (_, true) if payload.is_some() && said.is_empty() => {
-            bail!("the payload does not say the version of its kubelet.exe: name its minor version with --kubernetes")
+            bail!("the payload does not state the version of its kubelet.exe: set its minor version with --kubernetes")
         }
         (true, true) => {
             let newest = payload::KUBERNETES[0];
             println!(
-                "the OLM bundle is for a payload of Kubernetes {newest} alone: name another with --kubernetes or --payload"
+                "the OLM bundle is for a payload of Kubernetes {newest} only: to change this, set --kubernetes or --payload"
             );
             Ok([payload::minor(newest)?].into())
         }
         (false, false) if said != found => {
-            bail!("--kubernetes says {}, and the kubelets of the payload are of {}", in_words(&said), in_words(&found))
+            bail!(
+                "--kubernetes is {}, but the kubelets of the payload have the versions {}; correct --kubernetes, or omit it",
+                in_words(&said),
+                in_words(&found)
+            )
         }
         (true, false) => Ok(found),
         (false, _) => Ok(said),
@@ -157,9 +164,10 @@ fn is_digest(image: &str) -> bool {
 /// Returns the image of sandbox containers, which the payload's containerd pulls for the first pod.
 fn sandbox() -> Result<String> {
     let path = ["plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox"];
-    let configuration: toml::Value = toml::from_str(CONTAINERD).context("read the payload's containerd_conf.toml")?;
+    let configuration: toml::Value =
+        toml::from_str(CONTAINERD).context("cannot read the payload's containerd_conf.toml")?;
     let sandbox = path.iter().try_fold(&configuration, |value, key| value.get(key)).and_then(toml::Value::as_str);
-    Ok(sandbox.context("the payload's containerd_conf.toml names no sandbox image")?.to_owned())
+    Ok(sandbox.context("the payload's containerd_conf.toml has no sandbox image")?.to_owned())
 }
 
 /// Returns the list of images that hosts pull, by version of Windows. They have tags, because hosts refer to them by tag.
@@ -232,11 +240,16 @@ mod tests {
                 "they differ",
                 &["1.36"],
                 Some(of(&[Some("v1.33.5")])),
-                Err("--kubernetes says 1.36, and the kubelets of the payload are of 1.33"),
+                Err("--kubernetes is 1.36, but the kubelets of the payload have the versions 1.33"),
             ),
-            ("the newest is not there", &["1.36", "1.33"], Some(of(&[Some("v1.33.5")])), Err("payload are of 1.33")),
+            (
+                "the newest is not there",
+                &["1.36", "1.33"],
+                Some(of(&[Some("v1.33.5")])),
+                Err("payload have the versions 1.33"),
+            ),
             ("a kubelet without a version", &["1.34"], Some(of(&[None])), Ok(vec![34])),
-            ("and nothing is said", &[], Some(of(&[None])), Err("name its minor version with --kubernetes")),
+            ("and nothing is said", &[], Some(of(&[None])), Err("set its minor version with --kubernetes")),
             ("no payload", &["1.34"], None, Ok(vec![34])),
             ("nothing", &[], None, Ok(vec![crate::payload::minor(crate::payload::KUBERNETES[0]).unwrap()])),
         ] {

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     for path in strays(root, &files)? {
-        fs::remove_file(root.join(&path)).with_context(|| format!("remove {path}"))?;
+        fs::remove_file(root.join(&path)).with_context(|| format!("cannot remove {path}"))?;
     }
     for (path, text) in &files {
         let path = root.join(path);
@@ -50,8 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
             continue;
         }
-        fs::create_dir_all(path.parent().context("a file has a folder")?)?;
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::create_dir_all(path.parent().context("the path of a file has no folder")?)?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     println!("{} files are up to date", files.len());
     Ok(())
@@ -92,7 +92,7 @@ fn differences(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<Stri
             Ok(there) if there == *text => {}
             Ok(_) => wrong.push(format!("{path} differs")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => wrong.push(format!("{path} is missing")),
-            Err(error) => return Err(error).with_context(|| format!("read {path}")),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {path}")),
         }
     }
     wrong.extend(strays(root, files)?.into_iter().map(|path| format!("{path} should not be there")));

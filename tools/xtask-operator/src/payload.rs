@@ -90,7 +90,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         (Some(Command::Verify { dir }), _) => verify(dir),
         (Some(Command::Take(args)), _) => take::run(args),
         (None, Some(out)) => make_all(&args, out),
-        (None, None) => bail!("name the directory to write with --out"),
+        (None, None) => bail!("set the directory to write to with --out"),
     }
 }
 
@@ -115,10 +115,10 @@ fn make_all(args: &Args, out: &Path) -> Result<()> {
     );
     let mut kubelets = PARTS.iter().filter(|part| part.name == "kubelet");
     if let Some(given) = kubelets.find_map(|part| file_of(part, args).transpose()) {
-        bail!("{} is of one minor version of Kubernetes: name that one with --kubernetes", given?.display());
+        bail!("{} is for one minor version of Kubernetes: set only this version with --kubernetes", given?.display());
     }
     for minor in minors(&args.kubernetes) {
-        println!("the payload of Kubernetes {minor}");
+        println!("making the payload for Kubernetes {minor}");
         make(args, minor, &out.join(minor))?;
     }
     Ok(())
@@ -161,7 +161,10 @@ fn make(args: &Args, kubernetes: &str, out: &Path) -> Result<()> {
     println!("{}: {} files, {} compressed", out.display(), manifest.files.len(), mib(total));
     for part in missing {
         if let Source::Folder { without } = part.source {
-            println!("without {}: {without} (put it into a folder and name that with --from)", part.file_name());
+            println!(
+                "without {}: {without} (to add it, put it into a folder, and set the folder with --from)",
+                part.file_name()
+            );
         }
     }
     Ok(())
@@ -176,7 +179,11 @@ fn plugins(args: &Args, take: &dyn Fn(PathBuf, &str) -> Result<Content>) -> Resu
     for file in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = file?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        ensure!(path.is_file() && is_library(&name), "{} is not a library that a pool can name", path.display());
+        ensure!(
+            path.is_file() && is_library(&name),
+            "{} is not a library that a pool can use: its name must have 5 to 64 letters, digits, -, _ and ., and end with .dll",
+            path.display()
+        );
         println!("taking the plugin {}", path.display());
         let destination = format!(r"{}\{name}", host::path::CREDENTIAL_PLUGINS);
         entries.push(Entry::with(&destination, take(path, &name)?));
@@ -197,7 +204,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Part>> {
     let names: BTreeSet<&str> = only.iter().map(String::as_str).collect();
     let known: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
     for name in &names {
-        ensure!(known.contains(name), "there is no part {name:?} of the payload; there are {}", known.join(", "));
+        ensure!(known.contains(name), "the payload does not have a part {name:?}; its parts are {}", known.join(", "));
     }
     Ok(PARTS.iter().filter(|p| names.is_empty() || names.contains(p.name)).collect())
 }
@@ -333,7 +340,7 @@ mod tests {
 
         std::fs::write(from.path().join("kubelet.exe"), "of one minor version").unwrap();
         let error = make_all(&line("--kubernetes all"), out.path()).unwrap_err();
-        assert!(error.to_string().contains("kubelet.exe is of one minor version"), "{error}");
+        assert!(error.to_string().contains("kubelet.exe is for one minor version"), "{error}");
     }
 
     #[test]

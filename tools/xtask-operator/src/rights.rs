@@ -60,9 +60,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let rights = rights()?;
     let mut seen = Seen::default();
-    for entry in fs::read_dir(&args.logs).with_context(|| format!("list {}", args.logs.display()))? {
+    for entry in fs::read_dir(&args.logs).with_context(|| format!("cannot list {}", args.logs.display()))? {
         let path = entry?.path();
-        let file = fs::File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         for line in BufReader::new(file).lines() {
             // The last line of an API server that was killed may be incomplete.
             let Ok(event) = serde_json::from_str::<Event>(&line?) else { continue };
@@ -79,10 +79,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for Request { verb, group, resource, namespace, name } in &refused {
         println!("forbidden: {verb} {group:?} {resource} {namespace}/{name}");
     }
-    ensure!(refused.is_empty(), "the operator asked for what its roles in deploy/ do not grant");
+    ensure!(refused.is_empty(), "the operator sent requests that its roles in deploy/ do not allow");
     if !unused.is_empty() && !args.partial {
         bail!(
-            "roles in deploy/ grant what no test uses: take it out, test it, or say in tools/xtask-operator/src/rights.rs why it is there"
+            "roles in deploy/ grant rights that no test uses: remove them, test them, or state the reason in tools/xtask-operator/src/rights.rs"
         );
     }
     Ok(())

@@ -24,7 +24,7 @@ impl Signer {
             copy.extension().is_some_and(|kind| ["exe", "dll"].iter().any(|k| kind.eq_ignore_ascii_case(k)));
         let Some(signer) = self.program.as_ref().filter(|_| is_program) else { return Ok(file) };
         let folder = copy.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         fs::copy(&file, &copy).with_context(|| format!("cannot copy {}", file.display()))?;
         let status = Command::new(signer).arg(&copy).status();
         let status = status.with_context(|| format!("cannot run {}", signer.display()))?;

@@ -151,7 +151,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Runs a search command in the shell. Fails if it finds anything, because its results must not be committed.
 fn finds_nothing(search: &str) -> Result<()> {
-    let output = Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("start sh")?;
+    let output =
+        Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("cannot start sh")?;
     let (found, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(error.is_empty(), "{search}: {error}");
     ensure!(found.is_empty(), "these files must not be committed:\n{found}");
@@ -274,7 +275,7 @@ fn cargo_test(chosen: &[&str], variables: &[(&str, &str)], sum: &mut [u32; 3]) -
     let mut command = devenv::cargo();
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen);
     let mut child =
-        command.envs(variables.iter().copied()).stdout(Stdio::piped()).spawn().context("start cargo test")?;
+        command.envs(variables.iter().copied()).stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
     let mut failures = Failures::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
         let line = line?;

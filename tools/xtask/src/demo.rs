@@ -38,7 +38,7 @@ pub(crate) fn build() -> Result<()> {
 /// Go's cache, and only links them.
 fn compile_control_plane() -> Result<Option<Child>> {
     let minor = |folder: &PathBuf| folder.extension().and_then(|minor| minor.to_str()?.parse::<u32>().ok());
-    let sets = fs::read_dir(workspace_root().join("tools/xtask/payload")).context("read tools/xtask/payload")?;
+    let sets = fs::read_dir(workspace_root().join("tools/xtask/payload")).context("cannot read tools/xtask/payload")?;
     let sets = sets.flatten().map(|entry| entry.path());
     let newest = sets.filter(|folder| minor(folder).is_some()).max_by_key(minor);
     let newest = newest.context("tools/xtask/payload has no Kubernetes")?;

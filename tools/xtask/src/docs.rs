@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let mut pages = BTreeMap::new();
     for path in tracked(&["*.md"])? {
-        let text = fs::read_to_string(workspace_root().join(&path)).with_context(|| format!("read {path}"))?;
+        let text = fs::read_to_string(workspace_root().join(&path)).with_context(|| format!("cannot read {path}"))?;
         pages.insert(path, text);
     }
     let faults = faults(&pages, &|path| {

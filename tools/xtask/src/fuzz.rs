@@ -99,7 +99,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     cargo.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &target_dir).env_remove("CARGO_ENCODED_RUSTFLAGS");
     let mend =
         "after a change of dependencies, `cargo update --workspace` in tools/fuzz brings its lock file up to date";
-    execute(&mut cargo).with_context(|| format!("build the fuzz targets ({mend})"))?;
+    execute(&mut cargo).with_context(|| format!("cannot build the fuzz targets ({mend})"))?;
     Ok(target_dir.join(&host).join("debug/fuzz"))
 }
 
@@ -109,7 +109,7 @@ fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<()> {
     let corpus = cache_dir()?.join("fuzz/corpus").join(name);
     let findings = cache_dir()?.join("fuzz/findings").join(name);
     for folder in [&corpus, &findings] {
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let before = files(&findings)?;
     let mut command = Command::new(program);
@@ -122,7 +122,7 @@ fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<()> {
     }
     // libFuzzer writes to the first folder.
     command.arg(&corpus).args(seeds(&root, name));
-    let output = command.output().with_context(|| format!("start {}", program.display()))?;
+    let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         println!("{name}: {}", said.lines().rfind(|line| line.starts_with("Done ")).unwrap_or("done"));
@@ -144,7 +144,7 @@ fn seeds(root: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     Ok(entries.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?)
 }
 

@@ -104,7 +104,7 @@ fn tracked(patterns: &[&str]) -> anyhow::Result<Vec<String>> {
 
 /// Replaces this process with the task, so that Ctrl-C and the exit status are the task's own.
 fn become_operator_task(name: &str, task: &Forwarded) -> anyhow::Result<()> {
-    Err(operator_task(name).args(&task.args).exec()).context("start cargo")
+    Err(operator_task(name).args(&task.args).exec()).context("cannot start cargo")
 }
 
 /// Returns a cargo command that builds `xtask-operator` and runs one of its tasks in the current folder.

@@ -29,7 +29,8 @@ pub(crate) fn run(_: &Args) -> Result<()> {
         }
         let module = file.split(['/', '.']).next().unwrap_or_default();
         if !matches!(module, "lib" | "main") {
-            let text = fs::read_to_string(workspace_root().join(&path)).with_context(|| format!("read {path}"))?;
+            let text =
+                fs::read_to_string(workspace_root().join(&path)).with_context(|| format!("cannot read {path}"))?;
             crates.entry(name.into()).or_default().entry(module.into()).or_default().extend(named(&text));
         }
     }
@@ -37,7 +38,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
         let edge = |from: &str, to: &String| (from != to && modules.contains_key(to)).then(|| format!("{from} {to}\n"));
         let edges: String = modules.iter().flat_map(|(from, to)| to.iter().filter_map(|to| edge(from, to))).collect();
         let mut tsort =
-            Command::new("tsort").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("start tsort")?;
+            Command::new("tsort").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("cannot start tsort")?;
         tsort.stdin.take().context("tsort has no input")?.write_all(edges.as_bytes())?;
         ensure!(
             tsort.wait()?.success(),

@@ -71,7 +71,9 @@ pub(crate) struct Args {
 /// not installed: Debian's version is too old for Kubernetes, so a missing Go is an error with a remedy.
 pub(crate) fn setup(args: &Args) -> Result<()> {
     if find("go").is_none() {
-        bail!("there is no Go: install the version in tools/testbed/go/go.mod or a later one from https://go.dev/dl/");
+        bail!(
+            "Go is not installed: install the version in tools/testbed/go/go.mod or a later one from https://go.dev/dl/"
+        );
     }
     println!("setup: {}", if args.demo { NEEDS_OF_DEMO } else { NEEDS_OF_TESTS });
     let present = |place: &str| {
@@ -84,15 +86,18 @@ pub(crate) fn setup(args: &Args) -> Result<()> {
     if !args.demo {
         packages.extend(missing(OF_TESTS, present));
         if !ensure_target(STATIC_TARGET) {
-            skip(&format!("no image can be built, nor tested: there is no rustup that adds {STATIC_TARGET}"))?;
+            skip(&format!("images cannot be built or tested: rustup cannot add the target {STATIC_TARGET}"))?;
         }
     }
     if packages.is_empty() {
-        println!("setup: all is there");
+        println!("setup: all requirements are installed");
         return Ok(());
     }
     if !is_root() {
-        return skip(&format!("{}: only root installs packages. What needs them is left out", packages.join(" ")));
+        return skip(&format!(
+            "{} not installed: only root can install packages. Tests that need them are skipped",
+            packages.join(" ")
+        ));
     }
     install(&packages)
 }
@@ -127,7 +132,7 @@ fn install(packages: &[&str]) -> Result<()> {
 fn apt_get(args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
     let status = command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).status();
-    let status = status.context("start apt-get: on another system than Debian, install the packages by hand")?;
+    let status = status.context("cannot start apt-get: on a system other than Debian, install the packages by hand")?;
     if !status.success() {
         bail!("apt-get {}: {status}", args.join(" "));
     }

@@ -18,8 +18,9 @@ pub(crate) fn prebuilt(name: &str) -> Result<Command> {
         let mut pip = Command::new("pip3");
         let options = "--quiet --root-user-action ignore --require-hashes --no-deps --only-binary :all: --target";
         pip.arg("install").args(options.split(' '));
-        execute(pip.arg(&folder).arg("--requirement").arg(&requirements))
-            .context("`cargo xtask setup` installs pip")?;
+        execute(pip.arg(&folder).arg("--requirement").arg(&requirements)).context(
+            "cannot install the programs of tools/xtask/requirements.txt with pip3, which `cargo xtask setup` installs",
+        )?;
         fs::write(installed, wanted)?;
     }
     let mut program = Command::new(folder.join("bin").join(name));

@@ -33,11 +33,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(330);
 /// Failure to use the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// wicd's kubeconfig or certificate is missing.
-    #[error("{0} does not exist; the operator writes it when it configures the host")]
+    /// wicd's kubeconfig or certificate is missing, or is not text with the expected parts.
+    #[error("{0} is missing or damaged; the operator writes it when it configures the host")]
     Missing(&'static str),
     /// wicd's kubeconfig cannot be used.
-    #[error("the kubeconfig {} cannot be used", path::WICD_KUBECONFIG)]
+    #[error("the kubeconfig {}, which the operator writes, cannot be used", path::WICD_KUBECONFIG)]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
     /// wicd's certificate cannot be used.
     #[error("wicd's certificate cannot be used")]
@@ -45,8 +45,8 @@ pub enum ClusterError {
     /// A call to the API server failed.
     #[error("cannot {action}")]
     Call {
-        /// Action that was attempted.
-        action: &'static str,
+        /// Action that was attempted, with its object.
+        action: String,
         /// Cause of the failure.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -67,7 +67,8 @@ impl ClusterError {
     }
 }
 
-fn call<E: std::error::Error + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> ClusterError {
+fn call<E: std::error::Error + Send + Sync + 'static>(action: impl Into<String>) -> impl FnOnce(E) -> ClusterError {
+    let action = action.into();
     move |source| ClusterError::Call { action, source: Box::new(source) }
 }
 
@@ -177,7 +178,7 @@ impl Kube {
     }
 
     async fn client(&self) -> Result<kube::Client, ClusterError> {
-        kube::Client::try_from(self.config().await?).map_err(call("make a client for the API server"))
+        kube::Client::try_from(self.config().await?).map_err(call("create a client for the API server"))
     }
 }
 
@@ -193,9 +194,10 @@ impl Cluster for KubeCluster {
     fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>> {
         // wicd's rights allow only a watch with a field selector on the name.
         let nodes: Api<Node> = Api::all(self.0.clone());
+        let action = format!("watch the Node {name}");
         watcher::watch_object(nodes, name)
-            .map(|event| {
-                let node = event.map_err(call("watch the Node"))?;
+            .map(move |event| {
+                let node = event.map_err(call(action.as_str()))?;
                 node.map(|n| serde_json::to_value(n).map_err(call("read the Node"))).transpose()
             })
             .boxed()
@@ -204,7 +206,7 @@ impl Cluster for KubeCluster {
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Response<'a, Option<ServicesConfigMap>> {
         async move {
             let maps: Api<ConfigMap> = Api::namespaced(self.0.clone(), namespace);
-            let map = maps.get_opt(name).await.map_err(call("get the services ConfigMap"))?;
+            let map = maps.get_opt(name).await.map_err(call(format!("get the ConfigMap {namespace}/{name}")))?;
             Ok(map.map(|m| ServicesConfigMap {
                 rendered: m.metadata.annotations.and_then(|mut a| a.remove(key::RENDERED)),
                 data: m.data.unwrap_or_default(),
@@ -219,7 +221,8 @@ impl Cluster for KubeCluster {
             let patch = json!({"metadata": {"annotations": annotations}});
             // The managed fields of the Node then show what wicd wrote.
             let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-            nodes.patch_metadata(node, &params, &Patch::Merge(patch)).await.map_err(call("annotate the Node"))?;
+            let patched = nodes.patch_metadata(node, &params, &Patch::Merge(patch)).await;
+            patched.map_err(call(format!("annotate the Node {node}")))?;
             Ok(())
         }
         .boxed()
@@ -231,12 +234,12 @@ impl Cluster for KubeCluster {
         account: &'a str,
         request: TokenRequest,
     ) -> Response<'a, String> {
-        const ACTION: &str = "request a token of a ServiceAccount";
         async move {
+            let action = format!("request a token of the ServiceAccount {namespace}/{account}");
             let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
             let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
-            let token = made.map_err(call(ACTION))?.status.and_then(|s| s.token);
-            token.ok_or_else(|| ClusterError::Call { action: ACTION, source: "the answer has no token".into() })
+            let token = made.map_err(call(action.as_str()))?.status.and_then(|s| s.token);
+            token.ok_or_else(|| ClusterError::Call { action, source: "the answer does not have a token".into() })
         }
         .boxed()
     }
@@ -255,8 +258,10 @@ impl Cluster for KubeCluster {
                 },
                 status: None,
             };
-            let made =
-                requests.create(&PostParams::default(), &request).await.map_err(call("request a certificate"))?;
+            let made = requests
+                .create(&PostParams::default(), &request)
+                .await
+                .map_err(call("create a certificate request"))?;
             Ok(made.metadata.name.unwrap_or_default())
         }
         .boxed()
@@ -265,7 +270,8 @@ impl Cluster for KubeCluster {
     fn certificate<'a>(&'a self, request: &'a str) -> Response<'a, Issue> {
         async move {
             let requests: Api<CertificateSigningRequest> = Api::all(self.0.clone());
-            let found = requests.get_opt(request).await.map_err(call("get the certificate"))?;
+            let found =
+                requests.get_opt(request).await.map_err(call(format!("get the certificate request {request}")))?;
             Ok(found.map_or_else(|| Issue::Refused("the request was deleted".into()), |r| issue(&r)))
         }
         .boxed()

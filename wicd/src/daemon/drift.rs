@@ -121,7 +121,7 @@ impl Drift {
     pub fn found(&mut self, place: CheckKind, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
-            warn!(what, "changed on the host; left unchanged");
+            warn!(what, "a change on the host is not reverted");
         }
         self.healed(healed, now);
     }
@@ -129,7 +129,7 @@ impl Drift {
     /// Records items that were corrected.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
-            warn!(what, "changed on the host; restored");
+            warn!(what, "a change on the host has been reverted");
             self.healed.insert(what, now);
         }
     }

@@ -67,7 +67,7 @@ impl FakeCluster {
 }
 
 fn unreachable() -> ClusterError {
-    ClusterError::Call { action: "reach the API server", source: "connection refused".into() }
+    ClusterError::Call { action: "reach the API server".into(), source: "connection refused".into() }
 }
 
 impl Connect for FakeCluster {

@@ -19,6 +19,9 @@ use crate::operation::blob;
 /// Number of bytes after which a pass reads no further file: a pass holds the lock, for which the operator waits only a limited time.
 const BUDGET: u64 = 128 << 20;
 
+/// Problem of a file that cannot be restored.
+const LOST: &str = "neither the file nor its staged copy has the right content; the operator sends it again when it next configures the host";
+
 /// Result of the check of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
@@ -64,7 +67,7 @@ impl FileIntegrity {
             match found {
                 Ok(Found::Right(stamp)) => self.right(&file, stamp, drift),
                 Ok(Found::PutBack(stamp)) => {
-                    info!(file = file.path, "put in place from its blob");
+                    info!(file = file.path, "the file has been restored from its staged copy");
                     self.right(&file, stamp, drift);
                     if right.is_some() {
                         healed.insert(text);
@@ -76,7 +79,7 @@ impl FileIntegrity {
                     if right.is_some() {
                         self.left.insert(text);
                     } else {
-                        self.complain(&file.path, "it is missing or wrong, and so is its blob".into());
+                        self.complain(&file.path, LOST.to_owned());
                     }
                 }
                 Err(e) => {

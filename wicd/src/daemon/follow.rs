@@ -36,7 +36,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 pub enum FollowError {
     /// The desired version of the Node cannot be part of an object's name.
     #[error(
-        "the desired version {0:?} of the Node is not valid as the end of a ConfigMap's name; find the client that wrote this annotation"
+        "the annotation {annotation} of the Node has the value {0:?}, which cannot be the end of a ConfigMap's name; find the client that wrote it",
+        annotation = key::DESIRED_VERSION
     )]
     Version(String),
     /// The services ConfigMap of the desired version does not exist.
@@ -52,14 +53,16 @@ pub enum FollowError {
     },
     /// The Node has a version of another operator, which has no digest.
     #[error(
-        "the ConfigMap {0:?} is of another operator, and this host does not follow it; the operator of the host's pool changes the Node"
+        "the annotation {annotation} of the Node names the ConfigMap {0:?} of another operator, which wicd does not use; the operator of the \
+         host's pool corrects the annotation",
+        annotation = key::DESIRED_VERSION
     )]
     Foreign(String),
     /// The services ConfigMap is not usable.
     #[error(transparent)]
     Services(#[from] ServicesError),
-    /// The operator is at work on the host.
-    #[error("an operation of the operator is in progress on this host")]
+    /// An operation, or another task of wicd, holds the lock of the host.
+    #[error("an operation of the operator or a check of the services is in progress on this host; wicd retries")]
     Busy,
     /// The API server cannot be used.
     #[error(transparent)]
@@ -106,7 +109,7 @@ pub async fn follow(
             if text != last {
                 warn!(
                     reason = e.reason().as_str(),
-                    "the API server is unavailable; services keep their last desired state: {text}"
+                    "cannot follow the Node in the API server; the services keep their last desired state: {text}"
                 );
                 last = text;
             }
@@ -271,7 +274,7 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
         files::write_json(host, path::STATE, &marker, Access::Inherited)?;
     }
     if files::write_json(host, path::DESIRED, &desired, Access::Protected)? {
-        info!(version, "the Node names another desired version");
+        info!(version, "following another version, which the Node names as desired");
     }
     Ok(())
 }

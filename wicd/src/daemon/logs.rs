@@ -195,7 +195,8 @@ fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError>
     let mut log = OpenOptions::new().read(true).write(true).open(host.path(from)?).map_err(failed)?;
     let size = log.metadata().map_err(failed)?.len();
     if begins_with_gap(&mut log).map_err(failed)? {
-        let why = "its service does not append to it, so truncating it frees nothing; stop the service, delete the log";
+        let why = "its service does not append to it, so that truncating it frees no space; stop the service windows-instance-config-daemon \
+                   and then the service of the log, delete the log, and start windows-instance-config-daemon, which starts the other service";
         return Err(failed(io::Error::new(ErrorKind::Unsupported, why)));
     }
     let free = host.disk_free()?;

@@ -56,7 +56,7 @@ pub fn keep(host: &dyn Host, address: Ipv4Addr) -> Result<bool, HostError> {
         Step::NoWayOut => Ok(false),
         Step::Hidden(nearer) => remove_nearer(host, &nearer).map(|()| false),
         Step::Add(route) => {
-            tracing::info!(%address, via = %route.next_hop, "making the route to the metadata service");
+            tracing::info!(%address, via = %route.next_hop, "creating the route to the metadata service");
             let (there, boot_id) = (host.routes()?, host.boot_id()?);
             Ownership::update(host, |owned| {
                 let routes = &mut owned.routes;
@@ -77,12 +77,12 @@ fn remove_nearer(host: &dyn Host, nearer: &Route) -> Result<(), HostError> {
     let made = Ownership::load(host)?.map(|owned| owned.routes).filter(|routes| routes.boot_id == boot_id);
     if !made.is_some_and(|routes| routes.made.iter().any(|made| made.is(nearer))) {
         let problem = format!(
-            "another program has made a route through {next_hop} on the network adapter with the index {interface}, which takes precedence: check whether it leads to \
+            "another program has created a route through {next_hop} on the network adapter with the index {interface}, which takes precedence: check whether it leads to \
              the metadata service, and remove it if it does not (route delete {destination})"
         );
         return Err(HostError::system("use the default route to", destination.to_string())(io::Error::other(problem)));
     }
-    tracing::info!(%destination, via = %next_hop, interface, "taking out an old route to the metadata service");
+    tracing::info!(%destination, via = %next_hop, interface, "removing an outdated route to the metadata service");
     host.remove_route(nearer)?;
     Ownership::update(host, |owned| owned.routes.made.retain(|made| !made.is(nearer)))
 }

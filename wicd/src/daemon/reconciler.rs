@@ -180,7 +180,11 @@ impl Reconciler {
             Ok(Some(desired)) => match desired.services.validate_for_host() {
                 Ok(()) => {
                     self.begin(&desired, operation);
-                    info!(version = desired.version, node = desired.node_name, "following this desired state");
+                    info!(
+                        version = desired.version,
+                        node = desired.node_name,
+                        "following this version of the desired state"
+                    );
                     self.complaints.remove("desired");
                     self.desired = Some(desired);
                     self.assured = false;
@@ -281,7 +285,7 @@ impl Reconciler {
                     warn!(
                         service = service.name,
                         failures = backoff.failures,
-                        "ended unexpectedly; starting it in {wait} s"
+                        "the service ended unexpectedly; starting it in {wait} s"
                     );
                 }
                 _ => {}
@@ -336,13 +340,14 @@ impl Reconciler {
             match why {
                 Waiting::Pending => info!(service, "waiting: it is starting or stopping"),
                 Waiting::Dependency => info!(service, "waiting: a service that it depends on does not run yet"),
-                Waiting::Variable => info!(service, "waiting: a variable in its command is not known yet"),
+                Waiting::Variable => info!(service, "waiting: a variable in its command has no usable value"),
                 // The missing prerequisite was logged when it was found missing.
                 Waiting::Preparation => {}
                 Waiting::Failing => warn!(service, "waiting: the service keeps failing; see its own log"),
                 Waiting::Foreign => error!(
                     service,
-                    "another installer's service of this name is on the host and is left unchanged: remove that service, and wicd installs the operator's"
+                    "a service of this name, which the operator did not install, is on the host and stays unchanged: stop and delete it (sc.exe \
+                     stop {service}, sc.exe delete {service}), and wicd installs the operator's"
                 ),
             }
         }
@@ -391,7 +396,7 @@ impl Reconciler {
                 }
             }
             Action::Delete(service) => {
-                info!(service, "removing: the desired state does not include it");
+                info!(service, "deleting the service, which the desired state does not include");
                 self.host.delete_service(service)?;
                 Ownership::update(&*self.host, |owned| {
                     owned.services.remove(service);
@@ -400,14 +405,14 @@ impl Reconciler {
             }
             Action::Put(spec) => {
                 if self.host.put_service(spec)? {
-                    info!(service = spec.name, command = spec.command, "configured");
+                    info!(service = spec.name, command = spec.command, "the service has been configured");
                 }
                 self.odd.remove(&spec.name);
                 if let Some(read) = self.host.service(&spec.name)?.filter(|read| !is_as(read, spec)) {
                     warn!(
                         service = spec.name,
                         command = read.command,
-                        "the service manager stores another configuration than was written"
+                        "the service manager stores another configuration of the service than was written, and wicd accepts it"
                     );
                     self.odd.insert(spec.name.clone(), (spec.clone(), read));
                 }

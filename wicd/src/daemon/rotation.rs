@@ -34,10 +34,14 @@ const AGAIN: (i64, i64) = (30, 600);
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
     /// The certificate request has no decision.
-    #[error("the certificate request {0:?} is not approved; check that the operator runs")]
+    #[error(
+        "the certificate request {0} was not answered within {minutes} minutes; check that the operator runs, and see the request: kubectl \
+         describe csr {0}",
+        minutes = PATIENCE.as_secs() / 60
+    )]
     Unanswered(String),
     /// The certificate request was denied, has failed or was deleted.
-    #[error("the certificate request {request:?} was refused ({why})")]
+    #[error("the certificate request {request} was refused ({why}); wicd creates another one")]
     Refused {
         /// Name of the request.
         request: String,
@@ -45,10 +49,10 @@ pub enum RotationError {
         why: String,
     },
     /// The issued certificate does not match the key of the request.
-    #[error("the issued certificate does not match the key of the request")]
+    #[error("the issued certificate does not match the key of the request; wicd creates another request")]
     Mismatch,
     /// A key or a certificate request could not be created.
-    #[error("cannot make a key or a certificate request")]
+    #[error("cannot create a private key or a certificate request")]
     Crypto(#[from] rcgen::Error),
     /// The issued text is not a certificate.
     #[error(transparent)]
@@ -135,7 +139,7 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
             match current.due(now) {
                 Due::Over if told_over != Some(current.seed) => {
                     error!(
-                        "wicd's certificate has expired; the services continue to run, and the operator must bring a new one"
+                        "wicd's certificate has expired; the services continue to run, and the operator delivers a new certificate over SSH"
                     );
                     told_over = Some(current.seed);
                 }
@@ -171,7 +175,7 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<bool, Rota
     let pem = certificates::joined(&issued, &key)?.ok_or(RotationError::Mismatch)?;
     certificates::install_wicd(&**host, pem.as_bytes(), jiff::Timestamp::now().as_second())?;
     if let Err(error) = certificates::prune_overlay(&**host) {
-        warn!("earlier certificates of hybrid-overlay-node stay: {}", chain(&error));
+        warn!("cannot remove earlier certificates of hybrid-overlay-node: {}", chain(&error));
     }
     Ok(true)
 }

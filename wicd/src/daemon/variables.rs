@@ -14,10 +14,13 @@ const MAX_VALUE: usize = 1024;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum VariableError {
     /// The Node is not known yet, and the command needs a value from it.
-    #[error("the value of variable {0:?} comes from the Node, which does not exist yet; waiting for it")]
+    #[error("the value of variable {0:?} comes from the Node, which wicd has not received from the API server yet")]
     NoNode(String),
     /// The variable's path is not of the form `{.a.b}`.
-    #[error("variable {name:?}: the path {path:?} is not of the form {{.a.b}}; correct the services ConfigMap")]
+    #[error(
+        "variable {name:?}: the path {path:?} is not of the form {{.a.b}}; this is a fault of the services ConfigMap, which the operator writes: \
+         report it"
+    )]
     Path {
         /// Name of the variable.
         name: String,
@@ -25,7 +28,7 @@ pub enum VariableError {
         path: String,
     },
     /// The Node has no value at the variable's path.
-    #[error("variable {name:?}: the Node has no value at {path:?} yet; waiting for it")]
+    #[error("variable {name:?}: the Node has no value at {path:?} yet")]
     Absent {
         /// Name of the variable.
         name: String,
@@ -33,7 +36,7 @@ pub enum VariableError {
         path: String,
     },
     /// The variable's value is not one plain word.
-    #[error("variable {name:?}: its value is not one plain word ({problem}), so it cannot go into a command")]
+    #[error("variable {name:?}: its value is not one plain word ({problem}), so that it cannot be part of a command")]
     Value {
         /// Name of the variable.
         name: String,
@@ -88,9 +91,9 @@ fn checked(name: &str, value: String) -> Result<String, VariableError> {
     let problem = if value.is_empty() {
         "it is empty"
     } else if value.len() > MAX_VALUE {
-        "it is too long"
+        "it is longer than 1024 bytes"
     } else if value.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        "it has white space in it"
+        "it has white space or a control character in it"
     } else if value.contains(['"', '\'', '`']) {
         "it has a quote in it"
     } else {

@@ -129,7 +129,10 @@ impl ImageStore for Containerd {
         let auth = login.map(|l| AuthConfig { username: l.username.clone(), password: l.password.clone() });
         let request = PullImageRequest { image: Some(ImageSpec { image: image.to_string() }), auth };
         let what = format!("pull image {image}");
-        self.call::<_, ()>(PULL_IMAGE, &what, request, limit).map(drop)
+        self.call::<_, ()>(PULL_IMAGE, &what, request, limit).map(drop).map_err(|error| match error {
+            ImageError::Timeout { seconds, .. } => ImageError::PullTimeout { image: image.to_string(), seconds },
+            error => error,
+        })
     }
 
     fn is_pinned(&self, id: &str) -> Result<bool, ImageError> {

@@ -47,7 +47,8 @@ pub fn check_owner(owner: &str) -> io::Result<()> {
         return Ok(());
     }
     let problem = format!(
-        "the pipe belongs to {owner}, who may not be an administrator and gets no login of a registry; end the program of that user"
+        "the pipe belongs to the user {owner}, who may not be an administrator, so wicd does not send registry credentials to it; end the program \
+         of that user"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
@@ -65,12 +66,24 @@ pub enum ImageError {
     },
     /// containerd did not answer in time.
     #[error(
-        "containerd has not answered after {seconds} s ({what}); check the network between the host and the registry; template.spec.containerd.maxConcurrentDownloads of the pool says how many layers are fetched at once"
+        "containerd did not complete the request to {what} within {seconds} s; check the containerd service of the host and its log in \
+         C:\\var\\log\\containerd"
     )]
     Timeout {
         /// Requested action.
         what: String,
         /// Limit of the request, in seconds.
+        seconds: u64,
+    },
+    /// containerd did not pull an image in time.
+    #[error(
+        "containerd did not pull the image {image} within {seconds} s; check the network between the host and the registry. \
+         template.spec.containerd.maxConcurrentDownloads of the pool limits how many layers are downloaded at once"
+    )]
+    PullTimeout {
+        /// Name of the image.
+        image: String,
+        /// Limit of the pull, in seconds.
         seconds: u64,
     },
     /// containerd refused the request.

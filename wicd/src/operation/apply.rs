@@ -91,8 +91,10 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     if body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(CONTAINERD))
         && let Err(e) = exclude(host, CONTAINERD, &mut owned)
     {
-        report
-            .warn(format!("containerd is not excluded from the antivirus, pulling images will be slow: {}", chain(&e)));
+        report.warn(format!(
+            "Windows Defender may still check the files of {CONTAINERD}, so that pulls of images may be slow: {}",
+            chain(&e)
+        ));
     }
     // Certificates of another cluster, or for another Node name, are useless even while they are valid.
     if request.supersedes.is_some() && before.as_ref() != Some(&recipient::meant(request)) {
@@ -134,7 +136,7 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
 /// Paths of all files, and of kubelet's kubeconfig, which `start` writes. Refuses invalid paths of configuration files.
 fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
-        return Err(Failure::new(Reason::PayloadInvalid, format!("a configuration file cannot go to {:?}", bad.path)));
+        return Err(HostError::Path { path: bad.path.clone() }.into());
     }
     let files = body.files.iter().map(|f| &f.destination);
     let placed = files.chain(body.configs.iter().map(|c| &c.path)).cloned();
@@ -158,7 +160,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
     let foreign = foreign(&host.services()?, owned, reserved(wanted));
     if !foreign.is_empty() {
         let message = format!(
-            "services that this operator did not install exist: {}; remove them, or remove the host from the pool",
+            "the host has services that this operator did not install: {}; remove them, or remove the host from the pool",
             foreign.join(", ")
         );
         return Err(Failure::new(Reason::ForeignServices, message));
@@ -167,7 +169,10 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Fai
     secure::check_state(host, &body.desired, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
-        let message = format!("{} payload files are missing, {first} is the first; stage them", missing.len());
+        let message = format!(
+            "{} payload files are missing on the host, the first one with the SHA-256 {first}; the operator sends them again",
+            missing.len()
+        );
         return Err(Failure::new(Reason::HostFilesChanged, message));
     }
     Ok(())
@@ -178,7 +183,10 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
     let Some(plugin) = &body.desired.credential_plugin else { return Ok(()) };
     let is_sent = body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(&plugin.library));
     if !credential_plugin::is_class(&plugin.clsid) || !credential_plugin::is_our_library(&plugin.library) || !is_sent {
-        let message = format!("{:?} with {:?} is not a plugin of the payload", plugin.clsid, plugin.library);
+        let message = format!(
+            "the credential plugin {:?} with the library {:?} is not part of the payload",
+            plugin.clsid, plugin.library
+        );
         return Err(Failure::new(Reason::PayloadInvalid, message));
     }
     // Checked before by `facts`, but another installer may have run since.
@@ -187,7 +195,8 @@ fn check_plugin(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), 
         Owner::Other(what) => Err(Failure::new(
             Reason::ForeignServices,
             format!(
-                "another installer registered the plugin {} ({what}); uninstall that plugin, or take template.spec.gmsa.plugin out of the pool",
+                "another installer registered the credential plugin {} ({what}); uninstall that plugin, or remove template.spec.gmsa.plugin from \
+                 the pool",
                 plugin.clsid
             ),
         )),
@@ -235,7 +244,7 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
             files::remove(host, &blob)?;
             return Err(Failure::new(
                 Reason::HashMismatch,
-                format!("the staged content of {} was damaged; stage it again", file.destination),
+                format!("the staged copy of {} is missing or damaged; the operator sends it again", file.destination),
             ));
         }
         files::place(host, &blob, &file.destination)?;
@@ -256,7 +265,8 @@ fn enable_containers(host: &dyn Host, report: &mut Report) -> Result<(), HostErr
         Ok(true) => require_reboot(host, WHY),
         Ok(false) => files::write_json(host, CONTAINERS, &boot_id, Access::Inherited).map(drop),
         Err(e) if host.has_containers() => {
-            report.warn(format!("Windows did not report whether its feature Containers is enabled: {}", chain(&e)));
+            let why = "the Windows feature Containers is installed, but its state cannot be read or changed";
+            report.warn(format!("{why}: {}", chain(&e)));
             Ok(())
         }
         Err(e) => Err(e),

@@ -177,7 +177,7 @@ fn remove_containerd_state(host: &dyn Host, owned: &mut Ownership, report: &mut 
     for aside in (0..LEFTOVERS).map(leftover).filter(|aside| owned.trees.remove(aside)).collect::<Vec<_>>() {
         if let Err(e) = files::remove_tree(host, &aside) {
             report.warn(format!(
-                "images of containerd are left in {aside}; remove it by hand, or with the next removal of the host: {}",
+                "images of containerd are left in {aside}; remove this directory by hand, or with the next removal of the host: {}",
                 chain(&e)
             ));
             left.insert(aside);
@@ -198,7 +198,7 @@ fn move_aside(host: &dyn Host, owned: &mut Ownership) -> Result<(), HostError> {
         }
     }
     let aside = free.ok_or_else(|| {
-        let problem = format!("{LEFTOVERS} of its predecessors are left; remove {CONTAINERD_STATE}.old-* by hand");
+        let problem = format!("{LEFTOVERS} earlier copies of it are left; remove {CONTAINERD_STATE}.old-* by hand");
         HostError::Refused { path: CONTAINERD_STATE.to_owned(), problem }
     })?;
     // Both paths are on record before the move.
@@ -216,7 +216,9 @@ fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failure
             continue;
         }
         if failures.note(files::remove_old(host, file)) == Some(false) {
-            failures.0.push(format!("{file} is still in use"));
+            failures.0.push(format!(
+                "earlier copies of {file} ({file}.old-*) cannot be removed; end the programs that use them"
+            ));
         }
     }
     for tree in &owned.trees {
@@ -227,7 +229,7 @@ fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failure
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {
         if failures.unless_link(files::remove_empty(host, directory), report) == Some(false) {
-            report.warn(format!("directory {directory} stays: it holds files that the operator did not write"));
+            report.warn(format!("directory {directory} stays because it is not empty"));
         }
     }
 }

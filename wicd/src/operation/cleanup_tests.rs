@@ -197,7 +197,11 @@ fn files_behind_a_link_stay() {
         let answer = test_host.clean_up();
         assert_eq!(answer.outcome, Outcome::Done, "{link}");
         assert_eq!(test_host.read(behind).as_deref(), Some("theirs"), "{link}");
-        assert!(answer.warnings.iter().any(|w| w.contains(&format!("{link} is a link"))), "{:?}", answer.warnings);
+        assert!(
+            answer.warnings.iter().any(|w| w.contains(&format!("{link} is a symbolic link"))),
+            "{:?}",
+            answer.warnings
+        );
     }
 }
 
@@ -209,7 +213,7 @@ fn a_cleanup_warns_of_other_files_and_services() {
         (
             |test_host| test_host.write(r"C:\k\cni\theirs.exe", b""),
             |test_host| test_host.exists(r"C:\k\cni\theirs.exe"),
-            r"directory C:\k\cni stays: it holds files that the operator did not write",
+            r"directory C:\k\cni stays because it is not empty",
         ),
         (
             |test_host| test_host.add_service("theirs", "x", &["kubelet"]),

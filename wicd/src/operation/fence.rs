@@ -16,7 +16,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     let epoch = request.epoch;
     if !(0..=MAX_EPOCH).contains(&epoch) {
         let message = format!(
-            "the request is of epoch {epoch}, which no operator reaches; correct spec.leaseTransitions of the operator's Lease"
+            "the request has the epoch {epoch}, which is not between 0 and {MAX_EPOCH}; correct spec.leaseTransitions of the operator's Lease"
         );
         return Err(Failure::new(Reason::StaleEpoch, message));
     }
@@ -27,7 +27,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     match seen {
         Some(seen) if epoch < seen && request.void_epoch != Some(seen) => {
             let message = format!(
-                "the request is of epoch {epoch}, but an operator of epoch {seen} has already sent requests to the host; if no such operator exists, annotate the pool with {}={seen}",
+                "the request has the epoch {epoch}, but an operator with the epoch {seen} has already sent requests to the host; if no such operator exists, annotate the pool with {}={seen}",
                 api::names::key::VOID_EPOCH
             );
             return Err(Failure::new(Reason::StaleEpoch, message));

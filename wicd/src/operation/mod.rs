@@ -43,10 +43,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Invalid name of an operation.
-    #[error("{0:?} is not the name of an operation: lower-case letters, digits and `-`, at most 63")]
+    #[error("{0:?} is not the name of an operation: at most 63 lower-case letters, digits and `-`")]
     OperationId(String),
     /// Request that cannot be read.
-    #[error("the request {path} is missing, larger than 16 MiB, or not of this protocol")]
+    #[error(
+        "the request {path} is missing, cannot be read, is larger than 16 MiB, or is not a request of this operation"
+    )]
     Request {
         /// Path of the request.
         path: String,
@@ -123,7 +125,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
     let state = match observed {
         Ok(state) => Some(further(host, &request.body, state)),
         Err(e) => {
-            report.warn(format!("failed to get the state of the host: {}", chain(&e)));
+            report.warn(format!("cannot get the state of the host: {}", chain(&e)));
             None
         }
     };
@@ -162,7 +164,8 @@ fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
 fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Outcome, Failure> {
     if request.protocol != PROTOCOL {
         let message = format!(
-            "the request is of protocol {}, this wicd supports {PROTOCOL}; upload the wicd.exe of this operator",
+            "the request has version {} of the protocol, but wicd.exe on the host supports version {PROTOCOL}; the operator sends its own wicd.exe \
+             again",
             request.protocol
         );
         return Err(Failure::new(Reason::HostFilesChanged, message));
@@ -177,7 +180,8 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     if !host.is_admin()? {
         return Err(Failure::new(
             Reason::NotAdministrator,
-            "the SSH user has no administrator's rights; use an administrator",
+            "the SSH user does not have administrator rights on the host; add the user to the group Administrators, or set another username in the \
+             pool or in the entry of the host",
         ));
     }
     secure::root(host)?;

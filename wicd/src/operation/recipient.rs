@@ -33,21 +33,22 @@ pub(super) fn meant(request: &Request) -> Owner {
 fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result<(), Failure> {
     let meant = meant(request);
     if meant.cluster_id.is_empty() || meant.node_name.is_empty() {
-        let message = "the request names no Node and no cluster as its recipient";
+        let message = "the request does not name the Node and the cluster that it is for; this is a bug in the operator: report it";
         return Err(Failure::new(Reason::InternalError, message));
     }
     if let Body::Apply(body) = &request.body
         && (&body.desired.cluster_id, &body.desired.node_name) != (&meant.cluster_id, &meant.node_name)
     {
         let message = format!(
-            "the recipient of the request is Node {}, but its content would make the host Node {} of cluster {}",
+            "the request is for the Node {}, but its content is for the Node {} of the cluster {}; this is a bug in the operator: report it",
             meant.node_name, body.desired.node_name, body.desired.cluster_id
         );
         return Err(Failure::new(Reason::InternalError, message));
     }
     if let Some(wanted) = request.recipient.machine_id.as_ref().filter(|id| *id != machine_id) {
         let message = format!(
-            "the recipient of the request is the machine {wanted}, but this one is {machine_id}; correct the host's address"
+            "the request is for the machine with the ID {wanted}, but this machine has the ID {machine_id}; check that the address of the host in \
+             the pool is the right one"
         );
         return Err(Failure::new(Reason::NotThisMachine, message));
     }
@@ -61,11 +62,20 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
         return Ok(());
     }
     if owner.cluster_id != meant.cluster_id {
-        let cluster = if owner.cluster_id.is_empty() { "a cluster that is not on record" } else { &owner.cluster_id };
-        let message = format!("the host is Node {} of {cluster}, not of {}", owner.node_name, meant.cluster_id);
+        let is_unknown = owner.cluster_id.is_empty();
+        let cluster =
+            if is_unknown { "an unknown cluster".to_owned() } else { format!("cluster {}", owner.cluster_id) };
+        let message = format!(
+            "the host is the Node {} of {cluster}, not of cluster {}; remove it from the pool of that cluster, or correct the address of the host \
+             in this pool",
+            owner.node_name, meant.cluster_id
+        );
         return Err(Failure::new(Reason::HostOfAnotherCluster, message));
     }
-    let message = format!("the host is Node {}, not {}; correct the host's address", owner.node_name, meant.node_name);
+    let message = format!(
+        "the host is the Node {}, not {}; correct the address of the host in the pool",
+        owner.node_name, meant.node_name
+    );
     Err(Failure::new(Reason::NotThisMachine, message))
 }
 

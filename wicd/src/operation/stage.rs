@@ -68,7 +68,7 @@ pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
     bad.map_or(Ok(()), |f| {
         Err(Failure::new(
             Reason::PayloadInvalid,
-            format!("payload file {:?} has no proper hash or destination", f.path),
+            format!("the payload file {:?} has an invalid hash or destination; make the payload again (docs/guide/upgrade.md#the-payload)", f.path),
         ))
     })
 }
@@ -76,7 +76,7 @@ pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
 fn archive_path(name: &str) -> Result<String, Failure> {
     let path = format!(r"{}\{name}", path::OPERATIONS);
     if name.contains('\\') || !payload::is_host_path(&path) {
-        return Err(Failure::new(Reason::HashMismatch, format!("{name:?} cannot be the name of an archive")));
+        return Err(Failure::new(Reason::HashMismatch, format!("{name:?} is not a valid name of an archive")));
     }
     Ok(path)
 }
@@ -101,14 +101,14 @@ fn take_missing(host: &dyn Host, body: &Stage, archive: &str) -> Result<(), Fail
     })?;
     match missing(host, &body.files)?.as_slice() {
         [] => Ok(()),
-        [first, ..] => Err(invalid(format!("it is cut off or incomplete, {first} is not in it"))),
+        [first, ..] => Err(invalid(format!("it is incomplete: the file with the SHA-256 {first} is not in it"))),
     }
 }
 
 fn disk_full(needed: u64, free: u64) -> Failure {
     const MIB: u64 = 1 << 20;
     let message = format!(
-        "the payload needs {} MiB and {} MiB to spare on C:, {} MiB are free; free some space",
+        "the payload needs {} MiB on C: of the host, and {} MiB must stay free, but only {} MiB are free; free some space",
         needed.div_ceil(MIB),
         RESERVE / MIB,
         free / MIB
@@ -117,7 +117,10 @@ fn disk_full(needed: u64, free: u64) -> Failure {
 }
 
 fn invalid(problem: impl std::fmt::Display) -> Failure {
-    Failure::new(Reason::HashMismatch, format!("the archive was refused and must be sent again: {problem}"))
+    Failure::new(
+        Reason::HashMismatch,
+        format!("the archive with payload files was refused, and the operator sends it again: {problem}"),
+    )
 }
 
 /// Unpacks the requested entries (hash and size) of a tar archive. Refuses any entry that is not a regular file named by a
@@ -155,7 +158,7 @@ fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Resu
         }
         Ok(hash) => Failure::new(
             Reason::HashMismatch,
-            format!("a payload file was unpacked to {hash} instead of {sha256}; it must be sent again"),
+            format!("a payload file has the SHA-256 {hash} instead of {sha256}; the operator sends it again"),
         ),
         Err(failure) => failure,
     };

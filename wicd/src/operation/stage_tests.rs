@@ -40,13 +40,13 @@ fn invalid_archives_are_refused() {
     };
     let two_frames = [good.clone(), good.clone()].concat();
     for (name, bytes, expected, part) in [
-        ("empty", Vec::new(), "HashMismatch", "cut off"),
-        ("nothing in it", archive(&[]), "HashMismatch", "cut off"),
+        ("empty", Vec::new(), "HashMismatch", "incomplete"),
+        ("nothing in it", archive(&[]), "HashMismatch", "incomplete"),
         ("cut off in the header", tar[..100].to_vec(), "HashMismatch", ""),
         ("cut off in the content", tar[..512 + 10].to_vec(), "HashMismatch", ""),
         ("cut off frame", archive(&[(&x.sha256, &good[..good.len() - 3])]), "HashMismatch", ""),
         ("no zstd", archive(&[(&x.sha256, b"x content")]), "HashMismatch", ""),
-        ("other content", archive(&[(&x.sha256, &frame(b"X content"))]), "HashMismatch", "sent again"),
+        ("other content", archive(&[(&x.sha256, &frame(b"X content"))]), "HashMismatch", "sends it again"),
         ("bomb", archive(&[(&x.sha256, &frame(&vec![0; 8 << 20]))]), "HashMismatch", "larger"),
         ("short", archive(&[(&x.sha256, &frame(b"x"))]), "HashMismatch", "smaller"),
         ("two frames", archive(&[(&x.sha256, &two_frames)]), "HashMismatch", "more than one"),
@@ -92,7 +92,7 @@ fn a_full_disk_is_reported_with_figures() {
     assert_eq!(reason(&answer), "DiskFull");
     assert_eq!(
         message(&answer),
-        "the payload needs 300 MiB and 256 MiB to spare on C:, 400 MiB are free; free some space"
+        "the payload needs 300 MiB on C: of the host, and 256 MiB must stay free, but only 400 MiB are free; free some space"
     );
 }
 

@@ -10,8 +10,8 @@ use api::{Reason, payload::is_sha256};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Failure, Report};
-use crate::certificates;
+use super::{Failure, Report, chain};
+use crate::certificates::{self, CertificateError};
 use crate::files::{self, Access};
 use crate::host::{Host, Recovery, ServiceSpec, StartType};
 use crate::ownership::{Ownership, is_tagged};
@@ -56,12 +56,15 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
 pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Result<Outcome, Failure> {
     place_exe(host, &body.wicd_sha256)?;
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
-        return Err(Failure::new(Reason::HostFilesChanged, "the host has no desired state; apply it first"));
+        return Err(Failure::new(
+            Reason::HostFilesChanged,
+            format!("{} is missing; the operator configures the host again", path::DESIRED),
+        ));
     };
     let now = host.now()?;
     let mut owned = Ownership::load_or_adopt(host)?;
     for (&kind, chain) in &body.certificates {
-        let pem = certificates::with_key(host, kind, &desired.node_name, chain, now)?;
+        let pem = certificates::with_key(host, kind, &desired.node_name, chain, now).map_err(|e| refused(kind, &e))?;
         if kind == CertificateKind::Kubelet && pem.is_some() {
             stop_ours(host, KUBELET, &owned, report)?;
         }
@@ -98,6 +101,15 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     Ok(Outcome::Done)
 }
 
+/// Returns the failure for a certificate that cannot be installed.
+fn refused(kind: CertificateKind, error: &CertificateError) -> Failure {
+    let program = match kind {
+        CertificateKind::Kubelet => "kubelet",
+        CertificateKind::Wicd => "wicd",
+    };
+    Failure::new(error.reason(), format!("the client certificate of {program} is not installed: {}", chain(error)))
+}
+
 /// Puts the service's program in place, as a copy of the one that the operator has sent. The hash of the content is verified, so that a damaged copy
 /// is replaced.
 fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
@@ -105,7 +117,10 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let is_right = |content: &Vec<u8>| hex::encode(Sha256::digest(content)) == sha256;
     let sent = if is_sha256(sha256) { files::read(host, &from)?.filter(is_right) } else { None };
     let Some(content) = sent else {
-        return Err(Failure::new(Reason::HostFilesChanged, format!("{from} is missing or incomplete; send it again")));
+        return Err(Failure::new(
+            Reason::HostFilesChanged,
+            format!("{from} is missing, or its content is not what the operator sent; the operator sends it again"),
+        ));
     };
     files::write(host, &to, &content, Access::Inherited)?;
     files::remove_old(host, &to)?;
@@ -154,7 +169,9 @@ fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure
         match host.service(WICD_SERVICE)?.map_or(ServiceState::Missing, |s| s.state) {
             ServiceState::Running => return Ok(()),
             ServiceState::Stopped | ServiceState::Missing => return failed("ended right after it was started"),
-            ServiceState::Pending if Instant::now() >= until => return failed("did not start in time"),
+            ServiceState::Pending if Instant::now() >= until => {
+                return failed(&format!("did not start within {} s", patience.as_secs()));
+            }
             ServiceState::Pending => std::thread::sleep(AGAIN),
         }
     }

@@ -165,7 +165,8 @@ fn start_needs_the_program_and_a_desired_state() {
 
 #[test]
 fn a_service_that_ends_after_its_start_is_reported() {
-    for (state, part) in [(ServiceState::Stopped, "ended right after"), (ServiceState::Pending, "in time")] {
+    for (state, part) in [(ServiceState::Stopped, "ended right after"), (ServiceState::Pending, "did not start within")]
+    {
         let test_host = TestHost::new();
         test_host.state().started_state = Some(state);
         test_host.host.put_service(&service_spec(&exe("1"))).unwrap();

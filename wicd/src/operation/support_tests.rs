@@ -142,7 +142,7 @@ fn the_answer_does_not_wait_for_a_call_that_hangs() {
     let _guard = held.lock().unwrap();
     test_host.state().hung.insert("machine ".into(), held.clone());
     let error = state(Duration::from_secs(1), &test_host.host).unwrap_err();
-    assert_eq!(error.to_string(), "timed out waiting for Windows to describe the host after 1 s");
+    assert_eq!(error.to_string(), "timed out after 1 s while waiting for Windows to describe the host");
 }
 
 #[test]

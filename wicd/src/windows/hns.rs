@@ -31,8 +31,9 @@ pub(super) fn remove_networks() -> Result<(), HostError> {
 /// Sends a request to HNS; see [`crate::host::Host::hns`].
 pub(super) fn ask(asked: &HnsRequest) -> Result<Value, HostError> {
     let library = Library::load(LIBRARY).map_err(HostError::system("load", LIBRARY))?;
-    let what = format!("to {} {}", asked.method, asked.path);
-    request(function(&library)?, asked.method, &asked.path, &asked.body).map_err(HostError::system("get HNS", what))
+    let what = format!("{} {}", asked.method, asked.path);
+    let answer = request(function(&library)?, asked.method, &asked.path, &asked.body);
+    answer.map_err(HostError::system("complete the HNS request", what))
 }
 
 fn function(library: &Library) -> Result<HnsCall, HostError> {
@@ -58,7 +59,7 @@ fn request(call: HnsCall, method: &str, path: &str, body: &str) -> io::Result<Va
     if answer["Success"].as_bool() == Some(true) {
         return Ok(answer["Output"].take());
     }
-    Err(io::Error::other(answer["Error"].as_str().unwrap_or("HNS refused").to_owned()))
+    Err(io::Error::other(answer["Error"].as_str().unwrap_or("HNS refused it without a reason").to_owned()))
 }
 
 /// IDs and names of the operator's networks in a list.

@@ -78,7 +78,7 @@ pub(super) fn disk_free() -> Result<u64, HostError> {
 }
 
 pub(super) fn is_admin() -> Result<bool, HostError> {
-    is_elevated().map_err(HostError::system("read", "our own rights"))
+    is_elevated().map_err(HostError::system("read", "the rights of wicd's process"))
 }
 
 fn text(key: &str, value: &str) -> Result<String, HostError> {

@@ -284,7 +284,7 @@ pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     loop {
         let (action, done) = match open(&spec.name, ACCESS)? {
             Some(service) => ("change service", change(&service, spec)),
-            None => ("make service", create(spec, ACCESS).and_then(|service| change(&service, spec)).map(|_| true)),
+            None => ("create service", create(spec, ACCESS).and_then(|service| change(&service, spec)).map(|_| true)),
         };
         match done {
             // A deleted service of this name exists until all handles to it are closed.

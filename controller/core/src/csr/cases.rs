@@ -158,7 +158,7 @@ const RULES: &[(&str, &str)] = &[
     ("has the attribute", "UnexpectedAttribute"),
     ("more than one list of extensions", "UnexpectedAttribute"),
     ("has the extension", "UnexpectedExtension"),
-    ("asks for ", "UnexpectedExtension"),
+    ("requests ", "UnexpectedExtension"),
     (" bytes after the request", "BadEncoding"),
     (" bytes", "TooLarge"),
     ("cannot be parsed", "BadEncoding"),

@@ -98,7 +98,7 @@ fn renewal(asked: Asked<'_>) -> Option<Assessment> {
         Ok((kind, of)) if of.node_name == node => Some(match unproven_name(asked.request, &of) {
             None => Assessment::Right { kind, node: of.node_name },
             Some(name) => open(format!(
-                "{name} is not reported by Node {node} alone: approve the request if the name or address belongs to the host"
+                "{name} is not proven to belong to Node {node}: approve the request if the name or address belongs to the host"
             )),
         }),
         Err(fault) if claim.unclaimed => Some(open(format!("{}; Node {node} has no instance yet", fault.message))),
@@ -196,7 +196,7 @@ fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
     })?;
     let node = check_subject(kind, request)?;
     let claim = claims(node).filter(|claim| claim.node_name == node).ok_or_else(|| {
-        unknown(format!("no pool has a host for node {}: add the host to a WindowsNodePool first", quoted(node)))
+        unknown(format!("no pool has a host for node {}, or the Node is not proven to be its own: add the host to a WindowsNodePool, or correct its name there", quoted(node)))
     })?;
     check_requester(kind, asked, &claim)?;
     check_usages(kind, spec, request)?;
@@ -204,7 +204,9 @@ fn check(asked: Asked<'_>) -> Result<(Kind, Claim), Fault> {
     check_lifetime(kind, spec, &claim)?;
     if claim.ended {
         let node = quoted(node);
-        return Err(unknown(format!("host {node} is being removed and has no pods left: it needs no certificate")));
+        return Err(unknown(format!(
+            "host {node} is being removed, and its deconfiguration has begun: it needs no certificate"
+        )));
     }
     Ok((kind, claim))
 }
@@ -244,7 +246,7 @@ fn check_requester(kind: Kind, asked: Asked<'_>, claim: &Claim) -> Result<(), Fa
         return Ok(());
     }
     let (found, what) = (quoted(user), kind.as_str());
-    Err(Fault::denied(format!("requester {found} may not ask for the {what} certificate of node {node}")))
+    Err(Fault::denied(format!("requester {found} may not request the {what} certificate of node {node}")))
 }
 
 /// Checks that the usages are `digital signature` and the kind's purpose, with or without `key encipherment`, and that the extensions agree with

@@ -139,7 +139,7 @@ impl Request {
                     extension_requests += 1;
                     self.read_extensions(&wanted.extensions);
                 }
-                _ => self.fault(format!("has the attribute {}", attribute.oid)),
+                _ => self.fault(format!("has the attribute {}, which is not allowed", attribute.oid)),
             }
         }
         if extension_requests > 1 {
@@ -160,7 +160,7 @@ impl Request {
                 let oid = attribute.attr_type();
                 let (is_common, is_organisation) = (*oid == OID_X509_COMMON_NAME, *oid == OID_X509_ORGANIZATION_NAME);
                 if !is_common && !is_organisation {
-                    self.fault(format!("has the subject attribute {oid}: only CN and O may be there"));
+                    self.fault(format!("has the subject attribute {oid}: only CN and O are allowed"));
                     continue;
                 }
                 if self.common_names.len() + self.organisations.len() == MAX_NAMES {
@@ -228,9 +228,9 @@ impl Request {
                     });
                 }
                 ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
-                    self.fault("asks for a certificate authority");
+                    self.fault("requests a CA certificate, which is not allowed");
                 }
-                _ => self.fault(format!("asks for the extension {}", extension.oid)),
+                _ => self.fault(format!("requests the extension {}, which is not allowed", extension.oid)),
             }
         }
     }

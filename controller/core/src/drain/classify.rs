@@ -104,7 +104,7 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision
     if orphan && must_ask {
         if !options.evict_unmanaged {
             return EvictionDecision::Refuse(
-                "its DaemonSet does not exist, so nothing recreates the pod; delete the pod, or allow drain.evictUnmanaged",
+                "its DaemonSet does not exist, so nothing recreates the pod; delete the pod, or set drain.evictUnmanaged to true",
             );
         }
         warnings.push("its DaemonSet does not exist; no controller recreates it");
@@ -115,7 +115,7 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision
     if must_ask && has_empty_dir(pod) {
         if !options.delete_empty_dir_data {
             return EvictionDecision::Refuse(
-                "it keeps data in an emptyDir volume, which eviction deletes; move it by hand, or allow drain.deleteEmptyDirData",
+                "it keeps data in an emptyDir volume, which eviction deletes; move the data by hand, or set drain.deleteEmptyDirData to true",
             );
         }
         warnings.push("the data in its emptyDir volumes is deleted");
@@ -123,7 +123,7 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> EvictionDecision
     if must_ask && !has_controller(pod) {
         if !options.evict_unmanaged {
             return EvictionDecision::Refuse(
-                "no controller will recreate it; delete it, or allow drain.evictUnmanaged",
+                "no controller will recreate it; delete the pod, or set drain.evictUnmanaged to true",
             );
         }
         warnings.push("no controller recreates it");

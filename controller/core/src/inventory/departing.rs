@@ -99,8 +99,7 @@ impl List {
             trouble: seen.trouble.as_deref().unwrap_or_default(),
             nameless: &nameless,
             pools: &unread.names(),
-            limit: &limit
-                .map_or_else(|| "fewer than half of them, if maxRemovals is not set".to_owned(), |l| l.to_string()),
+            limit: &limit_clause(limit),
         };
         let Wait { cause, message } = held.wait(hold);
         let problem = EntryError { host: String::new(), reason: cause.reason(), message };
@@ -123,6 +122,17 @@ fn of_deleted_pool(change: Change<'_>) -> RemovalDecision {
     removals::decide(Change { gone: change.gone, of: change.of, others, limit, ..Change::default() })
 }
 
+/// Describes how many hosts one change may remove, and the setting that says so.
+fn limit_clause(limit: Option<IntOrPercent>) -> String {
+    match limit {
+        Some(limit) => format!("inventory.maxRemovals allows one change to remove at most {limit}"),
+        None => format!(
+            "without inventory.maxRemovals, one change may remove {} hosts or more only if these are fewer than half",
+            removals::MASS
+        ),
+    }
+}
+
 /// Facts for the message about hosts that stay.
 struct Held<'a> {
     /// Name of the pool.
@@ -142,31 +152,32 @@ impl Held<'_> {
         let Self { pool, hosts, of, list, trouble, nameless, pools, limit } = self;
         let (n, names) = (hosts.len(), first_names(hosts));
         let (count, stay) = (counted(n, "host"), if n == 1 { "stays" } else { "stay" });
+        let (they, them, hosts) = if n == 1 { ("It stays", "it", "host") } else { ("They stay", "them", "hosts") };
         let confirm = Act::ApproveRemovals(pool, n);
         let message = match hold {
             Hold::Missing => format!(
-                "{trouble}. The {count} of the pool {stay}: {names}. To remove them, {confirm}, or delete the pool"
+                "{trouble}. The {count} of the pool {stay}: {names}. To remove {them}, {confirm}, or delete the pool"
             ),
             Hold::Empty => format!(
-                "{list} no longer lists any host. The {count} of the pool {stay}: {names}. To remove them, {confirm}, or delete the pool; otherwise correct the list"
+                "{list} no longer lists any host. The {count} of the pool {stay}: {names}. To remove {them}, {confirm}, or delete the pool; otherwise correct the list"
             ),
             Hold::Nameless => format!(
-                "the names of these entries are not known: {}. They may be entries of {count} that {list} no longer lists by name: {names}. No host is removed until the names are known. To remove exactly these hosts, {confirm}; otherwise correct or remove the entries",
+                "the host names of these entries are unknown: {}. They may belong to {count} that {list} no longer lists by name: {names}. {they} until the names are known. To remove {them} now, {confirm}; otherwise correct or remove the entries",
                 first_names(nameless)
             ),
             Hold::TooMany => format!(
-                "{list} no longer lists {n} of {of} hosts, and one change may remove {limit}: {names}; they all stay. To remove them, {confirm}; otherwise correct the list"
+                "{list} no longer lists {n} of {of} hosts, and {limit}: {names}. {they}. To remove {them}, {confirm}; otherwise correct the list"
             ),
             Hold::Machines => format!(
-                "{list} no longer lists {count}, although their Machines exist and are not being deleted: {names}. They stay. Delete their Machines, or label these {}=true; or, to remove only the hosts, {confirm}",
+                "{list} no longer lists {count}, although no Machine of the {hosts} is being deleted: {names}. {they}. To remove {them}, delete or exclude the Machines (label {}=true); to remove the {hosts} without a change of the Machines, {confirm}",
                 key::IGNORE
             ),
             Hold::Pending => format!(
-                "{count} {stay} until the operator knows whether another pool lists them now: {names}. The operator is reading the lists of {}",
+                "{count} {stay} until the operator knows whether another pool lists {them} now: {names}. The operator is reading the lists of {}",
                 first_names(pools)
             ),
             Hold::Unreadable => format!(
-                "{count} {stay} because another pool may list them now, and these lists cannot be read: {}. Correct their sources; to remove the hosts ({names}), {confirm}",
+                "{count} {stay} because another pool may list {them} now, and the lists of these pools cannot be read: {}. Correct the sources of the lists; to remove the {hosts} ({names}), {confirm}",
                 first_names(pools)
             ),
         };
@@ -190,16 +201,27 @@ mod tests {
             trouble: "the ConfigMap ns/windows-instances does not exist",
             nameless: &entries,
             pools: &pools,
-            limit: "10%",
+            limit: &limit_clause(Some(IntOrPercent::Percent(10))),
         };
         let number = format!("{}=4", key::APPROVE_REMOVAL);
         for (hold, parts) in [
             (Hold::Missing, ["does not exist", "4 hosts", "delete the pool", &number]),
             (Hold::Empty, ["windows-instances no longer lists any host", "4 hosts", "delete the pool", &number]),
             (Hold::Nameless, ["win.example.com", "4 hosts", "correct or remove the entries", &number]),
-            (Hold::TooMany, ["4 of 9 hosts", "may remove 10%", "correct the list", &number]),
-            (Hold::Machines, ["their Machines exist", "4 hosts", "Delete their Machines", &number]),
-            (Hold::Unreadable, ["hall-b", "4 hosts", "Correct their sources", &number]),
+            (
+                Hold::TooMany,
+                [
+                    "4 of 9 hosts",
+                    "inventory.maxRemovals allows one change to remove at most 10%",
+                    "correct the list",
+                    &number,
+                ],
+            ),
+            (
+                Hold::Machines,
+                ["no Machine of the hosts is being deleted", "4 hosts", "delete or exclude the Machines", &number],
+            ),
+            (Hold::Unreadable, ["hall-b", "4 hosts", "Correct the sources", &number]),
             (Hold::Pending, ["hall-b", "4 hosts", "reading the lists", "stay until"]),
         ] {
             let message = held.wait(hold).message;
@@ -209,6 +231,17 @@ mod tests {
             let is_decided_by_people = hold != Hold::Pending;
             let command = "kubectl windows-node-pools approve hall-a --removals 4 ";
             assert_eq!(message.contains(command), is_decided_by_people, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_limit_names_its_setting() {
+        for (limit, part) in [
+            (Some(IntOrPercent::Int(1)), "inventory.maxRemovals allows one change to remove at most 1"),
+            (Some(IntOrPercent::Percent(10)), "inventory.maxRemovals allows one change to remove at most 10%"),
+            (None, "without inventory.maxRemovals, one change may remove 3 hosts or more only if"),
+        ] {
+            assert!(limit_clause(limit).starts_with(part), "{limit:?}");
         }
     }
 }

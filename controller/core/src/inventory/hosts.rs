@@ -203,7 +203,7 @@ pub fn resolve(
         }
         if !is_address(&entry.address) {
             let message = format!(
-                "host {}: {} is neither an IPv4 or IPv6 address nor a DNS name",
+                "host {}: {} is neither an IPv4 or IPv6 address nor a DNS name; correct the address",
                 entry.name,
                 api::text::quote(&entry.address, 253)
             );

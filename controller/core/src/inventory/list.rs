@@ -200,7 +200,7 @@ impl List {
             };
             if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {
                 let message = format!(
-                    "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
+                    "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply; set spec.mode of pool {to} to Apply, or remove the host from its list"
                 );
                 self.problems.push(EntryError { host: name.clone(), reason: Reason::HandOverWaits, message });
             }

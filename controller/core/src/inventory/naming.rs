@@ -330,7 +330,7 @@ fn usable(host: &Host, said: &str) -> Result<String, Why> {
         return Ok(name);
     }
     let message = format!(
-        "the host at {} reports the name {:?}, which is not a valid name of a Node: rename the host",
+        "the host at {} reports the name {:?}, which is not a valid name of a Node: rename the host to at most 63 letters, digits and `-`",
         host.address,
         said.chars().take(64).collect::<String>()
     );

@@ -8,7 +8,7 @@ use api::{IntOrPercent, WindowsNodePool, names::key};
 use crate::wait::Hold;
 
 /// Minimum number of removed hosts for which a removal of half of the hosts or more needs confirmation, if the pool sets no limit.
-const MASS: usize = 3;
+pub(super) const MASS: usize = 3;
 
 /// Change of the list that removes hosts.
 #[derive(Clone, Copy, Debug, Default)]

@@ -33,7 +33,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     let before = before.filter(|b| b != revision)?;
     if *version == Some(Ordering::Less) && !may_jump {
         let message = format!(
-            "{revision} is not used: its version is lower than that of {before}, which is in use. The tag of {before} was deleted, or the server hides that tag. To use the lower version, set inventory.git.allowNonFastForward, or a range that ends below {before}"
+            "{revision} is not used: its version is lower than that of {before}, which is in use. The tag of {before} was deleted, or the server no longer lists it. To use the lower version, set inventory.git.allowNonFastForward to true, or a range that ends below {before}"
         );
         return Some(SourceError { reason: Reason::HistoryRewritten, message, stalls: true });
     }
@@ -51,7 +51,7 @@ pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     };
     Some(SourceError {
         reason: Reason::HistoryRewritten,
-        message: format!("{revision} is not used: {why}. To use it, set inventory.git.allowNonFastForward"),
+        message: format!("{revision} is not used: {why}. To use it, set inventory.git.allowNonFastForward to true"),
         stalls: true,
     })
 }

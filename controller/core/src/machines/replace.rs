@@ -56,7 +56,7 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
         }
         if let Some(other) = others().find(|o| o.machine.phase != "Running" || !o.works) {
             return ReplaceDecision::Restricted(format!(
-                "another Machine of its MachineSet does not work either ({}): check that the private key is the right one",
+                "another Machine of its MachineSet ({}) is not Running, or its Node does not work or is being changed: if that lasts, check that the private keys of the pool are the right ones",
                 other.machine.name
             ));
         }
@@ -78,9 +78,10 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
 
 fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<String> {
     if machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
-        return Some("no MachineSet owns it, so no controller would replace it: delete it yourself".into());
+        return Some("no MachineSet owns it, so no controller would replace it: delete the Machine yourself".into());
     }
-    set.is_none_or(|s| s.deleting).then(|| "its MachineSet no longer exists, so no controller would replace it".into())
+    set.is_none_or(|s| s.deleting)
+        .then(|| "its MachineSet does not exist or is being deleted, so no controller would replace the Machine".into())
 }
 
 /// Returns the reason why a host must stay unchanged now. `held` is true if the host is on hold, and `is_node` if it is a node.

@@ -58,8 +58,8 @@ fn one_is_replaced_while_all_others_work() {
         ),
         ("it goes already", vec![(&going, down, &new)], Some(&one), vec![]),
         ("no owner", vec![(&alone, down, &new)], None, vec![("alone", "no MachineSet owns it")]),
-        ("its owner is gone", vec![(&bad, down, &new)], None, vec![("bad", "no longer exists")]),
-        ("its owner goes", vec![(&bad, down, &new)], Some(&dying), vec![("bad", "no longer exists")]),
+        ("its owner is gone", vec![(&bad, down, &new)], None, vec![("bad", "does not exist or is being deleted")]),
+        ("its owner goes", vec![(&bad, down, &new)], Some(&dying), vec![("bad", "does not exist or is being deleted")]),
         ("not ours", vec![(&ignored, down, &new)], Some(&one), vec![]),
         (
             "nodes that work, in the order of their names",

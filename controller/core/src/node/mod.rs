@@ -53,10 +53,13 @@ pub fn is_ready_unknown(node: &Node) -> bool {
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     match conditions(node).iter().find(|c| c.type_ == "Ready") {
         Some(c) => {
-            let says =
-                c.message.clone().filter(|m| !m.is_empty()).unwrap_or_else(|| format!("node is Ready: {}", c.status));
+            let says = c
+                .message
+                .clone()
+                .filter(|m| !m.is_empty())
+                .unwrap_or_else(|| format!("the condition Ready of the Node is {}", c.status));
             (c.status == "True", c.last_transition_time.as_ref().map(|t| t.0), says)
         }
-        None => (false, None, "kubelet has not reported yet".into()),
+        None => (false, None, "kubelet has not reported the condition Ready of the Node yet".into()),
     }
 }

@@ -77,20 +77,28 @@ pub enum Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotWindows { os } => write!(f, "the Node runs {os}, not Windows; give the host another name"),
-            Self::OtherAddresses { has, proven } => {
-                let proven: Vec<String> = proven.iter().map(ToString::to_string).collect();
+            Self::NotWindows { os } if os.is_empty() => {
                 write!(
                     f,
-                    "the Node has the addresses ({}), and the host was reached at ({}); give the host another name, or delete that Node if it is a \
-                     leftover",
-                    has.join(", "),
-                    proven.join(", "),
+                    "the Node has no label kubernetes.io/os=windows; add the label if it runs Windows, or give the host another name"
+                )
+            }
+            Self::NotWindows { os } => {
+                write!(f, "the Node has the label kubernetes.io/os={os}, not windows; give the host another name")
+            }
+            Self::OtherAddresses { has, proven } => {
+                let proven: Vec<String> = proven.iter().map(ToString::to_string).collect();
+                let of_node = if has.is_empty() { "none".to_owned() } else { has.join(", ") };
+                let of_host = if proven.is_empty() { "none".to_owned() } else { proven.join(", ") };
+                write!(
+                    f,
+                    "the addresses of the Node ({of_node}) include no known address of the host ({of_host}); give the host another name, or delete the \
+                     Node if it is a leftover",
                 )
             }
             Self::Unmarked => write!(
                 f,
-                "no operator has marked the Node as its own; give the host another name, delete that Node if it is a leftover, \
+                "no operator has marked the Node as its own; give the host another name, delete the Node if it is a leftover, \
                  or label the Node {}=true if it belongs to this host",
                 key::BYOH
             ),
@@ -142,7 +150,7 @@ pub fn whose(node: Option<&Node>, evidence: &Evidence) -> NodeOwner {
     if evidence.uid.is_some() && node.uid() == evidence.uid {
         return NodeOwner::Hosts(By::Uid);
     }
-    let os = node.labels().get("kubernetes.io/os").map_or("an unknown system", String::as_str);
+    let os = node.labels().get("kubernetes.io/os").map_or("", String::as_str);
     if os != "windows" {
         return NodeOwner::Others(Mismatch::NotWindows {
             os: os.chars().filter(|c| !c.is_control()).take(63).collect(),
@@ -276,6 +284,26 @@ mod tests {
                 NodeOwner::Others(Mismatch::Unmarked) => Err("Unmarked"),
             };
             assert_eq!(found, expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_mismatch_names_what_is_known() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let other = |has: &[&str], proven: Vec<IpAddr>| Mismatch::OtherAddresses {
+            has: has.iter().map(|a| (*a).to_owned()).collect(),
+            proven,
+        };
+        for (mismatch, parts) in [
+            (Mismatch::NotWindows { os: "linux".into() }, ["kubernetes.io/os=linux", "another name"]),
+            (Mismatch::NotWindows { os: String::new() }, ["no label kubernetes.io/os=windows", "add the label"]),
+            (other(&["10.0.0.2"], vec![ip("10.0.0.1")]), ["Node (10.0.0.2)", "host (10.0.0.1)"]),
+            (other(&["10.0.0.2"], Vec::new()), ["Node (10.0.0.2)", "host (none)"]),
+            (other(&[], vec![ip("10.0.0.1")]), ["Node (none)", "host (10.0.0.1)"]),
+            (Mismatch::Unmarked, ["no operator has marked", "=true"]),
+        ] {
+            let text = mismatch.to_string();
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
     }
 }

@@ -104,7 +104,7 @@ fn of(labels: Option<&Pairs>, annotations: Option<&Pairs>, taints: Option<&[Tain
     labels.or_else(annotations).or_else(taints)
 }
 
-const NO_KEY: &str = "it must be a name of at most 63 letters, digits, `-`, `_` and `.` that begins and ends with a letter or digit, with a lower-case domain and `/` before it if you like, for example example.com/line";
+const NO_KEY: &str = "it must be a name of at most 63 letters, digits, `-`, `_` and `.` that begins and ends with a letter or digit, optionally after a lower-case domain and `/`, for example example.com/line";
 
 /// Returns the group of a key, and whether the key is valid.
 fn parts(key: &str) -> (Option<&str>, bool) {

@@ -18,7 +18,7 @@ const MAX_TEXT_CHARS: usize = 40;
 /// process has seen that report on a Ready Node, and `told` the message in the status, on which a restarted operator relies.
 pub fn silence(reported: &str, unchanged: Duration, told: Option<&str>) -> Option<String> {
     let message = format!(
-        "wicd, the daemon of the host, last reported at {}, and kubelet works: until wicd reports again, drift is not corrected, new versions are not applied and certificates are not renewed. On the host, start the service {WICD_SERVICE}; its log is in C:\\var\\log\\wicd",
+        "wicd, the daemon of the host, last reported at {}, and kubelet works: until wicd reports again, drift may not be corrected, new versions may not be applied and certificates may not be renewed. On the host, check that the service {WICD_SERVICE} runs, and read its log in C:\\var\\log\\wicd",
         line(reported, MAX_TEXT_CHARS)
     );
     (unchanged >= SILENT_AFTER || told == Some(message.as_str())).then_some(message)

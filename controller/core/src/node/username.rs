@@ -29,14 +29,21 @@ const MAX_USERNAME: u64 = 1 << 10;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UsernameError {
     /// OpenPGP refused to encrypt.
-    #[error("the user name could not be encrypted for the username annotation")]
+    #[error(
+        "the user name of the host cannot be encrypted for the annotation {} of its Node: report this fault with the operator's log",
+        api::names::key::USERNAME
+    )]
     Encrypt,
     /// The annotation has a form that no release writes.
-    #[error("the username annotation is damaged: remove it from the Node, and the operator writes it again")]
+    #[error(
+        "the annotation {} of the Node is damaged: remove it, and the operator writes it again",
+        api::names::key::USERNAME
+    )]
     Malformed,
     /// The annotation was encrypted with another key, or has changed since.
     #[error(
-        "the username annotation was made with another private key: remove it from the Node, and the operator writes it again"
+        "the annotation {} of the Node was encrypted with another private key, or is damaged: remove it, and the operator writes it again",
+        api::names::key::USERNAME
     )]
     WrongKey,
 }

@@ -98,8 +98,8 @@ pub enum Identity {
 pub enum Refusal {
     /// Another machine answers.
     #[error(
-        "the machine at {address} is not {name}: its machine id is {found}, that of {name} is {known}; the operator did not change it. Correct \
-         address and host key of {name} in its list. If the machine was reinstalled, drain and delete the Node {name}"
+        "the machine at {address} is not the recorded machine of {name}: its machine id is {found}, and the recorded one is {known}; the operator did not change it. Correct \
+         the address and the host key of {name} in its list. If the machine was reinstalled and the Node {name} exists, drain and delete this Node"
     )]
     NotThisMachine {
         /// Address of the machine.
@@ -113,7 +113,7 @@ pub enum Refusal {
     },
     /// The machine is the host of another Node.
     #[error(
-        "the machine at {address} is the host of Node {other}, not of {name}; the operator did not change it. Correct address and host key of \
+        "the record on the machine at {address} names the Node {other}, not {name}; the operator did not change it. Correct the address and the host key of \
          {name} in its list"
     )]
     NotThisNode {
@@ -126,7 +126,7 @@ pub enum Refusal {
     },
     /// The machine is the host of another Node of this cluster, and would get a second name.
     #[error(
-        "the machine at {address} is the host of Node {other} of this cluster. To rename it to {name}, wait until {other} is removed; otherwise remove one of the two from the inventory"
+        "the record on the machine at {address} names {other}, which is another host or Node of this cluster; the operator did not change it. To rename the host to {name}, remove {other} from its list, or delete the Node {other} if it is a leftover; otherwise correct the address of {name} in its list"
     )]
     HasAnotherName {
         /// Address of the machine.
@@ -138,9 +138,13 @@ pub enum Refusal {
     },
     /// Two entries lead to one machine.
     #[error(
-        "the address leads to the machine of instance {other} (machine id {machine_id}); remove one of the two from the inventory. Cloned machines need a machine id each: run sysprep /generalize"
+        "the machine at {address} has the same machine id ({machine_id}) as the host {other}; the operator did not change it. If {name} and {other} are one machine, remove one of them from the inventory. If one was cloned from the other, run sysprep /generalize on the clone, so that it gets a machine id of its own"
     )]
     SameMachine {
+        /// Address of the machine.
+        address: String,
+        /// Name of the expected host.
+        name: String,
         /// Instance that has the machine.
         other: String,
         /// Id of the machine.
@@ -148,9 +152,13 @@ pub enum Refusal {
     },
     /// The host is a node of another cluster.
     #[error(
-        "the host is already the Node {node} of the cluster {cluster}; the operator did not change it. Remove the host from the pool in that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare hostKey in the host's entry"
+        "the record on the host at {address} names the Node {node} of the cluster {cluster}; the operator did not change the host. Remove the host from the pool in that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and set hostKey in the entry of {name}"
     )]
     HostOfAnotherCluster {
+        /// Address of the host.
+        address: String,
+        /// Name of the expected host.
+        name: String,
         /// Id of the other cluster.
         cluster: String,
         /// Node of the host in the other cluster.
@@ -158,7 +166,7 @@ pub enum Refusal {
     },
     /// The host of a Node of this cluster has the record of another cluster.
     #[error(
-        "the record on the host at {address} names the Node {node} of the cluster {cluster}, but here the host belongs to {name}; the operator did not change it. If the host belongs to this cluster, remove it from the pool in {cluster}; otherwise, correct the entry of {name} or remove it from its list"
+        "the record on the host at {address} names the Node {node} of the cluster {cluster}, but this cluster lists it as the host {name}; the operator did not change it. If the host belongs to this cluster, remove it from the pool in {cluster}; otherwise, correct the entry of {name} or remove it from its list"
     )]
     RecordOfAnotherCluster {
         /// Address of the host.
@@ -170,9 +178,9 @@ pub enum Refusal {
         /// Node of the host in the other cluster.
         node: String,
     },
-    /// The host runs a kubelet of an unknown cluster.
+    /// The host has a kubelet or a record of an unknown cluster.
     #[error(
-        "the host at {address} runs a kubelet, and nothing on it shows which cluster it belongs to; the operator did not change it. If that cluster still exists, remove the host from it. Otherwise, remove the kubelet, or add \"{UNKNOWN_CLUSTER}\" to spec.takeOverFrom of this pool and declare hostKey in the entry of {name}"
+        "the host at {address} has a kubelet service or a record of an operator, and nothing on it shows which cluster it belongs to; the operator did not change it. If that cluster still exists, remove the host from it. Otherwise, add \"{UNKNOWN_CLUSTER}\" to spec.takeOverFrom of this pool and set hostKey in the entry of {name}"
     )]
     HostOfUnknownCluster {
         /// Address of the host.
@@ -180,9 +188,9 @@ pub enum Refusal {
         /// Name of the expected host.
         name: String,
     },
-    /// The host of a Node of this cluster runs a kubelet, and nothing proves that it is that host.
+    /// The host has a kubelet or a record without a cluster, and nothing proves that it is the expected one.
     #[error(
-        "the host at {address} runs a kubelet, and nothing proves that it is the host of {name}; the operator did not change it. Correct the address of {name} in its list, or remove the kubelet from the host"
+        "the host at {address} has a kubelet service or a record of an operator, and nothing proves that it is the host of {name}; the operator did not change it. Correct the address of {name} in its list; or, if this is the right host, remove its service kubelet"
     )]
     KubeletUnproven {
         /// Address of the host.
@@ -192,18 +200,20 @@ pub enum Refusal {
     },
     /// The host is a node of another cluster and may be taken over, but its key is not declared.
     #[error(
-        "the host is Node {node} of cluster {cluster}, from which spec.takeOverFrom takes hosts over, but only those with a declared host key; the operator did not change it. Declare it: hostKey in its entry"
+        "the host at {address} appears to belong to the cluster \"{cluster}\", which spec.takeOverFrom of this pool names, but only hosts with a declared host key are taken over; the operator did not change it. Set hostKey in the entry of {name}"
     )]
     KeyNotDeclared {
+        /// Address of the host.
+        address: String,
+        /// Name of the expected host.
+        name: String,
         /// Id of the other cluster.
         cluster: String,
-        /// Node of the host in the other cluster.
-        node: String,
     },
     /// The machine claims to be the host of a Node that may belong to another host.
     #[error(
-        "the machine at {address} claims to be the host of the Node {name}, but this is not proven: no machine ID is recorded for {name}, and \
-         neither the UID nor the addresses and labels of the Node show that it is this machine's; the operator did not change it. Correct the \
+        "the machine at {address} claims to be the host of the Node {name}, but this is not proven: no machine id is recorded for {name}, and \
+         neither the UID nor the addresses and labels of the Node show that it belongs to this machine; the operator did not change it. Correct the \
          address and the host key of {name} in its list; or, if the Node is a leftover, delete it: kubectl delete node {name}"
     )]
     UnverifiedClaim {
@@ -214,8 +224,8 @@ pub enum Refusal {
     },
     /// The host key of a node's host is not on record.
     #[error(
-        "no host key is recorded for the host of the Node {name}, and the first key of a host that is already a node is not trusted; the host at {address} shows {}. Compare that key with the one on the console of the host, and declare it: hostKey in the entry, or, for all hosts of the pool, ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict{}. To adopt nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. If the Node is a leftover, delete it: kubectl delete node {name}",
-        shown.as_deref().unwrap_or("no key now"), trust(*has_instance, name, shown.as_deref())
+        "no host key is recorded for the host of the Node {name}, and the first key of a host that is already a node is not trusted; the host at {address} {}. Compare its key with the one on the console of the host, and declare it: hostKey in the entry, or, for all hosts of the pool, ssh.knownHostsSecretRef with ssh.hostKeyPolicy Strict{}. To adopt nodes of the Windows Machine Config Operator on a trusted network, set ssh.hostKeyPolicy to TrustOnAdoption. If the Node is a leftover, delete it: kubectl delete node {name}",
+        shown.as_deref().map_or_else(|| "did not answer with a key".to_owned(), |key| format!("shows {key}")), trust(*has_instance, name, shown.as_deref())
     )]
     KeyUnproven {
         /// Name of the expected host.
@@ -229,7 +239,7 @@ pub enum Refusal {
     },
     /// Both the address and the host key of a node are new.
     #[error(
-        "the machine at {address} claims to be {name}, but neither its address nor its host key is recorded, so this is not proven; the operator did not change it. Correct address and host key of {name} in its list, one after the other; or compare the key on the console of the host and {}",
+        "the machine at {address} claims to be {name}, but neither its address nor its host key is the recorded one, so this is not proven; the operator did not change it. Correct the address and the host key of {name} in its list, one after the other; or compare the key with the one on the console of the host, and {}",
         Act::TrustHostKey(name, FINGERPRINT)
     )]
     AddressAndKeyChanged {
@@ -315,7 +325,12 @@ pub fn identify(
             another_cluster(purpose, meant, &Owner::default())
         }
         None => match others.same_machine_instance.clone().filter(|_| purpose == Purpose::Join) {
-            Some(other) => Err(Refusal::SameMachine { other, machine_id: found.machine_id.clone() }),
+            Some(other) => Err(Refusal::SameMachine {
+                address: meant.address.into(),
+                name: meant.owner.node_name.clone(),
+                other,
+                machine_id: found.machine_id.clone(),
+            }),
             None => Ok(Identity::ExpectedHost),
         },
     }
@@ -335,7 +350,7 @@ fn another_node(
         Purpose::Keep | Purpose::Remove => Err(Refusal::NotThisNode { address, name, other }),
         Purpose::Join if others.owner_lives => Err(Refusal::HasAnotherName { address, name, other }),
         Purpose::Join => match others.same_machine_instance.clone() {
-            Some(other) => Err(Refusal::SameMachine { other, machine_id: found.machine_id.clone() }),
+            Some(other) => Err(Refusal::SameMachine { address, name, other, machine_id: found.machine_id.clone() }),
             None => Ok(Identity::Supersedes(owner.clone())),
         },
     }
@@ -354,9 +369,9 @@ fn another_cluster(purpose: Purpose, meant: ExpectedHost<'_>, owner: &Owner) -> 
         (true, _) if meant.take_over_from.contains(&cluster) && meant.key_declared => {
             Ok(Identity::Supersedes(owner.clone()))
         }
-        (true, _) if meant.take_over_from.contains(&cluster) => Err(Refusal::KeyNotDeclared { cluster, node }),
+        (true, _) if meant.take_over_from.contains(&cluster) => Err(Refusal::KeyNotDeclared { address, name, cluster }),
         (true, true) => Err(Refusal::HostOfUnknownCluster { address, name }),
-        (true, false) => Err(Refusal::HostOfAnotherCluster { cluster, node }),
+        (true, false) => Err(Refusal::HostOfAnotherCluster { address, name, cluster, node }),
         (false, true) => Err(Refusal::KubeletUnproven { address, name }),
         (false, false) => Err(Refusal::RecordOfAnotherCluster { address, name, cluster, node }),
     }

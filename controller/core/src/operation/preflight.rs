@@ -25,7 +25,7 @@ const WORDS: usize = 200;
 pub enum Fault {
     /// The SSH user has too few rights.
     #[error(
-        "user {user} is not an administrator of the host; add the user to the group Administrators, or set another username in the pool or in the entry of the host"
+        "user {user} does not have administrator rights on the host; add the user to the group Administrators, or set another username in the pool or in the entry of the host"
     )]
     NotAdministrator {
         /// User that the operator logs in as.
@@ -44,8 +44,8 @@ pub enum Fault {
     },
     /// The host's version of Windows does not support the cluster's VXLAN port.
     #[error(
-        "{name} takes no VXLAN port but {}, and the hybrid overlay of the cluster has {port}: the Node would not become Ready; replace the host by one with Windows Server 2022 or newer, or \
-         give the overlay port {} (hybridOverlayVXLANPort, or --vxlan-port)",
+        "{name} supports only the VXLAN port {}, and the hybrid overlay of the cluster uses {port}, so the Node would not become Ready; install Windows Server 2022 or newer on the host, or \
+         change the port of the overlay to {} (hybridOverlayVXLANPort, or --vxlan-port)",
         windows_versions::VXLAN_PORT,
         windows_versions::VXLAN_PORT
     )]
@@ -57,7 +57,8 @@ pub enum Fault {
     },
     /// The clock of the host differs too much.
     #[error(
-        "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
+        "the clock of the host is {seconds} s {direction}, compared with the operator's clock; at most {} s are allowed, because certificates depend on the time. Correct the time service of the host",
+        MAX_CLOCK_SKEW.as_secs()
     )]
     ClockSkew {
         /// Difference of the clock, in seconds.
@@ -66,13 +67,17 @@ pub enum Fault {
         direction: &'static str,
     },
     /// Services of another installer have the names of the operator's services.
-    #[error("the host runs services that this operator did not install: {names}; remove them first")]
+    #[error(
+        "the host has services that this operator did not install, under names that it uses: {names}; remove these services"
+    )]
     ForeignServices {
         /// Names of the foreign services.
         names: String,
     },
     /// The disk is too full.
-    #[error("the host has {free_mib} MiB free on C: and needs {needed_mib} MiB; make room")]
+    #[error(
+        "the host has {free_mib} MiB free on C:, and the operator needs {needed_mib} MiB there; free space on C:, or extend the volume"
+    )]
     DiskFull {
         /// Free space, in MiB.
         free_mib: u64,
@@ -81,7 +86,7 @@ pub enum Fault {
     },
     /// The host cannot reach the API server.
     #[error(
-        "the host cannot reach the API server at {server}: {why}; check DNS, routes and firewalls between the host and the API server, and that --api-server is the URL at which hosts reach it"
+        "the host cannot reach the API server at {server}: {why}; check DNS, routes and firewalls between the host and the API server, and that the operator's flag --api-server, if set, is a URL at which hosts reach the API server"
     )]
     ApiServerUnreachable {
         /// API server as hosts reach it.
@@ -90,7 +95,9 @@ pub enum Fault {
         why: String,
     },
     /// Another program has kubelet's port.
-    #[error("another program on the host listens on port {ports}, which kubelet needs; stop it")]
+    #[error(
+        "another program on the host listens on port {ports}, which kubelet needs; find it with `netstat -abno`, and stop it"
+    )]
     PortInUse {
         /// Ports that are in use.
         ports: String,

@@ -22,7 +22,7 @@ const NAMES: (usize, usize) = (8, 40);
 pub enum Warning {
     /// Windows waits for a restart, and the operator has no reason to restart the host.
     #[error(
-        "Windows waits for a restart because of {causes}; restart the host; if it is a node already, have it drained before (annotation windowsmachineconfig.openshift.io/maintenance)"
+        "Windows waits for a restart because of {causes}; restart the host. If it is already a node, request its maintenance first, so that it is drained: set the annotation windowsmachineconfig.openshift.io/maintenance of its WindowsInstance to a reason"
     )]
     WindowsRestartPending {
         /// Causes of the restart, as text.
@@ -36,12 +36,12 @@ pub enum Warning {
     },
     /// Windows Defender checks files that the operator has excluded.
     #[error(
-        r"Windows Defender checks the files of containerd, although the operator excluded C:\k\containerd\containerd.exe by policy: another program manages this policy; add the exclusion there"
+        r"Windows Defender checks the files of containerd, although the operator excluded C:\k\containerd\containerd.exe by policy; find what manages this policy, for example Group Policy, and add the exclusion there"
     )]
     DefenderChecksContainerd,
     /// Another container runtime or node agent is installed.
     #[error(
-        "the services {names} run containers of another installer, whose networks, ports and disk space collide with those of pods; remove them, or set their start type to disabled"
+        "other container runtimes or node agents are installed as services ({names}), and their networks, ports and disk use may collide with those of pods; remove these services, or set their start type to disabled"
     )]
     OtherContainerRuntime {
         /// Names of the services.
@@ -49,7 +49,7 @@ pub enum Warning {
     },
     /// Windows lacks an update that nodes need.
     #[error(
-        "{name} lacks the update {update}, without which its pods may have no network; install the current cumulative update of Windows"
+        "{name} lacks the update {update}, without which pods on the host may have no network; install the current cumulative update of Windows"
     )]
     WindowsUpdateMissing {
         /// Name of the Windows version.
@@ -59,7 +59,7 @@ pub enum Warning {
     },
     /// Microsoft's support of the host's Windows ends.
     #[error(
-        "Microsoft's extended support of {name} ends in {year}; replace the host by one with a newer version of Windows Server"
+        "the last year of Microsoft's extended support of {name} is {year}; replace the host with one that runs a newer version of Windows Server"
     )]
     WindowsSupportEnds {
         /// Name of the Windows version.
@@ -69,8 +69,8 @@ pub enum Warning {
     },
     /// The cloud controller manager of AWS finds no instance by the name of the Node.
     #[error(
-        "on AWS a Node has the private DNS name of its instance, as ip-10-0-0-1.eu-west-1.compute.internal, and {name:?} is none: the cloud controller manager deletes it when it is not \
-         Ready; list the host with that name, or in a pool with template.spec.kubelet.cloudProvider: None"
+        "on AWS, a Node must have the private DNS name of its instance, such as ip-10-0-0-1.eu-west-1.compute.internal, and {name:?} is not such a name, so the cloud controller manager deletes the Node when it is not \
+         Ready; list the host under its private DNS name, or in a pool with template.spec.kubelet.cloudProvider: None"
     )]
     NameNotOfInstance {
         /// Name of the Node.
@@ -230,10 +230,10 @@ mod tests {
             ("Defender before the join", |s| s.antivirus.defender = Defender::Checks, false, ""),
             ("Defender without the exclusion", removed, true, "by policy"),
             ("Defender with the exclusion", excluded, false, ""),
-            ("a Windows of long ago", old, true, "Windows Server 2019 ends in 2029"),
+            ("a Windows of long ago", old, true, "support of Windows Server 2019 is 2029"),
             ("a Windows from its first image", unpatched, true, "lacks the update KB5012637"),
             ("a newer one", newer, false, ""),
-            ("docker", |s| s.container_runtimes.push("docker".into()), true, "docker run"),
+            ("docker", |s| s.container_runtimes.push("docker".into()), true, "services (docker)"),
         ];
         for (about, change, expected, part) in cases {
             let mut state = HostState::default();

@@ -53,7 +53,7 @@ pub fn kept_by_finalizers(node: &Node) -> Option<String> {
     let (name, finalizers) = (node.name_any(), node.finalizers());
     (node.metadata.deletion_timestamp.is_some() && !finalizers.is_empty()).then(|| {
         format!(
-            "the Node is deleted and stays until its finalizers are removed: {}. Check the controllers that have set them, or remove them: \
+            "the Node {name} is being deleted and stays until its finalizers are removed: {}. Check the controllers that have set them, or remove the finalizers: \
              kubectl patch node {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
             // Clients may set any number of finalizers.
             first_names(finalizers)

@@ -17,21 +17,21 @@ const DOMAIN: usize = 63;
 pub enum AccountFault {
     /// The host is a member of no domain.
     #[error(
-        "the host is a member of no Active Directory domain, so that it cannot retrieve the passwords of {accounts}; join it to the domain, take the accounts out of template.spec.gmsa, or name a plugin there that retrieves passwords without a domain"
+        "the host reports no Active Directory domain with a DNS name of at most {DOMAIN} characters, so the operator does not expect it to retrieve the passwords of {accounts}; join the host to the domain of the accounts, remove the accounts from template.spec.gmsa, or name a plugin there that retrieves passwords without a domain"
     )]
     NotDomainJoined {
         /// Accounts of the pool.
         accounts: String,
     },
     /// The host cannot use at least one account.
-    #[error("the host cannot use {accounts}")]
+    #[error("the host cannot use these group Managed Service Accounts: {accounts}")]
     AccountNotUsable {
         /// Accounts that cannot be used, each with the cause and the remedy.
         accounts: String,
     },
     /// Windows did not report on an account.
     #[error(
-        "Windows could not tell whether the host can use the group Managed Service Accounts {accounts}; check that the host reaches a domain controller. If it does, restart the host; if it is a node, have it drained before (annotation windowsmachineconfig.openshift.io/maintenance)"
+        "Windows could not tell whether the host can use the group Managed Service Accounts {accounts}; check that the host reaches a domain controller. If it does, restart the host. If it is already a node, request its maintenance first, so that it is drained: set the annotation windowsmachineconfig.openshift.io/maintenance of its WindowsInstance to a reason"
     )]
     AccountUnknown {
         /// Accounts without a report.
@@ -39,7 +39,7 @@ pub enum AccountFault {
     },
     /// A plugin retrieves the passwords, and only a pod shows whether this works.
     #[error(
-        "the accounts {accounts} are not checked: the host is in no domain, and whether the plugin {clsid} retrieves their passwords shows when a pod uses them"
+        "the operator cannot check the accounts {accounts}: the host reports no Active Directory domain with a DNS name of at most {DOMAIN} characters, and only a pod that uses an account shows whether the plugin {clsid} retrieves its password"
     )]
     AccountsNotChecked {
         /// Accounts that are not checked.
@@ -92,10 +92,14 @@ pub fn check(accounts: &[String], plugin: Option<&str>, state: &HostState) -> Re
     let problem = |account: &String| {
         let why = match of(account) {
             AccountState::Usable | AccountState::Unknown => return None,
-            AccountState::NotFound => "the domain has no account of this name: correct the name",
-            AccountState::NotManaged => "it is not a group Managed Service Account: list one that is",
+            AccountState::NotFound => {
+                "the domain has no account of this name: correct the name in template.spec.gmsa.accounts"
+            }
+            AccountState::NotManaged => {
+                "it is not a group Managed Service Account: list such an account in template.spec.gmsa.accounts"
+            }
             AccountState::NotAllowed => {
-                "the host cannot retrieve its password: add the computer to the principals that may retrieve it, then restart the host"
+                "the host cannot retrieve its password: allow its computer account to retrieve it (Set-ADServiceAccount -PrincipalsAllowedToRetrieveManagedPassword), and then restart the host"
             }
         };
         Some(format!("{account} ({why})"))
@@ -139,7 +143,7 @@ mod tests {
                 joined,
                 &[("web", Usable), ("db", NotAllowed)],
                 Some("AccountNotUsable"),
-                "use db (the host",
+                "Accounts: db (the host",
             ),
             (
                 "no such account",
@@ -193,7 +197,7 @@ mod tests {
         let fault = check(&accounts, Some("{X}"), &HostState::default()).unwrap_err();
         assert_eq!((fault.status(), fault.is_warning()), (Status::Unknown, false));
         let message = fault.to_string();
-        assert!(message.contains("web, db are not checked") && message.contains("plugin {X}"), "{message}");
+        assert!(message.contains("cannot check the accounts web, db") && message.contains("plugin {X}"), "{message}");
     }
 
     #[test]

@@ -32,12 +32,13 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
         )?;
     }
     for (what, directory) in [
-        ("directory of CNI's programs", &cluster.cni_bin_dir),
-        ("directory of CNI's configuration", &cluster.cni_conf_dir),
+        ("directory of CNI programs (--cni-bin-dir)", &cluster.cni_bin_dir),
+        ("directory of CNI configuration (--cni-conf-dir)", &cluster.cni_conf_dir),
     ] {
         let Some(directory) = directory else { continue };
         require(is_host_path(directory), what, directory, r"it must be a directory on C:, for example C:\opt\cni\bin")?;
-        let problem = r"users of hosts lose access to it: use a directory for CNI only, for example C:\opt\cni\bin";
+        let problem =
+            r"users of the hosts would lose access to it: use a directory for CNI only, for example C:\opt\cni\bin";
         require(is_own_directory(directory), what, directory, problem)?;
         let is_external = cluster.network == Network::External;
         require(
@@ -47,11 +48,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
             "the hybrid overlay has its own; remove the setting, or set --network external",
         )?;
     }
-    proxy(&cluster.proxy).map_err(|(what, problem)| RenderError::Fact {
-        what,
-        value: "(hidden)".to_owned(),
-        problem,
-    })?;
+    proxy(&cluster.proxy).map_err(|(what, problem)| RenderError::Fact { what, value: "hidden".to_owned(), problem })?;
     Ok(())
 }
 
@@ -94,7 +91,7 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
         let problem = "it must be certificates in PEM; check the object from which the operator reads it";
-        require(pem.contains("-----BEGIN CERTIFICATE-----"), what, "(not shown)", problem)?;
+        require(pem.contains("-----BEGIN CERTIFICATE-----"), what, "not shown", problem)?;
     }
     if let Some(pem) = &cluster.trusted_ca {
         trusted(pem.as_bytes())?;
@@ -108,7 +105,7 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
 /// Checks that each certificate is readable: one damaged certificate makes a host refuse all of them.
 fn trusted(pem: &[u8]) -> Checked {
     let Err(damaged) = certificates(pem) else { return Ok(()) };
-    let problem = "it is damaged; correct the ConfigMap trusted-ca in the operator's namespace";
+    let problem = "the certificate is damaged; correct the ConfigMap trusted-ca in the operator's namespace";
     require(false, "trusted certificates", &format!("certificate {damaged}"), problem)
 }
 

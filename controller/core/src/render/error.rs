@@ -25,7 +25,7 @@ pub enum RenderError {
         problem: &'static str,
     },
     /// A fact about the cluster is unusable.
-    #[error("the cluster's {what} is {value:?}: {problem}")]
+    #[error("the {what} of the cluster ({}) cannot be used: {problem}", api::text::line(value, 200))]
     Fact {
         /// Name of the fact.
         what: &'static str,

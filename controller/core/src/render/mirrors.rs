@@ -75,7 +75,7 @@ impl<'a> Location<'a> {
         let is_port = port.is_none_or(|p| p.parse::<u16>().is_ok_and(|p| p > 0) && !p.starts_with(['+', '0']));
         let is_path = text.len() == registry.len() || path.split('/').all(part);
         if name.len() > 100 || !name.split('.').all(label) || !is_port || !is_path {
-            return Err("it must be a registry such as registry.example.com:5000, perhaps with a path");
+            return Err("it must be a registry such as registry.example.com:5000, optionally with a path");
         }
         Ok(Self { registry, path })
     }

@@ -49,9 +49,9 @@ fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
     let problem = if supported.contains(&server) {
         return Ok(());
     } else if server < *supported.start() {
-        "it is newer than the API server, which Kubernetes does not support"
+        "this kubelet is newer than the API server, which Kubernetes does not support"
     } else {
-        "it is more than three minor versions older than the API server, which Kubernetes does not support"
+        "this kubelet is more than three minor versions older than the API server, which Kubernetes does not support"
     };
     Err(RenderError::Skew { kubelet: version.to_owned(), server, problem })
 }

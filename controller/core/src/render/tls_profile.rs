@@ -22,7 +22,7 @@ enum TlsProfileError {
     #[error("the type {0:?} is unknown: use Old, Intermediate, Modern or Custom")]
     UnknownType(String),
     /// A field of a custom profile is missing or invalid.
-    #[error("the custom profile has no usable {0}: set it")]
+    #[error("custom.{0} is missing or unknown: set it to VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13")]
     Field(&'static str),
     /// A custom profile has neither of the ciphers that Go accepts for HTTP/2.
     #[error(
@@ -115,7 +115,9 @@ impl TlsProfile {
             return Err(TlsProfileError::NoHttp2);
         }
         let sentence = |names: String| {
-            format!("ciphers of the custom TLS profile that kubelet does not use: {names}; remove them")
+            format!(
+                "kubelet does not support these ciphers of spec.tlsSecurityProfile of APIServer/cluster, and does not use them: {names}; remove them"
+            )
         };
         let left_out = (!unknown.is_empty()).then(|| sentence(unknown.join(", ")));
         Ok((Self { min_version, ciphers }, left_out.into_iter().collect()))

@@ -85,7 +85,7 @@ impl Loss {
                 "add its program to the payload, and run the operator with --network ovn-hybrid"
             }
             Self::Service(_) => "add its program to the payload",
-            Self::NodeManager => "apply deploy/azure, which has it",
+            Self::NodeManager => "apply deploy/azure, which creates it",
             Self::Sandbox => {
                 "where hosts can pull the image that the payload names, accept the loss; otherwise name one that they can pull in \
                  template.spec.containerd.sandboxImage of the pool"
@@ -103,13 +103,13 @@ impl Loss {
                      operator with --https-proxy"
                 }
                 "NO_PROXY" => "set template.spec.proxy.noProxy of the pool, or run the operator with --no-proxy",
-                _ => "the operator sets no such variable",
+                _ => "the operator has no setting for this variable",
             },
             Self::Flag(name, value) if name == "cloud-provider" && value == "external" => {
                 "set template.spec.kubelet.cloudProvider of the pool to External, or run the operator with --external-cloud-provider"
             }
             Self::Flag(name, _) if name.starts_with("image-credential") => "add the credential provider to the payload",
-            Self::Flag(..) => "the operator sets no such flag",
+            Self::Flag(..) => "the operator has no setting for this flag",
             Self::Unreadable(_) => "correct or restore the ConfigMap",
             Self::Gone(_) => "restore the ConfigMap from a backup",
         }
@@ -211,9 +211,11 @@ pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
 pub fn message(losses: &[Loss]) -> Option<String> {
     let names: Vec<&str> = losses.iter().map(Loss::name).collect();
     let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();
+    let is_unknown = |loss: &Loss| matches!(loss, Loss::Unreadable(_) | Loss::Gone(_));
+    let may = if losses.iter().all(is_unknown) { "may" } else { "would" };
     (!losses.is_empty()).then(|| {
         format!(
-            "the adopted node stays unchanged, because the change would lose settings that it has: {}. Provide them, or accept the loss with the annotation {}: \"{}\" on the pool or the instance",
+            "the adopted node stays unchanged, because the change {may} lose settings that it has: {}. Provide them, or accept the loss with the annotation {}: \"{}\" on the pool or the instance",
             each.join(", "),
             key::ACCEPT_LOST_SETTINGS,
             names.join(",")
@@ -400,7 +402,8 @@ mod tests {
             assert!(text.contains(&format!("variable {name} ")), "{name}: {text}");
         }
         assert!(text.contains("csi-proxy") && text.contains(key::ACCEPT_LOST_SETTINGS), "{text}");
-        assert!(!text.contains("hunter2"), "{text}");
+        assert!(!text.contains("hunter2") && text.contains("would lose"), "{text}");
+        assert!(message(&[Loss::Gone("10.19.0-a".into())]).is_some_and(|text| text.contains("may lose")));
         assert_eq!(message(&[]), None);
     }
 

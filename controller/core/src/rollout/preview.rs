@@ -51,6 +51,10 @@ pub fn preview(
                 Some(adoption) => of_adoption(name, adoption),
             }),
             Some(m) if m.candidate.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
+            Some(m) if m.candidate.leaving && !m.instance.is_deleting() => {
+                let why = "its removal is revoked, because the host is listed again";
+                list.push(planned(name, NOTHING, Disruption::None, why.into()));
+            }
             Some(m) if m.candidate.leaving => {
                 let why = "its WindowsInstance is being deleted; the host joins again afterwards";
                 list.push(planned(name, "Remove", Disruption::Drain, why.into()));
@@ -169,6 +173,7 @@ mod tests {
 
     use api::{WindowsInstance, WindowsInstanceSpec};
     use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
     use crate::rollout::grants::{Candidate, PendingChange, tests::limits};
@@ -186,7 +191,11 @@ mod tests {
         // Arguments: listed in the inventory, candidate, changes besides the version, orphaned, remediation.
         let said = |listed: bool, candidate: Option<Candidate>, beside: &str, orphan, remediation| {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
-            let instance = Arc::new(WindowsInstance::new("w", WindowsInstanceSpec::default()));
+            let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+            // Only an instance that is being deleted is deconfigured.
+            let is_deleting = candidate.as_ref().is_some_and(|c| c.deconfiguring);
+            instance.metadata.deletion_timestamp = is_deleting.then_some(Time(Timestamp::UNIX_EPOCH));
+            let instance = Arc::new(instance);
             let members: Vec<Member> =
                 candidate.into_iter().map(|candidate| Member { instance: instance.clone(), candidate }).collect();
             let sights = HostLookups {
@@ -246,8 +255,13 @@ mod tests {
             ("down, and left so", said(true, Some(down), "", false, none), ""),
             (
                 "deleted by hand",
-                listed(Candidate { leaving: true, ..free.clone() }),
+                listed(Candidate { leaving: true, deconfiguring: true, ..free.clone() }),
                 "Remove Drain: its WindowsInstance is being deleted; the host joins again afterwards",
+            ),
+            (
+                "listed again",
+                listed(Candidate { leaving: true, ..free.clone() }),
+                &format!("{NOTHING} None: its removal is revoked, because the host is listed again"),
             ),
             ("gone", gone(free.clone()), "Remove Drain: no longer in the inventory"),
             (

@@ -193,7 +193,12 @@ pub fn follow_node(
     let is_back = is_ready && was_healthy == Some(false);
     match reaches.as_str() {
         "True" if is_ready_unknown && why == CONNECTED => {
-            put(kind::REACHABLE, Status::Unknown, NOT_TRIED, "kubelet has stopped since the host answered last");
+            put(
+                kind::REACHABLE,
+                Status::Unknown,
+                NOT_TRIED,
+                "kubelet has stopped posting the status of the Node since the host last answered",
+            );
         }
         "True" if is_ready && why == WITHOUT_KUBELET => put(kind::REACHABLE, Status::True, CONNECTED, ""),
         "False" if is_back => {
@@ -220,7 +225,7 @@ pub fn is_untried(status: &WindowsInstanceStatus) -> bool {
 
 /// Records that the host answers although kubelet posts no status.
 pub fn answers_without_kubelet(status: &mut WindowsInstanceStatus, generation: Option<i64>, now: Timestamp) {
-    let message = "kubelet posts no status of the Node, and the host answers: check the services on the host";
+    let message = r"kubelet posts no status of the Node, but the host answers over SSH: check the service kubelet on the host, and its log in C:\var\log\kubelet";
     set(&mut status.conditions, kind::REACHABLE, Status::True, WITHOUT_KUBELET, message, generation, now);
 }
 
@@ -231,10 +236,10 @@ pub fn beside_kubelet(status: &WindowsInstanceStatus, is_ready_unknown: bool) ->
     }
     let reachable = find(&status.conditions, kind::REACHABLE).filter(|_| is_ready_unknown)?;
     match reachable.status.as_str() {
-        "False" => Some(format!("the host does not answer either: {}", reachable.message)),
-        "True" if reachable.reason == WITHOUT_KUBELET => {
-            Some("the host answers over SSH: check its services, and C:\\var\\log\\kubelet".to_owned())
-        }
+        "False" => Some(format!("the operator cannot log in to the host either: {}", reachable.message)),
+        "True" if reachable.reason == WITHOUT_KUBELET => Some(
+            "the host answers over SSH: check its service kubelet, and the log in C:\\var\\log\\kubelet".to_owned(),
+        ),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use api::Reason;
 use std::{io, time::Duration};
 
-use api::act::Act;
+use api::act::{Act, FINGERPRINT};
 
 /// Action and path that an error message names.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ pub enum SshError {
     #[error("{address} did not answer within {} s (waited for {phase}): check that the host is up and that no firewall is in between", .after.as_secs())]
     ConnectTimeout { address: String, phase: &'static str, after: Duration },
     /// The host cannot be reached: no route, or another network error.
-    #[error("{address} cannot be reached: check its address and the network between")]
+    #[error("{address} cannot be reached: check its address, and the network between it and the operator")]
     Unreachable {
         address: String,
         #[source]
@@ -53,7 +53,7 @@ pub enum SshError {
     },
     /// The host proved another key than the known one. Another machine may intercept the connection.
     #[error(
-        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, {}",
+        "the host key of {address} does not match: expected {}, got {offered}; if the host was reinstalled on purpose, {}",
         .expected.join(" or "), if_reinstalled(host.as_deref(), offered)
     )]
     HostKeyMismatch { host: Option<String>, address: String, expected: Vec<String>, offered: String },
@@ -75,15 +75,12 @@ pub enum SshError {
     )]
     JumpHostKeyMismatch { jump_host: String, expected: String, offered: String },
     /// The jump host does not accept the operator's key.
-    #[error(
-        "{username} cannot log in to the jump host {jump_host} with {tried}: add this public key to the user's authorized_keys on \
-         the jump host"
-    )]
+    #[error("{username} cannot log in to the jump host {jump_host} with {tried}{}", remedy_on_jump_host(tried))]
     JumpHostAuthenticationFailed { jump_host: String, username: String, tried: String },
     /// The jump host does not forward connections to the host.
     #[error(
-        "the jump host {jump_host} refuses to forward to {address} port {port} ({why}): allow it in its sshd configuration \
-         (AllowTcpForwarding, PermitOpen) and in the options of the key in authorized_keys (restrict, permitopen)"
+        "the jump host {jump_host} refuses to forward to {address} port {port} ({why}): check AllowTcpForwarding and PermitOpen in \
+         its sshd_config, the options of the key in authorized_keys (restrict, permitopen), and its load"
     )]
     JumpHostRefused { jump_host: String, address: String, port: u16, why: String },
     /// The jump host cannot connect to the host.
@@ -95,15 +92,15 @@ pub enum SshError {
     /// The connection broke.
     #[error(
         "the connection to {address} broke: {why}. The operator tries again; if that repeats, check whether the host restarts, the log of its SSH server, \
-         and the network between"
+         and the network between it and the operator"
     )]
     Disconnected { address: String, why: String },
     /// The command exceeded its time limit. `log` is the end of its output.
-    #[error("the command still ran on {address} after {} s; check why the host is slow: {command}", .after.as_secs())]
+    #[error("{command} did not end on {address} within {} s; check the load of the host", .after.as_secs())]
     CommandTimeout { address: String, command: String, after: Duration, log: String },
     /// The server did not start the command.
     #[error(
-        "{address} refuses to run commands for this user: check ForceCommand and the shell in its sshd configuration"
+        "{address} refuses to run commands for this user: check ForceCommand in its sshd_config, and the shell of the user"
     )]
     CommandRefused { address: String },
     /// A file operation failed.
@@ -116,19 +113,23 @@ pub enum SshError {
     #[error("{address} does not offer SFTP: {why}")]
     NotASftpServer { address: String, why: String },
     /// The path must not be sent to a host. An error in the operator or in its input.
-    #[error("the path {path:?} {problem}")]
+    #[error("the operator does not use the path {path:?} on a host, because it {problem}")]
     BadPath { path: String, problem: &'static str },
     /// The command must not be sent to a host. An error in the operator or in its input.
-    #[error("the command {command:?} {problem}")]
+    #[error(
+        "the operator does not run the command {command:?}, because it {problem}; this is a bug in the operator: report it"
+    )]
     BadCommand { command: String, problem: &'static str },
     /// A file on the host is larger than the limit.
-    #[error("{path} on {address} is larger than {limit} bytes")]
+    #[error("{path} on {address}, or its new content, is larger than {limit} bytes; remove what is not needed from it")]
     TooLarge { address: String, path: String, limit: usize },
     /// A directory on the host has more entries than are read.
     #[error("{path} on {address} has more than {limit} entries: remove files that do not belong to the operator")]
     TooManyEntries { address: String, path: String, limit: usize },
     /// The local source of an upload cannot be read.
-    #[error("cannot read the local source of {path}")]
+    #[error(
+        "the operator cannot read its own files for {path} on the host; check its payload (docs/guide/upgrade.md#the-payload)"
+    )]
     Source {
         path: String,
         #[source]
@@ -141,18 +142,34 @@ fn refused(tried: &[String]) -> String {
     if tried.is_empty() {
         return "without a private key: name a Secret with one in the ssh settings of the pool".to_owned();
     }
+    let keys = tried.join(", ");
+    // A note about a key has the remedy for it.
+    if tried.iter().all(|key| has_note(key)) {
+        return format!("with {keys}");
+    }
     format!(
-        "with {}: add one of these public keys to the user's authorized keys on the host (administrators_authorized_keys for an administrator)",
-        tried.join(", ")
+        "with {keys}: add one of these public keys to the user's authorized keys on the host (administrators_authorized_keys for an administrator)"
     )
+}
+
+/// Reports whether a note in parentheses follows the fingerprint of a refused key.
+fn has_note(key: &str) -> bool {
+    key.contains(" (")
+}
+
+/// Returns the remedy for a key that a jump host has refused, unless a note about the key has another one.
+fn remedy_on_jump_host(tried: &str) -> &'static str {
+    if has_note(tried) { "" } else { ": add this public key to the user's authorized_keys on the jump host" }
 }
 
 /// Returns the remedy for a changed host key. Only the key of a host with an instance, whose name is `host`, can be trusted by a command.
 fn if_reinstalled(host: Option<&str>, offered: &str) -> String {
+    // A host that offers no key of a known type shows the types of its keys, not a fingerprint.
+    let fingerprint = if offered.starts_with("SHA256:") { offered } else { FINGERPRINT };
     match host {
         Some(host) => format!(
             "correct its hostKey or known_hosts entry if it has one, otherwise trust the new key: {}",
-            Act::TrustHostKey(host, offered)
+            Act::TrustHostKey(host, fingerprint)
         ),
         None => "correct the key that is declared for it (hostKey, known_hosts, or --host-key of a command)".to_owned(),
     }
@@ -204,5 +221,33 @@ impl SshError {
                 | Self::JumpHostAuthenticationFailed { .. }
                 | Self::JumpHostRefused { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_about_a_refused_key_replaces_the_remedy() {
+        const FACTOR: &str = "SHA256:b (accepted, but the host requires another factor: allow it)";
+        for (tried, adds_key) in [(&["SHA256:a"][..], true), (&["SHA256:a", FACTOR], true), (&[FACTOR], false)] {
+            assert_eq!(
+                refused(&tried.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).contains("add one of"),
+                adds_key,
+                "{tried:?}"
+            );
+        }
+        assert!(!remedy_on_jump_host("SHA256:a").is_empty() && remedy_on_jump_host(FACTOR).is_empty());
+    }
+
+    #[test]
+    fn only_a_fingerprint_is_part_of_the_command() {
+        for (offered, shown) in [("SHA256:abc", "SHA256:abc"), ("only keys of type ssh-rsa", FINGERPRINT)] {
+            let (address, expected) = ("10.0.0.1".to_owned(), vec!["SHA256:x".to_owned()]);
+            let error = SshError::HostKeyMismatch { host: None, address, expected, offered: offered.to_owned() };
+            let message = error.of_host("win-1").to_string();
+            assert!(message.contains(&format!("trust-host-key win-1 {shown} (")), "{message}");
+        }
     }
 }

@@ -256,8 +256,9 @@ fn config(host_keys: Vec<Algorithm>) -> client::Config {
 pub(super) async fn resolve(target: &Target, deadline: Instant) -> Result<Vec<SocketAddr>, SshError> {
     let address = target.address.clone();
     let name = target.address.trim_start_matches('[').trim_end_matches(']');
-    let found = within(target, deadline, "the name look-up", tokio::net::lookup_host((name, target.port))).await?;
-    let found: Vec<SocketAddr> = match found {
+    // The host has no part in a look-up that takes too long.
+    let found = timeout_at(deadline, tokio::net::lookup_host((name, target.port))).await;
+    let found: Vec<SocketAddr> = match found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(found) => found.collect(),
         Err(source) => return Err(SshError::NameNotResolved { address, source: Some(source) }),
     };

@@ -60,7 +60,7 @@ impl Identity {
     pub fn from_pem(name: &str, pem: &[u8]) -> Result<Self, KeyError> {
         let unusable = |problem, source| KeyError::Unusable { name: name.to_owned(), problem, source };
         if pem.len() > MAX_PEM {
-            return Err(unusable("it is larger than 64 KiB", None));
+            return Err(unusable("it is larger than 64 KiB: store only the private key there", None));
         }
         let text = api::text::decode(pem)
             .map_err(|_| unusable("it is not PEM text (-----BEGIN …): save it in UTF-8", None))?;
@@ -79,7 +79,7 @@ impl Identity {
             return Err(KeyError::Encrypted { name: name.to_owned() });
         }
         if text.starts_with("PuTTY-User-Key-File-") {
-            return Err(unusable("it is in PuTTY's own form: export it as an OpenSSH key with puttygen", None));
+            return Err(unusable("it is in the format of PuTTY: export it as an OpenSSH key with puttygen", None));
         }
         if !text.contains("PRIVATE KEY-----") {
             let public = text.starts_with("ssh-") || text.starts_with("ecdsa-") || text.contains("PUBLIC KEY-----");
@@ -146,7 +146,7 @@ impl Identity {
         });
         (bits < MIN_RSA_BITS).then(|| {
             format!(
-                "the RSA key in {} has {bits} bits, fewer than {MIN_RSA_BITS}: replace it, best by an Ed25519 key",
+                "the RSA key in {} has {bits} bits, fewer than {MIN_RSA_BITS}: replace it, preferably with an Ed25519 key",
                 self.name
             )
         })

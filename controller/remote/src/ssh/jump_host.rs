@@ -155,7 +155,7 @@ fn meaning(reason: &ChannelOpenFailure) -> String {
         ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited".to_owned(),
         ChannelOpenFailure::ConnectFailed => "the connection failed".to_owned(),
         ChannelOpenFailure::UnknownChannelType => "it does not support forwarding".to_owned(),
-        ChannelOpenFailure::ResourceShortage => "it has no resources left".to_owned(),
+        ChannelOpenFailure::ResourceShortage => "it lacks resources".to_owned(),
         ChannelOpenFailure::Other { code, .. } => format!("code {code}"),
     }
 }

@@ -14,7 +14,7 @@ use super::{
 
 const NO_SUBSYSTEM: &str =
     "it has no such subsystem: add the line \"Subsystem sftp sftp-server.exe\" to its sshd_config";
-const NOT_SFTP: &str = "what it starts instead does not speak SFTP: remove ForceCommand from its sshd_config, or correct the program after \
+const NOT_SFTP: &str = "the program that it starts for SFTP does not speak SFTP: remove ForceCommand from its sshd_config, or correct the program after \
                         \"Subsystem sftp\"";
 
 impl Connection {
@@ -22,12 +22,14 @@ impl Connection {
     pub(super) async fn sftp(&self) -> Result<&Sftp, SshError> {
         self.sftp
             .get_or_try_init(|| async {
-                match timeout(self.request_timeout, self.open_sftp()).await {
-                    Ok(result) => result,
-                    Err(_) => {
-                        Err(SshError::NotASftpServer { address: self.address().to_owned(), why: NOT_SFTP.to_owned() })
-                    }
-                }
+                let late = |_| {
+                    let limit = self.request_timeout.as_secs();
+                    let why = format!(
+                        "it did not start SFTP within {limit} s: check its load, and ForceCommand and \"Subsystem sftp\" in its sshd_config"
+                    );
+                    SshError::NotASftpServer { address: self.address().to_owned(), why }
+                };
+                timeout(self.request_timeout, self.open_sftp()).await.map_err(late)?
             })
             .await
     }
@@ -42,7 +44,7 @@ impl Connection {
                 Some(ChannelMsg::Success) => break,
                 Some(ChannelMsg::Failure) => return Err(refused(NO_SUBSYSTEM)),
                 None | Some(ChannelMsg::Close) if self.is_closed() => {
-                    return Err(self.disconnected("while SFTP was being started"));
+                    return Err(self.disconnected("it ended while SFTP was being started"));
                 }
                 None | Some(ChannelMsg::Close) => return Err(refused(NOT_SFTP)),
                 Some(_) => {}
@@ -51,7 +53,11 @@ impl Connection {
         let config = Config { request_timeout_secs: self.request_timeout.as_secs().max(1), ..Config::default() };
         let mut raw = RawSftpSession::new_with_config(channel.into_stream(), config);
         let unusable = |_: Error| {
-            if self.is_closed() { self.disconnected("while SFTP was being started") } else { refused(NOT_SFTP) }
+            if self.is_closed() {
+                self.disconnected("it ended while SFTP was being started")
+            } else {
+                refused(NOT_SFTP)
+            }
         };
         // Both requests are sent together: servers handle requests in order, and refuse those that they do not know.
         let (version, limits) = tokio::join!(biased; raw.init(), raw.limits());

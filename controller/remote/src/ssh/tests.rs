@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{StreamExt as _, stream};
 use tokio::net::TcpListener;
 
 use self::host::{Host, Running, ed25519, identity, public};
@@ -391,8 +392,9 @@ async fn a_pending_request_fails_when_the_connection_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_outlives_its_connection() {
     let running = Host::default().start().await;
-    for round in 0..150_u64 {
-        let connection = connect(&running.target()).await;
+    let target = running.target();
+    let round = async |round: u64| {
+        let connection = connect(&target).await;
         connection.write(r"C:\k\x", b"1").await.unwrap();
         let asks = async {
             loop {
@@ -411,7 +413,8 @@ async fn no_request_outlives_its_connection() {
         // Much shorter than the time limit of a request.
         let error = tokio::time::timeout(Duration::from_secs(15), ends).await;
         assert!(error.is_ok(), "round {round}: a request waits although the connection is gone");
-    }
+    };
+    stream::iter(0..150).for_each_concurrent(10, round).await;
 }
 
 #[tokio::test]

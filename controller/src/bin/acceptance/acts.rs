@@ -171,7 +171,7 @@ impl Run {
     }
 
     pub(super) async fn boot_id(&self) -> anyhow::Result<String> {
-        self.world.see().await?.boot_id(self.kind).context("the Node reports no boot id")
+        self.world.see().await?.boot_id(self.kind).context("the Node does not report a boot ID")
     }
 
     pub(super) async fn ask_restart(&self) -> anyhow::Result<()> {
@@ -186,7 +186,7 @@ impl Run {
 
     /// Returns the image of the run with a tag, which pools require.
     pub(super) fn image(&self) -> anyhow::Result<String> {
-        self.args.image.as_deref().map(tagged).context("needs --image")
+        self.args.image.as_deref().map(tagged).context("this row needs --image")
     }
 
     pub(crate) async fn pre_pull(&self) -> anyhow::Result<String> {
@@ -289,7 +289,10 @@ impl Run {
 
     pub(crate) async fn rollback(&self) -> anyhow::Result<String> {
         let first = self.first_version.lock().clone().context("the node followed no version")?;
-        ensure!(!self.pool.lock()["spec"]["template"]["spec"]["kubelet"].is_null(), "there is no change to take back");
+        ensure!(
+            !self.pool.lock()["spec"]["template"]["spec"]["kubelet"].is_null(),
+            "there is no change to undo: the row update has not changed the pool"
+        );
         self.edit(|pool| {
             if let Some(spec) = pool["spec"]["template"]["spec"].as_object_mut() {
                 spec.remove("kubelet");

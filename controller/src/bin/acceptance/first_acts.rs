@@ -198,9 +198,9 @@ impl Run {
     pub(crate) async fn replaced_in_use(&self) -> anyhow::Result<String> {
         let outputs = self.host.run(&REPLACE).await?;
         let is_done = outputs.iter().all(|output| output.status == Some(0));
-        ensure!(is_done, "another program cannot be put in place of kubelet.exe: {outputs:?}");
+        ensure!(is_done, "kubelet.exe cannot be replaced by another program: {outputs:?}");
         self.world
-            .until("wicd has put kubelet.exe back", async || {
+            .until("wicd has restored kubelet.exe", async || {
                 let outputs = self.host.run(&HASHES).await?;
                 Ok(if judge::is_same_file(&outputs) { Ok(()) } else { Err(format!("{outputs:?}")) })
             })
@@ -209,7 +209,7 @@ impl Run {
         self.world.until_seen("the node is Ready", HostObjects::follows).await?;
         let files: Vec<&str> = outputs.last().context("no output")?.text.lines().map(str::trim).collect();
         ensure!(files.contains(&"kubelet.exe"), "there is no kubelet.exe: {outputs:?}");
-        Ok(format!("wicd has put kubelet.exe back; C:\\k has {}", files.join(", ")))
+        Ok(format!("wicd has restored kubelet.exe; C:\\k has {}", files.join(", ")))
     }
 
     /// Compares the language and the domain in the host's facts with the registry of Windows.

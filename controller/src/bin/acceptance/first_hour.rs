@@ -44,6 +44,8 @@ const LINE: usize = 200;
 /// Words in lower case that mark a line that may contain a secret.
 const SECRET: [&str; 9] =
     ["private key", "password", "passwd", "token", "secret", "authorization", "bearer", "-key-data", "auth ="];
+/// Note in place of a line that may contain a secret.
+const LEFT_OUT: &str = "(left out: the line may hold a secret)";
 /// Minimum length of a word that may be a key or a certificate.
 const KEY: usize = 48;
 
@@ -78,7 +80,7 @@ impl Check {
     }
 }
 
-/// Returns the evidence of these rows. Rows with the same evidence are grouped.
+/// Returns the evidence of these rows, without evidence that may contain a secret. Rows with the same evidence are grouped.
 fn texts<'a>(rows: impl Iterator<Item = &'a Ended>) -> Vec<String> {
     let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
     for row in rows {
@@ -87,7 +89,8 @@ fn texts<'a>(rows: impl Iterator<Item = &'a Ended>) -> Vec<String> {
             None => texts.push((vec![row.id], &row.outcome.text)),
         }
     }
-    texts.into_iter().map(|(ids, text)| format!("{}: {text}", ids.join(", "))).collect()
+    let shown = |text| if may_hold_secret(text) { LEFT_OUT } else { text };
+    texts.into_iter().map(|(ids, text)| format!("{}: {}", ids.join(", "), shown(text))).collect()
 }
 
 /// Returns the page: the host, a line for each check, the `end` of the run, and the output of the commands of failed rows.
@@ -143,16 +146,18 @@ fn heading(address: &str, version: &str, seen: Option<&HostObjects>) -> String {
 
 /// Returns the line, or a note in its place if it may contain a secret.
 fn harmless(line: &str) -> String {
+    if may_hold_secret(line) { LEFT_OUT.to_owned() } else { api::text::line(line, LINE) }
+}
+
+/// Reports whether a line may contain a secret.
+fn may_hold_secret(line: &str) -> bool {
     let small = line.to_ascii_lowercase();
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-' | '_');
     // In a URL, a password comes before an @. A long word of hexadecimal digits is a hash, not a key.
     let is_key = |word: &str| word.len() >= KEY && !word.chars().all(|c| c.is_ascii_hexdigit());
     let has_password =
         small.split("://").skip(1).any(|rest| rest.split(['/', ' ']).next().is_some_and(|h| h.contains('@')));
-    if has_password || SECRET.iter().any(|word| small.contains(word)) || line.split(|c| !is_word(c)).any(is_key) {
-        return "(left out: the line may hold a secret)".to_owned();
-    }
-    api::text::line(line, LINE)
+    has_password || SECRET.iter().any(|word| small.contains(word)) || line.split(|c| !is_word(c)).any(is_key)
 }
 
 #[cfg(test)]
@@ -188,6 +193,14 @@ mod tests {
             (vec![ended("a", skipped("no")), ended("b", failed("bad"))], (FAILED, "b: bad; a: no", 4)),
             (vec![ended("a", skipped("no")), ended("b", skipped("no"))], (SKIPPED, "a, b: no", 4)),
             (vec![], (SKIPPED, "a: not run; b: not run", 0)),
+            (
+                vec![ended("a", passed("fine")), ended("b", failed("Password = x"))],
+                (FAILED, "b: (left out: the line may hold a secret); a: fine", 4),
+            ),
+            (
+                vec![ended("a", passed("fi\u{1b}[2Jne")), ended("b", passed("good"))],
+                (PASSED, "a: fi [2Jne; b: good", 4),
+            ),
         ] {
             let (outcome, seconds) = both.outcome(&rows);
             assert_eq!((outcome.result, outcome.text.as_str(), seconds), expected);

@@ -114,8 +114,9 @@ impl Host {
         let read = connection.read(&text, MAX_OUTPUT_BYTES).await;
         connection.remove(&script).await?;
         connection.remove(&text).await?;
-        let bytes = read?.with_context(|| format!("the host did not run {command}"))?;
-        Ok(Output { status: ran?.status, text: api::text::lines(&String::from_utf8_lossy(&bytes)) })
+        let (ran, bytes) = (ran?, read?);
+        let bytes = bytes.with_context(|| format!("the host did not run {command}, whose output is missing"))?;
+        Ok(Output { status: ran.status, text: api::text::lines(&String::from_utf8_lossy(&bytes)) })
     }
 
     /// Returns the operator's directories that the host has.

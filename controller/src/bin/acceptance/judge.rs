@@ -521,7 +521,7 @@ pub(crate) fn host_maintenance(reason: &str, outputs: &[Output]) -> Option<Outco
     let last =
         |output: &Output| output.ok()?.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     let is = |output: &Output, lines: [&str; 2]| Some(output.ok()?.trim().lines().map(str::trim).eq(lines));
-    (last(begun)? == "the node is drained: patch and restart the host, then run `maintenance end`"
+    (last(begun)? == "the node is drained: patch and restart the host, then run `wicd.exe maintenance end`"
         && is(during, ["state: Drained", &format!("request: {reason}")])?
         && last(ended)? == "the node is Ready, and its maintenance is over"
         && is(after, ["state: None", "request: none"])?)

@@ -458,7 +458,7 @@ fn patching() -> Vec<Case> {
     let id = format!("sha256:{}", "a".repeat(64));
     let record = |image: &str, id: &str| ok(serde_json::json!({"pinned": {image: id}}).to_string());
     let waits = "wicd: the node waits for its turn (rollout.maxUnavailable, or its pool is paused)\nwicd: the node is being drained\n";
-    let begun = "the node is drained: patch and restart the host, then run `maintenance end`";
+    let begun = "the node is drained: patch and restart the host, then run `wicd.exe maintenance end`";
     let ended = "the node is Ready, and its maintenance is over";
     let drained = "state: Drained\nrequest: acceptance";
     vec![
@@ -488,7 +488,7 @@ fn patching() -> Vec<Case> {
                 (1, ok("state: Draining\nrequest: acceptance")),
                 (1, ok("state: Drained\nrequest: another")),
                 (1, ok(format!("{drained}\nstate: None"))),
-                (2, ok("the request is withdrawn")),
+                (2, ok("the Node does not have a maintenance request of this host")),
                 (3, ok(drained)),
                 (3, ok("state: None")),
             ],

@@ -104,14 +104,14 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Chosen { config, title } = api_server::choose(&args.cluster).await?;
     let danger = format!(
-        "This makes the host {} a node of the {title}, restarts it several times, has a pod take all its memory, has it drained for maintenance, kills kubelet and its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, and removes it again. On the \
-         cluster it makes one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
+        "This makes the host {} a node of the {title}, restarts it several times, runs a pod that uses all of its memory, drains it for maintenance, kills kubelet and its log runner, replaces `kubelet.exe` for some minutes, pulls an image, changes its settings, and removes it again. On the \
+         cluster it creates one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
         args.host, args.namespace
     );
     output::ask(args.yes, &danger)?;
     let world = World {
-        client: Client::try_from(config).context("cannot make a client for the API server")?,
+        client: Client::try_from(config).context("cannot create a client for the API server")?,
         namespace: args.namespace.clone(),
         names: Names::new(),
         address: args.host.clone(),
@@ -123,7 +123,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let interrupted = tokio::select! {
         () = Box::pin(run_rows(&run, &rows)) => false,
         () = Box::pin(interruption()?) => {
-            eprintln!("interrupted: removing what was made; interrupt again to leave it");
+            eprintln!("interrupted: removing the objects of this run; interrupt again to leave them");
             true
         }
     };
@@ -289,7 +289,8 @@ async fn remove(run: &Run, rows: &[Ended]) -> anyhow::Result<Vec<String>> {
         run.world.names.name()
     );
     let key = format!(
-        "on the host, the registry key HKLM\\{}, because of which Windows waits for a restart",
+        "on the host, perhaps the value {} of the registry key HKLM\\{}, because of which Windows waits for a restart; to remove it, run the command again",
+        judge::MARK,
         judge::RESTART_REQUIRED
     );
     let left = [(of_cluster, objects), (of_host, key)].into_iter().filter_map(|(removed, what)| {

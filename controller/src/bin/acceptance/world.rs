@@ -187,7 +187,7 @@ impl World {
                 Err(error) => error_text(&error),
             };
             if begin.elapsed() >= self.limit {
-                bail!("after {} s, it is still not so that {what}; last seen: {last}", self.limit.as_secs());
+                bail!("timed out after {} s while waiting until {what}; last seen: {last}", self.limit.as_secs());
             }
             sleep(POLL).await;
         }
@@ -221,7 +221,10 @@ impl World {
     pub(crate) async fn operator_works(&self) -> anyhow::Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = async || leases.get_opt(names::LEASE).await.context("cannot read the Lease of the operator");
-        let missing = || format!("no operator runs in the namespace {}; name another with --namespace", self.namespace);
+        let advice = "check the operator, or set its namespace with --namespace";
+        let namespace = &self.namespace;
+        let missing =
+            || format!("no operator runs in the namespace {namespace}, which has no Lease {}; {advice}", names::LEASE);
         let first = read().await?.with_context(missing)?;
         let lasts = first.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(15).clamp(1, 600);
         let begin = Instant::now();
@@ -233,7 +236,7 @@ impl World {
                 return Ok(());
             }
         }
-        bail!("{}: the Lease there is not renewed", missing())
+        bail!("no operator runs in the namespace {namespace}, whose Lease {} is not renewed; {advice}", names::LEASE)
     }
 
     /// Checks that the host is in no pool and is not a node.
@@ -247,7 +250,7 @@ impl World {
             let pool = &instance.spec.pool_ref.name;
             ensure!(
                 !(is_it(&host.address) && host.port == i32::from(port)),
-                "the host is already {} of the pool {pool}; remove it from the pool, or name another host",
+                "the host is already {} of the pool {pool}; remove it from the pool, or set another host with --host",
                 host.name
             );
         }
@@ -257,7 +260,7 @@ impl World {
             let listed = pool.spec.hosts().iter().any(|host| is_it(&host.address) && port_of(host) == i32::from(port));
             ensure!(
                 !listed,
-                "the host is already in the pool {}; remove it from the pool, or name another host",
+                "the host is already in the pool {}; remove it from the pool, or set another host with --host",
                 pool.name_any()
             );
         }
@@ -265,7 +268,7 @@ impl World {
             let found = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
             ensure!(
                 !found.into_iter().any(|a| is_it(&a.address)),
-                "the host is already the node {}; name another host",
+                "the host is already the node {}; set another host with --host",
                 node.name_any()
             );
         }

@@ -92,7 +92,8 @@ pub(super) fn approve(
     let status = pool.status.clone().unwrap_or_default();
     if status.observed_generation.is_none() || status.observed_generation != pool.metadata.generation {
         return refuse(
-            "the operator has not observed the last change of the pool yet, so it is not known what waits for an approval: run the command again in some seconds",
+            "the operator has not observed the last change of the pool yet, so it is not known what waits for an approval: run the command again in \
+             a few seconds. If this does not help, run kubectl windows-node-pools check",
         );
     }
     let name = pool.name_any();
@@ -130,9 +131,13 @@ fn approve_version(pool: &WindowsNodePool, waiting: Option<&WaitingVersion<'_>>,
         Some(WaitingVersion { message: sentence, .. }) => {
             let before =
                 before.as_ref().map_or_else(|| "no version".to_owned(), |before| format!("version {}", short(before)));
-            let message =
-                format!("{before} was approved; now version {} is, and the rollout continues", short(version));
-            let question = format!("{sentence}. Then the rollout continues on more nodes, which are drained for it");
+            let message = format!(
+                "{before} was approved; now version {} is approved, and the rollout may continue",
+                short(version)
+            );
+            let question = format!(
+                "{sentence}. Then the rollout may continue on more nodes, and drains them if the change requires it"
+            );
             Ok(Change::annotate(key::APPROVE, version, message).asks(question))
         }
     }
@@ -156,8 +161,9 @@ fn approve_removals(
     if acts::in_force(pool, key::APPROVE_REMOVAL) == Some(&number.to_string()) {
         return Ok(Change::none(format!("the removal of {} is approved already", hosts(number))));
     }
+    let nodes = if number == 1 { "its Node" } else { "their Nodes" };
     let question = format!(
-        "{} will be drained and deconfigured, and their Nodes deleted: {names}. A host that has been deconfigured must join again",
+        "{} will be drained and deconfigured, and {nodes} deleted: {names}. A host that has been deconfigured must join again",
         hosts(number)
     );
     let message = format!("the removal of {} waited; now it is approved: {names}", hosts(number));
@@ -187,7 +193,9 @@ pub(super) fn pause(pool: &WindowsNodePool, until: Option<Time>, now: Timestamp)
     };
     let was = before.map_or_else(String::new, |pause| format!("it was {pause}; now it is "));
     let resume = format!("{PLUGIN} resume {}", pool.name_any());
-    let message = format!("{was}{after}. Running operations finish, no new ones start. To resume: {resume}");
+    let message = format!(
+        "{was}{after}. No new operation begins, and drains are aborted; a change that has begun on a host finishes. To resume: {resume}"
+    );
     let change = Change::new(json!({"spec": {"rollout": {field: value}}}), message);
     Ok(Change { warning: of_others(pool, &[field]), ..change })
 }
@@ -213,7 +221,7 @@ fn of_others(pool: &WindowsNodePool, fields: &[&str]) -> Option<String> {
         let manager = of_field.filter_map(|entry| entry.manager.as_deref()).find(sets)?;
         let manager = text::line(manager, MAX_QUOTED_CHARS);
         Some(format!(
-            "{manager} has set spec.rollout.{field} of this pool: if it syncs the pool from Git, it will revert this change. Change it there"
+            "{manager} has set spec.rollout.{field} of this pool: if it syncs the pool from Git, it reverts this change: make the change in Git"
         ))
     })
 }
@@ -230,15 +238,21 @@ pub(super) fn retry(instance: &WindowsInstance) -> Decided {
     let status = instance.status.clone().unwrap_or_default();
     let message = if let Some(failures) = failures(&status).next() {
         let times = if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) };
-        let next = if failures.next_retry_time.is_some() { "waited for its next try" } else { "a try is under way" };
+        let next = if failures.next_retry_time.is_some() {
+            "waited for its next try; now the operator tries it at once, unless the host or its pool is paused"
+        } else {
+            "a try is under way; another one is requested"
+        };
         let last = text::line(&failures.summary(), MAX_QUOTED_CHARS);
-        format!("failed {times}, and {next}; now the operator tries it at once. It failed with: {last}")
+        format!("failed {times}, and {next}. It failed with: {last}")
     } else if let Some(version) = status.failed_version {
         format!(
-            "version {version} failed on the host and was not tried again; now the operator tries that version again"
+            "version {version} failed on the host and was not tried again; now the operator tries that version again, unless the host or its pool \
+             is paused"
         )
     } else if status.phase == Some(Phase::NotReady) {
-        "its Node is not Ready, and would be repaired later; now it is repaired at once, unless its pool is paused"
+        "its Node is not Ready; now it is repaired at once, unless for example a pause, requested maintenance or a MachineHealthCheck prevents it; see: \
+         kubectl windows-node-pools status"
             .into()
     } else {
         return refuse("it has not failed, so there is nothing to retry; see: kubectl windows-node-pools status");
@@ -258,7 +272,13 @@ pub(super) fn hold(instance: &WindowsInstance) -> Change {
         return Change::none("it is paused already");
     }
     let resume = Act::Release(&instance.name_any()).command();
-    Change::annotate(key::HOLD, "true", format!("paused. No new operation starts on it. To resume: {resume}"))
+    Change::annotate(
+        key::HOLD,
+        "true",
+        format!(
+            "paused. No new operation begins on it, and a drain for a change is aborted; a change that has begun on the host finishes. To resume: {resume}"
+        ),
+    )
 }
 
 /// Ends the hold of a host.
@@ -266,7 +286,11 @@ pub(super) fn release(instance: &WindowsInstance) -> Change {
     if !is_held(instance) {
         return Change::none("it is not paused");
     }
-    Change::annotate(key::HOLD, Value::Null, "it was paused; now the operator works on it again")
+    Change::annotate(
+        key::HOLD,
+        Value::Null,
+        "it was paused; now the operator works on it again, unless its pool is paused",
+    )
 }
 
 /// Removes the hold annotation of the Node, which takes precedence over the annotation of the instance.
@@ -274,7 +298,7 @@ pub(super) fn release_node(node: &Node) -> Change {
     if !node.annotations().contains_key(key::HOLD) {
         return Change::none("it has no hold annotation of its own");
     }
-    let message = "its own hold annotation is removed; now that of its WindowsInstance counts";
+    let message = "its own hold annotation is removed; now the hold annotation of its WindowsInstance counts";
     Change::annotate(key::HOLD, Value::Null, message)
 }
 
@@ -303,7 +327,7 @@ pub(super) fn abandon(instance: &WindowsInstance, pool: Option<&WindowsNodePool>
         "the host is abandoned without a connection to it. {last} The Node {name} and its pods' records are deleted at once, without a drain, unless that Node belongs to another host. \
          Services and files of the operator stay on the host: make sure that it is off, or its kubelet registers again. This cannot be undone"
     );
-    let message = "its removal waited; now its Node is deleted, and the host is forgotten without being cleaned";
+    let message = "now its Node is deleted, and the host is forgotten without being cleaned";
     Ok(Change::annotate(key::ABANDON, "true", message).asks(question))
 }
 
@@ -328,7 +352,9 @@ pub(super) fn trust(instance: &WindowsInstance, fingerprint: &str) -> Decided {
         return refuse("no host key mismatch is pending; see: kubectl windows-node-pools status");
     }
     let before = status.host_key.map_or_else(|| "no key".to_owned(), |key| key.fingerprint);
-    let message = format!("{before} was trusted; now {fingerprint} is, and the operator connects to the host at once");
+    let message = format!(
+        "{before} was trusted; now {fingerprint} is trusted, so that the operator can log in to the host again"
+    );
     let question = format!(
         "{before} was trusted, and from now on {fingerprint} is trusted. The operator sends credentials to the host with this key: compare it on the console of the host"
     );

@@ -115,7 +115,7 @@ fn only_a_waiting_version_or_removal_is_approved() {
         assert_eq!(asks, found.is_object(), "each approval is confirmed: {said}");
     }
     for (status, expected) in [
-        (waits(false, 1), "1 host will be drained and deconfigured, and their Nodes deleted: win-1."),
+        (waits(false, 1), "1 host will be drained and deconfigured, and its Node deleted: win-1."),
         (waits(true, 0), "1 to be updated waits until version 1.0.0-5c9a1f0e (kubelet's settings) is approved. Then"),
     ] {
         let question = approve(&pool(&none, &none, &status), &[], None, None).unwrap().question.unwrap();
@@ -141,11 +141,11 @@ fn a_pause_does_not_shorten_another() {
     let (forever, until) = (rollout("paused", true.into()), |time: &str| rollout("pausedUntil", time.into()));
     let (refused, nothing) = (json!("refused"), Value::Null);
     for (before, asked, patch, message) in [
-        (json!({}), None, forever.clone(), "start. To resume: kubectl windows-node-pools resume factory"),
-        (json!({"pausedUntil": past}), None, forever.clone(), "paused. Running operations finish"),
+        (json!({}), None, forever.clone(), "finishes. To resume: kubectl windows-node-pools resume factory"),
+        (json!({"pausedUntil": past}), None, forever.clone(), "paused. No new operation begins"),
         (json!({"pausedUntil": soon}), None, forever, "it was paused until 2027-01-15T03:00:00Z; now it is paused. "),
         (json!({"paused": true}), None, nothing.clone(), "paused without an end already"),
-        (json!({}), Some(soon), until(soon), "paused until 2027-01-15T03:00:00Z. Running"),
+        (json!({}), Some(soon), until(soon), "paused until 2027-01-15T03:00:00Z. No new"),
         (json!({"pausedUntil": soon}), Some(late), until(late), "it was paused until 2027-01-15T03:00:00Z; now"),
         (json!({"pausedUntil": soon}), Some(soon), nothing, "already"),
         (json!({"paused": true}), Some(soon), refused.clone(), "resume it first"),
@@ -247,7 +247,7 @@ fn only_a_host_that_is_leaving_is_abandoned() {
 
 #[test]
 fn only_the_key_that_the_host_showed_is_trusted() {
-    let shown = format!("the host key of 10.0.0.1 changed: expected {OLD}, got {NEW}; if");
+    let shown = format!("the host key of 10.0.0.1 does not match: expected {OLD}, got {NEW}; if");
     let mismatch = failed("HostKeyMismatch", &shown);
     let unproven = failed("HostUnproven", "declare it, or annotate the instance with trust-host-key");
     let of_jump_host = failed("JumpHostKeyMismatch", &format!("got {NEW}"));

@@ -178,7 +178,9 @@ where
             Err(error) => bail!("failed to change the {kind} {name}: {}", plain(&error)),
         }
     }
-    bail!("{kind} {name} is changed by other clients all the time; nothing was changed: run the command again")
+    bail!(
+        "{kind} {name} is changed by other clients all the time, so the command did not change it: run the command again"
+    )
 }
 
 async fn get<K>(api: &Api<K>, name: &str) -> anyhow::Result<Option<K>>

@@ -64,7 +64,7 @@ async fn changes_by_other_clients_are_kept() {
     let outcomes = done(&api, "pause factory").await;
     assert_eq!(
         outcomes[0].message,
-        "WindowsNodePool factory: paused. Running operations finish, no new ones start. To resume: kubectl windows-node-pools resume factory"
+        "WindowsNodePool factory: paused. No new operation begins, and drains are aborted; a change that has begun on a host finishes. To resume: kubectl windows-node-pools resume factory"
     );
     let patches = api.calls("PATCH", POOL);
     assert_eq!(patches.len(), 2, "the first was overtaken: {patches:?}");

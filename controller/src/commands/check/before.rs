@@ -31,6 +31,7 @@ use crate::{
     cluster::{self, ClusterError, crds::conflict},
     wmco::lock::{self, Holder},
 };
+use wnp_core::enumeration::counted;
 
 /// Manifests in `deploy/` that are installed on all clusters. [`installed`] adds the admission policies.
 const BASE: [(&str, &str); 6] = [
@@ -79,7 +80,7 @@ pub(super) async fn observe(client: &Client, run: &Run) -> Facts {
 /// Judges the cluster's network.
 pub(super) fn network(facts: &Facts) -> Outcome {
     let finding = facts.network.as_ref().map(|error| Finding::failed(error.reason(), error));
-    Outcome::of(finding, "no fact about the cluster's network speaks against pods on Windows")
+    Outcome::of(finding, "nothing that the cluster reports about its network prevents pods on Windows")
 }
 
 /// Warns if WMCO runs. The operator may be installed beside WMCO, but waits until it is gone.
@@ -87,22 +88,23 @@ pub(super) fn other_operator(facts: &Facts) -> Outcome {
     let waits = |holder: &Holder| {
         let message = format!("the Windows Machine Config Operator runs in the Pod {}", holder.pod());
         Finding::warning(lock::REASON, message).remedy(
-            "install all the same: the operator begins nothing while that Pod lives, and continues by itself when you have deleted the \
+            "you can install the operator now: it begins no operation while that Pod runs, and continues when you have deleted the \
              Subscription and the ClusterServiceVersion of WMCO, or its Deployment (docs/guide/from-wmco.md, step 2)",
         )
     };
     Outcome::judged(&facts.wmco, |holder| {
-        Outcome::of(holder.as_ref().map(waits), "no other operator works on the Windows nodes")
+        Outcome::of(holder.as_ref().map(waits), "no Pod of the Windows Machine Config Operator holds its lock")
     })
 }
 
 /// Judges whether the user has all rights that the installation needs.
 pub(super) fn rights(facts: &Facts) -> Outcome {
     Outcome::judged(&facts.rights, |missing| {
+        let more = if missing.len() > SHOWN { ", …" } else { "" };
         let some = missing.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-        let message = format!("you lack {} of the rights that the operator gets: {some}", missing.len());
+        let message = format!("you lack {} that the installation needs: {some}{more}", counted(missing.len(), "right"));
         let finding = Finding::failed(Reason::RightsMissing, message)
-            .remedy("install as cluster-admin: the API server lets no user grant rights that they lack");
+            .remedy("install as cluster-admin: a user cannot grant rights that they lack");
         let note =
             "you have the rights to create all objects of the installation, and all rights that the operator gets";
         Outcome::of((!missing.is_empty()).then_some(finding), note)

@@ -87,12 +87,15 @@ impl Reading<'_> {
             self.add_directory(path);
         } else if kind.is_symlink() {
             if is_inventory {
-                self.find(path, "a symbolic link is not followed: put the file itself here".into());
+                self.find(
+                    path,
+                    "a symbolic link is not followed: replace it with the file itself, or remove it".into(),
+                );
             }
         } else if is_inventory && kind.is_file() {
             self.add_file(path);
         } else if is_named {
-            self.find(path, "neither a file nor a directory".into());
+            self.find(path, "this is neither a file nor a directory".into());
         }
     }
 
@@ -159,7 +162,13 @@ mod tests {
         let a = ("a.yaml", "name: a\naddress: a\n");
         for (about, files, lines) in [
             ("nothing wrong", vec![a, ("README.md", "x"), (".git/x.yaml", "x")], vec![]),
-            ("a directory below", vec![a, ("d/e/b.yml", "x")], vec!["./d/e/b.yml:1: no host list: this is text"]),
+            (
+                "a directory below",
+                vec![a, ("d/e/b.yml", "x")],
+                vec![
+                    "./d/e/b.yml:1: this is text, not a host list: write `hosts:` with a list, or remove the file from this directory",
+                ],
+            ),
             (
                 "a large file",
                 vec![a, ("b.json", &"x".repeat(61))],
@@ -178,7 +187,7 @@ mod tests {
             (
                 "nothing there",
                 vec![("README.md", "x")],
-                vec!["no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"],
+                vec!["there is no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"],
             ),
         ] {
             assert_eq!(found(&files, &limits), lines, "{about}");
@@ -194,7 +203,7 @@ mod tests {
         let Found { errors, warnings } = check(&[path], &Limits::default());
         assert!(errors.is_empty(), "{errors:?}");
         let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
-        assert!(warning.line == Some(5) && warning.message.contains("no comment"), "{warning}");
+        assert!(warning.line == Some(5) && warning.message.contains("not a comment"), "{warning}");
     }
 
     #[test]
@@ -207,8 +216,14 @@ mod tests {
         let messages = |paths: &[PathBuf]| {
             check(paths, &Limits::default()).errors.into_iter().map(|f| f.message).collect::<Vec<_>>()
         };
-        assert_eq!(messages(&[root.path().to_owned()]), ["a symbolic link is not followed: put the file itself here"]);
-        assert_eq!(messages(&[path("c")]), ["a symbolic link is not followed: put the file itself here"]);
+        assert_eq!(
+            messages(&[root.path().to_owned()]),
+            ["a symbolic link is not followed: replace it with the file itself, or remove it"]
+        );
+        assert_eq!(
+            messages(&[path("c")]),
+            ["a symbolic link is not followed: replace it with the file itself, or remove it"]
+        );
         assert!(messages(&[path("d.yaml")])[0].starts_with("cannot be read: "));
         fs::rename(path("a.yaml"), path("hosts")).unwrap();
         assert!(messages(&[path("hosts")]).is_empty());

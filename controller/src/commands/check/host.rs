@@ -50,7 +50,7 @@ pub(super) async fn observe(args: CheckHost) -> anyhow::Result<Facts> {
                 service_accounts: args.gmsa.clone(),
                 credential_plugin: None,
             };
-            progress("asking the host, which gets wicd.exe for this unless it has it");
+            progress("checking the host with wicd.exe, which is copied to it if it is missing there");
             let state =
                 Box::pin(host_session::query_host(&session, &operation, Verb::Facts, session.facts(asked))).await;
             let login = Ok(session.connection().host_key().fingerprint());
@@ -110,8 +110,8 @@ pub(super) fn fault(facts: &Facts, check: &str) -> Outcome {
             "the clocks of the host and of this machine differ by {} s",
             facts::clock_skew_ms(machine, facts.now) / 1000
         ),
-        "disk" => format!("{} MiB free on C:", machine.disk_free >> 20),
-        "api-server" => args.api_server.clone().unwrap_or_default(),
+        "disk" => format!("{} MiB are free on C:", machine.disk_free >> 20),
+        "api-server" => format!("the host opens a connection to {}", args.api_server.as_deref().unwrap_or_default()),
         _ => String::new(),
     };
     Outcome::of(fault.map(|fault| Finding::failed(fault.reason(), fault)), note)
@@ -122,12 +122,14 @@ pub(super) fn warning(facts: &Facts, check: &str) -> Outcome {
     let Some(state) = facts.state() else { return Outcome::default() };
     let results = preflight_warnings::results(&Asked { now: facts.now, ..Asked::default() }, state);
     let Some((_, warning)) = results.into_iter().find(|(id, _)| *id == check) else { return Outcome::default() };
+    let is_known = windows_versions::find(&state.machine.os_name, &state.machine.os_build).is_some();
     let note = match check {
-        "restart" => "Windows waits for no restart that needs a user",
-        "antivirus" => "no antivirus needs an exclusion",
-        "support" => "Microsoft supports this version of Windows",
+        "support" | "updates" if !is_known => "not checked, because this version of Windows cannot be a node",
+        "restart" => "no restart of Windows that needs a user is pending",
+        "antivirus" => "no antivirus needs an exclusion that the operator does not add itself",
+        "support" => "Microsoft's support of this version of Windows does not end this year",
         "updates" => "Windows has the update that nodes need",
-        _ => "no container runtime of another installer",
+        _ => "no container runtime of another installer is there",
     };
     Outcome::of(warning.map(|warning| Finding::warning(Reason::HostWarning, warning)), note)
 }
@@ -140,7 +142,7 @@ pub(super) fn feature(facts: &Facts, _: &str) -> Outcome {
             Reason::HostWarning,
             "the feature Containers is not enabled: the join enables it and restarts the host",
         )
-        .remedy("to have the restart before: Install-WindowsFeature -Name Containers -Restart")
+        .remedy("to restart before the join, run Install-WindowsFeature -Name Containers -Restart on the host")
     });
     let is_known = state.machine.containers_feature != Feature::Unknown;
     Outcome::of(
@@ -148,7 +150,7 @@ pub(super) fn feature(facts: &Facts, _: &str) -> Outcome {
         if is_known {
             "the feature Containers is enabled"
         } else {
-            "Windows does not say whether Containers is enabled"
+            "Windows does not report whether the feature Containers is enabled"
         },
     )
 }
@@ -156,7 +158,10 @@ pub(super) fn feature(facts: &Facts, _: &str) -> Outcome {
 pub(super) fn accounts(facts: &Facts, _: &str) -> Outcome {
     let Some(state) = facts.state().filter(|_| !facts.args.gmsa.is_empty()) else { return Outcome::default() };
     let fault = service_accounts::check(&facts.args.gmsa, None, state).err();
-    Outcome::of(fault.map(|fault| Finding::warning(fault.reason(), fault)), facts.args.gmsa.join(", "))
+    Outcome::of(
+        fault.map(|fault| Finding::warning(fault.reason(), fault)),
+        format!("the host can use {}", facts.args.gmsa.join(", ")),
+    )
 }
 
 fn windows(os_name: &str, os_build: &str) -> String {
@@ -211,6 +216,19 @@ mod tests {
             let rows = catalog::objects(&catalog::outcomes(catalog::Facts::Host(&facts)));
             let row = rows.iter().find(|row| row["check"] == "windows").unwrap();
             assert_eq!(row["result"], expected, "{port:?}: {row}");
+        }
+    }
+
+    #[test]
+    fn the_support_of_a_windows_that_cannot_be_a_node_is_not_judged() {
+        let machine =
+            Machine { os_name: "Windows 10 Pro".into(), os_build: "10.0.19045.4000".into(), ..Machine::default() };
+        let state = HostState { machine, ..HostState::default() };
+        let facts = Facts { args: args(), login: Ok(String::new()), state: Some(Ok(state)), now: Timestamp::now() };
+        let rows = catalog::objects(&catalog::outcomes(catalog::Facts::Host(&facts)));
+        for check in ["support", "updates"] {
+            let row = rows.iter().find(|row| row["check"] == check).unwrap();
+            assert!(row["message"].as_str().unwrap().starts_with("not checked"), "{row}");
         }
     }
 

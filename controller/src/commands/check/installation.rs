@@ -193,7 +193,10 @@ pub(super) fn version(found: &Read<Info>) -> Outcome {
 
 pub(super) fn clock(facts: &Facts) -> Outcome {
     let finding = match facts.server.map(|server| facts.here.duration_since(server).as_secs().abs()) {
-        None => Some(Finding::unreadable("the time of the API server", "its answer has no date")),
+        None => {
+            let message = "the API server did not answer with its time, so its clock was not checked";
+            Some(Finding::warning(Reason::ApiError, message).remedy("run the command again"))
+        }
         Some(skew) => (skew > SKEW).then(|| {
             let message = format!("the clocks of this machine and of the API server differ by {skew} s");
             Finding::failed(Reason::ClockSkew, message).remedy("correct the time service of this machine, or of the API server; certificates and the Lease depend on the time")
@@ -239,7 +242,7 @@ pub(super) fn leads(facts: &Facts) -> Outcome {
 pub(super) fn other_operator(facts: &Facts) -> Outcome {
     let works = |holder: &Holder| Finding::failed(lock::REASON, holder.message());
     Outcome::judged(&facts.wmco, |holder| {
-        Outcome::of(holder.as_ref().map(works), "no other operator works on the Windows nodes")
+        Outcome::of(holder.as_ref().map(works), "no Pod of the Windows Machine Config Operator holds its lock")
     })
 }
 
@@ -258,7 +261,9 @@ pub(super) fn keys(facts: &Facts) -> Outcome {
     let names: BTreeSet<&str> = facts.keys.iter().map(|(reference, _)| reference.name.as_str()).collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
     let faults = facts.keys.iter().filter_map(|(_, fault)| fault.clone());
-    Outcome::judged(&facts.pools, |_| Outcome::of(faults, format!("private keys can be read from {names}")))
+    Outcome::judged(&facts.pools, |_| {
+        Outcome::of(faults, format!("the private keys can be read from the Secrets {names}"))
+    })
 }
 
 pub(super) fn pools(facts: &Facts) -> Outcome {
@@ -275,6 +280,7 @@ pub(super) fn pools(facts: &Facts) -> Outcome {
         });
         let note = match pools.len() {
             0 => "no pool exists".to_owned(),
+            1 => "the only pool is Ready".to_owned(),
             count => format!("all {count} pools are Ready"),
         };
         Outcome::of(finding, note)
@@ -309,8 +315,8 @@ pub(super) fn upgrade(facts: &Facts) -> Outcome {
         let last = *api_servers_of_kubelet(minors.into_iter().min().unwrap_or_default()).end();
         let message = format!("nodes older than the API server, which is of version 1.{server}: {names}");
         Finding::warning(Reason::KubeletVersionSkew, message).remedy(format!(
-            "during an upgrade over two minor versions, none is needed: the API server may go up to 1.{last}. Otherwise, end the pause of their pools, or \
-             give the operator a payload of 1.{server}"
+            "during an upgrade over two minor versions, do nothing: the API server may go up to 1.{last}. Otherwise, end the pause of their pools, \
+             or give the operator a payload of 1.{server}"
         ))
     });
     Outcome::of(
@@ -343,14 +349,14 @@ pub(super) fn payload(facts: &Facts) -> Outcome {
 
 pub(super) fn certificate(facts: &Facts) -> Outcome {
     let Some(Ok((url, fault))) = &facts.release else { return Outcome::default() };
-    Outcome::of(fault.clone(), format!("the certificate of {url} is one that hosts trust"))
+    Outcome::of(fault.clone(), format!("hosts trust the certificate of {url}"))
 }
 
 /// Returns the fault of the certificate at the URL for hosts. A refusal of the unknown client also proves that the certificate is valid.
 async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
     let problem = |problem: String| {
-        Finding::failed(Reason::CertificateInvalid, format!("hosts cannot check the certificate of {url}: {problem}")).remedy(
+        Finding::failed(Reason::CertificateInvalid, format!("hosts cannot verify the certificate of {url}: {problem}")).remedy(
             "name with --api-server a URL whose host is in the certificate, or correct the ConfigMap kube-root-ca.crt",
         )
     };
@@ -371,9 +377,9 @@ async fn certificate_fault(url: &str, ca: &str) -> Option<Finding> {
         Ok(_) | Err(kube::Error::Api(_)) => None,
         Err(error) => Some(of_tls(&error).map_or_else(
             || {
-                let message = format!("{url} does not answer to this machine: {}", root_cause(&error));
+                let message = format!("{url} does not answer this machine: {}", root_cause(&error));
                 Finding::warning(Reason::ApiServerUnreachable, message)
-                    .remedy("run the command in the operator's pod; hosts must reach this URL")
+                    .remedy("run the command in the operator's Pod, and check that hosts reach this URL")
             },
             |error| problem(error.to_string()),
         )),

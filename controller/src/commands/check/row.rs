@@ -44,7 +44,7 @@ impl Finding {
     /// Returns a warning that something cannot be read.
     pub(super) fn unreadable(what: &str, error: &str) -> Self {
         Self::warning(Reason::ApiError, format!("{what} cannot be read: {error}"))
-            .remedy("run the command with rights of cluster-admin")
+            .remedy("run the command again, with rights of cluster-admin if you lack a right")
     }
 
     /// Returns a finding about a release that cannot be built. If there is no payload where the command runs, it is a warning.

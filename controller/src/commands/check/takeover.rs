@@ -22,6 +22,7 @@ use kube::{
 };
 use remote::ssh::HostKey;
 use wnp_core::{
+    enumeration::counted,
     inventory::wmco_nodes::wmco_nodes,
     node::username::decrypt_username,
     render::{ImageSources, Rendered, Stored},
@@ -264,26 +265,35 @@ pub(super) fn package(facts: &Facts) -> Outcome {
     let namespace = &facts.namespace;
     let finding = |found: &Read<(&str, String)>| match found {
         Ok((kind, name)) => {
-            let message = format!("the {kind} {namespace}/{name} of WMCO is there");
+            let message = format!("the {kind} {namespace}/{name} of WMCO exists, and can start it again");
             let command = format!("kubectl delete -n {namespace} {} {name}", kind.to_lowercase());
             Finding::warning(Reason::AnotherOperator, message).remedy(format!("before you begin: {command}"))
         }
         Err(finding) => finding.clone(),
     };
-    Outcome::of(facts.package.iter().map(finding), "nothing of WMCO is installed")
+    Outcome::of(
+        facts.package.iter().map(finding),
+        format!("no object in the namespace {namespace} can start WMCO again"),
+    )
 }
 
 pub(super) fn idle(facts: &Facts) -> Outcome {
-    let wait = |message: String| {
-        Finding::failed(Reason::AnotherOperator, message).remedy(
-            "wait until WMCO has ended its change; if WMCO no longer runs, remove the label from the Node and uncordon it",
-        )
+    let wait = |message: String, otherwise: String| {
+        let remedy = format!("wait until WMCO has ended its change; if WMCO no longer runs, {otherwise}");
+        Finding::failed(Reason::AnotherOperator, message).remedy(remedy)
     };
     let is_upgraded = |node: &&Node| node.labels().get(key::UPGRADING).is_some_and(|v| v == "true");
     let upgraded = facts.nodes.iter().flatten().filter(is_upgraded);
-    let upgraded = upgraded.map(|node| wait(format!("the Node {} has the label upgrading=true", node.name_any())));
-    let busy = facts.conditions.iter().flatten().filter_map(busy);
-    let busy = busy.map(|message| wait(format!("WMCO is not upgradeable: {message}")));
+    let upgraded = upgraded.map(|node| {
+        let name = node.name_any();
+        let otherwise = format!("run kubectl label node {name} {}- and kubectl uncordon {name}", key::UPGRADING);
+        wait(format!("the Node {name} has the label {}=true", key::UPGRADING), otherwise)
+    });
+    let busy = facts.conditions.iter().flatten().filter_map(|condition| {
+        let (name, message) = (condition.name_any(), busy(condition)?);
+        let otherwise = format!("run kubectl delete -n {} operatorcondition {name}", facts.namespace);
+        Some(wait(format!("WMCO is not upgradeable, as its OperatorCondition {name} reports: {message}"), otherwise))
+    });
     let unread = facts.conditions.as_ref().err().cloned();
     Outcome::of(upgraded.chain(busy).chain(unread), "no node is being changed")
 }
@@ -307,14 +317,14 @@ pub(super) fn key(facts: &Facts) -> Outcome {
 
 pub(super) fn nodes(facts: &Facts) -> Outcome {
     let nodes = facts.theirs();
-    let none = Finding::warning(Reason::SourceNotFound, "no Node of WMCO is in this cluster")
+    let none = Finding::warning(Reason::SourceNotFound, "this cluster has no Node of WMCO")
         .remedy("install the operator as on a new cluster");
     let mut findings: Vec<Finding> = nodes.is_empty().then_some(none).into_iter().collect();
     for node in &nodes {
         let (name, annotations) = (node.name_any(), node.annotations());
         if annotations.get(key::VERSION).is_none_or(String::is_empty) {
             let message = format!("the Node {name} has no annotation {}", key::VERSION);
-            let remedy = "none is needed, or let WMCO finish the node: the operator drains and changes it in its turn";
+            let remedy = "no action is needed, because the operator drains and changes the node in its turn; or let WMCO finish the node before";
             findings.push(Finding::warning(Reason::Outdated, message).remedy(remedy));
         }
         match annotations.get(key::SSH_HOST_KEY).filter(|k| !k.is_empty()).map(|text| HostKey::parse(text)) {
@@ -326,13 +336,16 @@ pub(super) fn nodes(facts: &Facts) -> Outcome {
             }
             Some(Err(error)) => {
                 let message = format!("the host key of the Node {name} cannot be read: {error}");
-                let remedy = "correct the annotation ssh-host-key of the Node, or remove it";
+                let remedy = format!("correct the annotation {} of the Node, or remove it", key::SSH_HOST_KEY);
                 findings.push(Finding::failed(Reason::HostKeyInvalid, message).remedy(remedy));
             }
             None | Some(Ok(_)) => {}
         }
     }
-    let note = format!("{} of WMCO, each with its version and a host key on record", nodes.len());
+    let note = format!(
+        "{} of WMCO, each with its version, and with a recorded host key or a pool that trusts keys on adoption",
+        counted(nodes.len(), "node")
+    );
     Outcome::judged(&facts.nodes, |_| Outcome::of(findings, note))
 }
 
@@ -363,7 +376,8 @@ pub(super) fn services(facts: &Facts) -> Outcome {
             Err(error) => error,
         };
         let message = format!("the ConfigMap {SERVICES_CONFIG_MAP_PREFIX}{version}: {error}");
-        let remedy = "restore the ConfigMap; without it the nodes stay as they are until the loss is accepted";
+        let remedy =
+            "restore the ConfigMap; without it the nodes stay as they are until you accept the loss of their settings";
         Some(Finding::warning(Reason::VersionUnreadable, message).remedy(remedy))
     };
     let findings = followed.into_iter().filter_map(finding);
@@ -392,14 +406,15 @@ pub(super) fn settings(facts: &Facts) -> Outcome {
 
 pub(super) fn certificate(facts: &Facts) -> Outcome {
     let has = |secret: &Secret| ["tls.crt", "tls.key"].iter().all(|k| secret.data.iter().any(|d| d.contains_key(*k)));
-    let secret = format!("the Secret {}/{EXPORTER_CERTIFICATE} is missing or empty", facts.namespace);
+    let secret =
+        format!("the Secret {}/{EXPORTER_CERTIFICATE} is missing, or has no tls.crt or no tls.key", facts.namespace);
     let missing = format!("{secret}: hosts would serve their metrics as plain HTTP");
     let missing = Finding::warning(Reason::CertificateInvalid, missing)
         .remedy("apply deploy/components/windows-exporter; other clusters than OpenShift have no such certificate");
     Outcome::judged(&facts.certificate, |secret| {
         Outcome::of(
             (!secret.as_ref().is_some_and(has)).then_some(missing),
-            "the certificate of windows_exporter is there",
+            "the Secret with the certificate of windows_exporter exists",
         )
     })
 }

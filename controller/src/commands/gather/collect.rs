@@ -124,7 +124,10 @@ impl Reader {
             Err(error) => return folder.failed(&item.name(), &words(&error)),
         };
         if has_more {
-            folder.failed(&item.name(), &format!("there are more than {}; the rest is left out", objects.len()));
+            folder.failed(
+                &item.name(),
+                &format!("the cluster has more than {} objects of this kind; the rest is left out", objects.len()),
+            );
         }
         objects.retain(|object| item.keeps(object, scope));
         folder.note(&item.name(), &format!("{} objects", objects.len()));
@@ -175,7 +178,11 @@ impl Reader {
     pub(super) async fn pods_on(&self, node: &str, folder: &mut Folder) {
         let query = format!("&fieldSelector=spec.nodeName%3D{}", encode(node));
         match self.list("/api/v1/pods", &query, "application/json", MAX_OBJECTS).await {
-            Ok((pods, _)) => {
+            Ok((pods, has_more)) => {
+                if has_more {
+                    let left_out = format!("there are more than {}; the rest is left out", pods.len());
+                    folder.failed(&format!("pods on {node}"), &left_out);
+                }
                 let path = format!("cluster-scoped-resources/core/nodes/{node}.pods.yaml");
                 folder.object(&path, pods.iter().map(plan::summary).collect());
             }

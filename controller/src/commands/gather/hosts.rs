@@ -139,7 +139,8 @@ impl Access {
         let keys = self.keys(&host.private_keys).await?;
         let jump_host = match &ssh.jump_host {
             Some(declared) => {
-                let key = self.secrets.key(&declared.private_key_secret_ref).await.map_err(named)?.identity.clone();
+                // `--identity` is the key for hosts, so it is no remedy here.
+                let key = self.secrets.key(&declared.private_key_secret_ref).await?.identity.clone();
                 Some(JumpHost::new(&declared.address, declared.port(), &declared.username, key, &declared.host_key)?)
             }
             None => None,
@@ -185,7 +186,7 @@ fn write(name: &str, answer: &host::Answer, unpacked: Unpacked, folder: &mut Fol
         let path = format!("hosts/{name}/{part}");
         match text(&content) {
             Some(text) => folder.text(&path, &text),
-            None => folder.failed(&path, "the file is not text, so its secrets cannot be found"),
+            None => folder.failed(&path, "the file is not text, so its secrets cannot be removed, and it is left out"),
         }
     }
 }

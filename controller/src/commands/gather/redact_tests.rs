@@ -198,7 +198,7 @@ fn names_of_secrets_are_recognised() {
 /// Redacts long hostile text, which takes hours if parts of a line are read repeatedly.
 #[test]
 fn hostile_text_is_redacted_in_linear_time() {
-    const LENGTH: usize = 1 << 18;
+    const LENGTH: usize = 1 << 16;
     for part in [
         "a",
         " ",

@@ -42,7 +42,7 @@ pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
 }
 
 fn invalid(number: usize, problem: impl Display) -> anyhow::Error {
-    anyhow!("document {number} is not a WindowsNodePool: {problem}")
+    anyhow!("document {number} is not a valid WindowsNodePool: {problem}")
 }
 
 /// Returns the problem, with the remedy if a number was read as text because it begins with 0.
@@ -81,7 +81,10 @@ fn document(pool: WindowsNodePool, mut value: Value, number: usize) -> anyhow::R
     // The name becomes part of a URL.
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if name.is_empty() || !name.chars().all(fits) {
-        return Err(invalid(number, format!("metadata.name {name:?} is not a valid name of an object")));
+        return Err(invalid(
+            number,
+            format!("metadata.name {name:?} is not a valid name: use lower-case letters, digits, `-` and `.`"),
+        ));
     }
     Ok(Document { pool, spec: value.get_mut("spec").map(Value::take).unwrap_or_default() })
 }

@@ -213,7 +213,9 @@ async fn answer(
         DryRunResult::Taken => {}
         DryRunResult::Refused(message) => return refuse(answer, Reason::SpecInvalid, message),
         DryRunResult::NotAsked(message) => {
-            answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
+            answer.notes.push(format!(
+                "the API server did not validate the pool, because you may not create or change pools: {message}"
+            ));
         }
     }
     let pool = merged(&document.pool, there.as_deref());
@@ -311,7 +313,9 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
         Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
             Ok(DryRunResult::Refused(without_object(&status.message).to_owned()))
         }
-        Err(error) => Err(error).context("failed to validate the pool at the API server"),
+        Err(error) => Err(error).with_context(|| {
+            format!("failed to validate the WindowsNodePool {} at the API server", document.pool.name_any())
+        }),
     }
 }
 

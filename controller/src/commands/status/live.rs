@@ -70,7 +70,8 @@ impl Live {
         let (mut pools, instances) = (self.pools.state(), self.instances.state());
         pools.retain(|pool| args.selects(pool));
         let (operator, now) = self.operator(args).await?;
-        let old = |error: &watcher::Error| format!("what follows may be old: {}", line(&error.to_string(), 400));
+        let old =
+            |error: &watcher::Error| format!("what follows may be out of date: {}", line(&error.to_string(), 400));
         let warnings = self.faults.iter().flatten().map(old).collect();
         Ok((ClusterState { pools: summarize(&pools, &instances, now), operator, now }, warnings))
     }
@@ -97,7 +98,7 @@ impl Live {
         } else {
             // The client has no timeout, and output that is no longer updated must say so.
             let silent = || {
-                let what = "Whether an operator works is not known, and what follows may be old: the API server does not answer.";
+                let what = "Whether an operator works is not known, and what follows may be out of date: the API server does not answer.";
                 (Operator::Unknown(what.to_owned()), Timestamp::now())
             };
             let found = timeout(REFRESH, operator_now(args, &self.client)).await;

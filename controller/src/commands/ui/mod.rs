@@ -133,7 +133,7 @@ async fn guard(port: u16, request: Request, next: Next) -> Response {
     let mut answer = if is_own(request.headers(), port) {
         next.run(request).await
     } else {
-        (StatusCode::MISDIRECTED_REQUEST, "open the page by the URL that the command has printed\n").into_response()
+        (StatusCode::MISDIRECTED_REQUEST, "open the page with the URL that the command has printed\n").into_response()
     };
     for (name, value) in HEADERS {
         answer.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -184,7 +184,7 @@ fn words(markdown: &str) -> String {
 async fn events(State(page): State<Page>, Path(host): Path<String>) -> Result<Json<Vec<Value>>, (StatusCode, String)> {
     // The name becomes part of a selector.
     if !host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b)) {
-        return Err((StatusCode::BAD_REQUEST, "not the name of a host".into()));
+        return Err((StatusCode::BAD_REQUEST, "this is not the name of a host".into()));
     }
     let selector = format!("involvedObject.kind=WindowsInstance,involvedObject.name={host}");
     let listed = Api::<v1::Event>::all(page.client).list(&ListParams::default().fields(&selector)).await;

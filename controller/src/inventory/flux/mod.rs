@@ -220,7 +220,8 @@ async fn fetch(
     let url = servers.url(&artifact.url).map_err(refuse)?;
     let host = (url.host_str().unwrap_or_default().to_owned(), url.port_or_known_default().unwrap_or(80));
     let found = tokio::net::lookup_host(host).await.map_err(|e| {
-        failed(format!("the artifact of {} is not fetched: its server is not found: {e}", source(from)))
+        let why = format!("the name of its server cannot be resolved: {e}; check the DNS of the cluster");
+        failed(format!("the artifact of {} is not fetched: {why}", source(from)))
     })?;
     let addresses = servers.addresses(&url, found, services).map_err(refuse)?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
@@ -228,7 +229,8 @@ async fn fetch(
     let _place = DOWNLOADS.acquire().await;
     let files =
         tokio::task::spawn_blocking(move || download(&task, url, &addresses, &path)).await.unwrap_or_else(|_| {
-            Err(failed("the artifact could not be read because of an internal fault: see the operator's log".into()))
+            let what = format!("the artifact of {} could not be read", source(from));
+            Err(failed(format!("{what} because of an internal fault: report it with the operator's log")))
         })?;
     let entries = hosts::read(&files).map_err(|findings| refused(&artifact.revision, &findings))?;
     let is_verified = from.require_verified == Some(true);
@@ -268,11 +270,18 @@ fn download(
         .resolve_to_addrs(url.host_str().unwrap_or_default(), addresses)
         .no_proxy()
         .build()
-        .map_err(|_| unusable("could not be requested"))?;
-    let answer =
-        client.get(url).send().map_err(|e| unusable(&format!("could not be fetched: {}; check that Flux's source-controller runs, and that no NetworkPolicy is in between", root(&e.without_url()))))?;
+        .map_err(|e| unusable(&format!("could not be requested: {e}")))?;
+    let answer = client.get(url).send().map_err(|e| {
+        unusable(&format!(
+            "could not be fetched: {}; check that its server runs (for Flux, source-controller), and that no NetworkPolicy blocks the connection",
+            root(&e.without_url())
+        ))
+    })?;
     if !answer.status().is_success() {
-        return Err(unusable(&format!("could not be fetched: {}; check Flux's source-controller", answer.status())));
+        return Err(unusable(&format!(
+            "could not be fetched: its server answers with HTTP {}; check the server (for Flux, source-controller)",
+            answer.status()
+        )));
     }
     artifact::unpack(digest.check(answer), path, &limits).map_err(|e| SourceError {
         reason: e.reason(),

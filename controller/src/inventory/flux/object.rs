@@ -112,9 +112,9 @@ impl Object {
     pub(super) fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
-                _ if self.is_suspended => ": it is suspended".to_owned(),
+                _ if self.is_suspended => ": it is suspended; resume it".to_owned(),
                 Some(ready) => format!(": {}", ready.message),
-                None => String::new(),
+                None => "; check the controller that makes it".to_owned(),
             };
             let message = format!("{} has no artifact yet{why}", source(from));
             return Err((temporary(Reason::SourceNotReady, message), None));
@@ -141,7 +141,7 @@ impl Object {
     /// Returns an error if the object is not Ready, so that no newer artifact is available. Returns `None` for an object that a user has suspended.
     pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
-        let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);
+        let message = format!("{} is not Ready, and its last artifact stays in use: {}", source(from), ready.message);
         Some(temporary(Reason::SourceNotReady, message))
     }
 }

@@ -53,8 +53,8 @@ impl Servers {
         let addresses: Vec<SocketAddr> = found.filter(|a| is_named || is_of_service(services, a.ip())).collect();
         if addresses.is_empty() {
             return Err(
-                "its server has no address in the network of Services, so it is no Service with an address of its own: if the server is right, start the \
-                 operator with --artifact-host",
+                "its server has no address in the network of Services, so it is not a Service with an address of its own: if the server is right, \
+                 start the operator with --artifact-host",
             );
         }
         Ok(addresses)

@@ -58,7 +58,7 @@ pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<Window
 async fn keep_watching(cx: Arc<Context>, key: Key) {
     loop {
         if let Err(fault) = catch(watch(cx.clone(), key.clone())).await {
-            tracing::error!(namespace = key.1, name = key.2, %fault, "a watch failed; it restarts");
+            tracing::error!(kind = ?key.0, namespace = key.1, name = key.2, %fault, "the watch of a Flux object failed; it restarts");
         }
         tokio::time::sleep(RESTART).await;
     }
@@ -79,7 +79,9 @@ async fn watch(cx: Arc<Context>, key: Key) {
             }
             // Flux or this kind is not installed. The pool reports it, and it may be installed later.
             Err(error) if error.is_unknown_kind() => {}
-            Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch failed; it restarts"),
+            Err(error) => {
+                tracing::warn!(?kind, namespace, name, %error, "the watch of a Flux object failed; it restarts");
+            }
         }
     }
 }

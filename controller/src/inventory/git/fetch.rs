@@ -113,10 +113,10 @@ async fn fetch(
         let data = secret(&cx.secrets, &s.name).await?;
         access.proxy = Some(Proxy::from_secret(&data).map_err(|e| credentials(&s.name, &e))?);
     } else if let (Some(https), except) = &cx.proxy {
-        access.proxy = Proxy::from_settings(https, except.as_deref()).map_err(|error| {
-            unavailable(format!(
-                "the operator's setting --https-proxy cannot be used: {error}; or name a proxySecretRef in inventory.git"
-            ))
+        access.proxy = Proxy::from_settings(https, except.as_deref()).map_err(|_| {
+            let message = "the operator's setting --https-proxy (HTTPS_PROXY) cannot be used: write http://host:port, or set \
+                           inventory.git.proxySecretRef";
+            unavailable(message.into())
         })?;
     }
     let request = Request {
@@ -148,6 +148,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
 ) -> Result<T, SourceError> {
     let mut disk = remote.disk.lock().await;
     let there = disk.clone();
+    let url = shown(&key.url);
     let dir = dir.join(&hex::encode(Sha256::digest(format!("{key:?}")))[..16]);
     let done = tokio::task::spawn_blocking(move || {
         let repository = match there {
@@ -164,8 +165,10 @@ pub(super) async fn on_disk<T: Send + 'static>(
         }
         Ok(Err(trouble)) => Err(trouble),
         Err(_) => {
-            let message = "the repository could not be read because of an internal fault: see the operator's log";
-            Err(temporary(Reason::GitOperationFailed, message.into()))
+            let message = format!(
+                "the repository {url} could not be read because of an internal fault: report it with the operator's log"
+            );
+            Err(temporary(Reason::GitOperationFailed, message))
         }
     }
 }

@@ -268,7 +268,7 @@ impl GitSources {
 fn asked(list: List, next: Option<Timestamp>, as_of: Option<ReadStart>, read_at: Option<Timestamp>) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
-        let message = "the repository is being fetched for the first time";
+        let message = "the repository is being fetched, and its list is not known yet";
         let nothing_yet = || temporary(Reason::Fetching, message.into());
         return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing_yet), next);
     };

@@ -71,7 +71,7 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
         }
         error => Failure {
             reason: Reason::HostnameUnknown,
-            message: format!("the host has not reported its name yet: {error}"),
+            message: format!("the host at {address} has not reported its name yet: {error}"),
         },
     }
 }

@@ -96,7 +96,10 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     let unchanged = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
     match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
         Ok(_) => {
-            tracing::info!(pool = name, "the pool was deleted because its source of hosts no longer exists");
+            tracing::info!(
+                pool = name,
+                "the pool was deleted, because its source of hosts is gone or excluded with a label, and it has no hosts"
+            );
             Ok(())
         }
         // The change of the pool triggers another check.

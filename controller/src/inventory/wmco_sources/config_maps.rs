@@ -58,7 +58,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             let result = keep_pool(cx, &maps).await;
             must_retry = result.is_err();
             if let Err(error) = result {
-                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} is reconciled again");
+                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} could not be created or deleted; the operator retries");
             }
         }
     }

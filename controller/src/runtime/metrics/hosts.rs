@@ -124,7 +124,7 @@ mod tests {
     fn another_key_is_reported_until_a_user_trusts_it() {
         let none = Value::Null;
         let shown = format!("SHA256:{}", "A".repeat(43));
-        let message = format!("the host key of 10.0.0.1 changed: expected SHA256:x, got {shown}; if");
+        let message = format!("the host key of 10.0.0.1 does not match: expected SHA256:x, got {shown}; if");
         let failed = |reason: &str| {
             let at = "2027-01-01T00:00:00Z";
             json!({"failures": {"count": 1, "firstTime": at, "lastReason": reason, "lastMessage": message}})

@@ -20,6 +20,8 @@ use prometheus_client::{
 };
 use wnp_core::rollout::maintenance_window;
 
+use crate::runtime::clock;
+
 use super::{
     hosts::Host,
     sources::{SourceState, Sources},
@@ -130,7 +132,7 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     seconds(
         "oldest_failure_timestamp",
         &[POOL],
-        "Unix time since when the host that has failed for the longest time fails",
+        "Unix time of the first failure of the host that has failed for the longest time",
         |pool| earliest(pool.statuses().filter_map(|s| s.failures.as_ref()?.first_time)),
     ),
     seconds(
@@ -322,7 +324,7 @@ impl fmt::Debug for PoolCollector {
 
 impl Collector for PoolCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let pools = self.read(Timestamp::now());
+        let pools = self.read(clock::now());
         for PoolGauge { name, unit, labels, help, samples } in GAUGES {
             let mut family = encoder.encode_descriptor(name, &format!("{help}."), unit.as_ref(), MetricType::Gauge)?;
             for pool in &pools {

@@ -81,7 +81,7 @@ impl Mounted {
     fn update(&mut self, directory: &Path) -> Result<(), CertificateError> {
         let Some(files) = Files::read(directory)? else {
             if self.served.take().is_some() {
-                tracing::info!(directory = %directory.display(), "the files are gone: /metrics is served with the process's own certificate");
+                tracing::info!(directory = %directory.display(), "tls.crt or tls.key is gone: /metrics is served with a self-signed certificate");
             }
             return Ok(());
         };

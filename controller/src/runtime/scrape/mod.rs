@@ -5,6 +5,7 @@ mod review;
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use axum::{
     Router,
     extract::{Request, State},
@@ -39,7 +40,9 @@ pub(crate) async fn serve(
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(args.metrics_listen).await?;
+    let listener = TcpListener::bind(args.metrics_listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.metrics_listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for metrics over TLS");
     let served = Arc::new(Served::new(&args.metrics_tls_directory, &args.namespace)?);
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -60,12 +63,11 @@ async fn admit(State(reviewer): State<Arc<Reviewer>>, request: Request, next: Ne
     match reviewer.judge(request.headers()).await {
         Ok(Access::Allowed) => next.run(request).await,
         Ok(Access::Unknown) => {
-            let text = "a bearer token that the API server knows is missing\n";
+            let text = "the request has no bearer token that the API server accepts\n";
             ([("www-authenticate", "Bearer")], (StatusCode::UNAUTHORIZED, text)).into_response()
         }
         Ok(Access::Forbidden) => {
-            let text =
-                "the owner of the token may not get /metrics; bind the ClusterRole windows-node-pools-metrics-reader\n";
+            let text = "the owner of the token may not get /metrics; bind the ClusterRole windows-node-pools-metrics-reader to it\n";
             (StatusCode::FORBIDDEN, text).into_response()
         }
         Err(error) => {

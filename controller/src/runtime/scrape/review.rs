@@ -43,7 +43,10 @@ pub(super) enum ReviewError {
     #[error("failed to check the rights of a client that reads metrics: {}", crate::runtime::errors::api_message(.0))]
     Api(#[from] kube::Error),
     /// The API server did not answer in time, or too many reviews are waiting.
-    #[error("the API server did not check the rights of a client that reads metrics within {} s", PATIENCE.as_secs())]
+    #[error(
+        "the rights of a client that reads metrics were not checked within {} s: the API server is slow, or too many clients read metrics",
+        PATIENCE.as_secs()
+    )]
     Slow,
 }
 

@@ -136,7 +136,7 @@ impl Sender {
             command.arg("-b").arg(batch).arg(host);
         }
         let output = spawn_blocking(move || command.stdin(Stdio::null()).output()).await?;
-        let output = output.with_context(|| format!("start {name}"))?;
+        let output = output.with_context(|| format!("cannot start {name}"))?;
         ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())
     }

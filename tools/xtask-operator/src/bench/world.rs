@@ -221,7 +221,7 @@ impl World {
     /// Returns the messages of at most ten instances whose condition is not true.
     async fn complaints(&self, condition: &str) -> Result<String> {
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
-        let instances = instances.list(&ListParams::default()).await.context("list the instances")?;
+        let instances = instances.list(&ListParams::default()).await.context("cannot list the instances")?;
         let say = |i: WindowsInstance| {
             let conditions = i.status.unwrap_or_default().conditions;
             let wrong = find(&conditions, condition).filter(|c| c.status != "True")?;

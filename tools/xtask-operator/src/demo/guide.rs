@@ -50,9 +50,9 @@ The operator:
 
 Ctrl-C ends everything and leaves nothing behind.",
         dir = world.control_plane.dir().display(),
-        bin = kubectl.parent().context("kubectl is in no folder")?.display(),
+        bin = kubectl.parent().context("the path of kubectl has no folder")?.display(),
         // The build of the operator puts the plugin beside this program.
-        plugin = program.parent().context("this program is in no folder")?.display(),
+        plugin = program.parent().context("the path of this program has no folder")?.display(),
         index = hosts.len().saturating_sub(1),
         pool = POOL,
         log = world.operator.log_path().file_name().unwrap_or_default().display(),

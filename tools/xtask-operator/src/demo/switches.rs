@@ -31,7 +31,7 @@ impl Switches {
         let before = std::mem::replace(&mut self.off, wanted.clone());
         for name in wanted.difference(&before) {
             let known = world.switch(name, false)?;
-            println!("{name}: {}", if known { "cut off" } else { "there is no such host" });
+            println!("{name}: {}", if known { "cut off" } else { "the demonstration has no host of this name" });
         }
         for name in before.difference(&wanted) {
             if world.switch(name, true)? {

@@ -42,7 +42,7 @@ impl Customization {
     /// Returns a script in the folder of the kind.
     pub(super) fn script(&self, path: &str) -> Result<String> {
         let path = devenv::workspace_root().join(self.folder()).join(path);
-        let script = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let script = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(script.trim_end().to_owned())
     }
 

@@ -39,7 +39,7 @@ pub(super) fn helm(values: &Value, args: &[&str]) -> Result<String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut running = helm.spawn().context("start helm")?;
+    let mut running = helm.spawn().context("cannot start helm")?;
     running.stdin.take().context("helm has no input")?.write_all(values.to_string().as_bytes())?;
     let output = running.wait_with_output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());

@@ -27,11 +27,11 @@ pub(super) fn with_crates(
     out: &Path,
 ) -> Result<PathBuf> {
     let folder = out.join("program");
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let (list, copy) = (folder.join("crates.zlib"), folder.join(program.file_name().unwrap_or_default()));
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(document(package, crates).to_string().as_bytes())?;
-    fs::write(&list, encoder.finish()?).with_context(|| format!("write {}", list.display()))?;
+    fs::write(&list, encoder.finish()?).with_context(|| format!("cannot write {}", list.display()))?;
     let mut objcopy = Command::new(objcopy);
     objcopy.args(["--add-section", &format!("{SECTION}={}", list.display())]);
     // The section is not loaded into memory.

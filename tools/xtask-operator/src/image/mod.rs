@@ -48,16 +48,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         programs.extend([must_gather::BASH, must_gather::BUSYBOX]);
     }
     let missing = image::missing(args.arch, &programs);
-    ensure!(missing.is_empty(), "no {}: {}", missing.join(", "), args.arch.remedy());
+    ensure!(missing.is_empty(), "missing programs: {}; {}", missing.join(", "), args.arch.remedy());
     is_usable(&args.payload)?;
     let out = workspace_root().join(&args.out);
     let revision = revision();
     if revision.is_none() {
-        println!("There are changes that are in no commit: the images name none.");
+        println!("The images do not name a commit: the repository has uncommitted changes, or git failed.");
     }
     let (files, images) = build(args, &Compiler::new()?, revision.as_deref(), &out)?;
     let sbom = out.join("sbom.cdx.json");
-    fs::write(&sbom, sbom::of(&files)?).with_context(|| format!("write {}", sbom.display()))?;
+    fs::write(&sbom, sbom::of(&files)?).with_context(|| format!("cannot write {}", sbom.display()))?;
     if args.check_reproducible {
         let folder = tempfile::tempdir_in(&out)?;
         let elsewhere = Compiler::elsewhere(folder.path())?;
@@ -86,9 +86,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Checks that the operator accepts a payload, that all its files are intact, and that services of hosts can be rendered for each of its
 /// versions of Kubernetes. Finds a fault before it is in the cluster.
 fn is_usable(payload: &Path) -> Result<()> {
-    let opened = Payload::open(payload).with_context(|| format!("open {}", payload.display()))?;
-    opened.verify_all().with_context(|| format!("verify {}", payload.display()))?;
-    ReleaseFile::new(VERSION, &"0".repeat(64), opened.by_minor().clone()).context("render the services of hosts")?;
+    let opened = Payload::open(payload).with_context(|| format!("cannot open {}", payload.display()))?;
+    opened.verify_all().with_context(|| format!("cannot verify {}", payload.display()))?;
+    ReleaseFile::new(VERSION, &"0".repeat(64), opened.by_minor().clone())
+        .context("cannot render the services of hosts")?;
     Ok(())
 }
 
@@ -109,7 +110,7 @@ fn build(args: &Args, compiler: &Compiler, revision: Option<&str>, out: &Path) -
         let name = format!("{}.exe", image::CLIENT);
         let (unsigned, signed) = (out.join("program").join(&name), out.join("signed").join(&name));
         fs::copy(compiler.client_for_windows(profile)?, &unsigned)
-            .with_context(|| format!("write {}", unsigned.display()))?;
+            .with_context(|| format!("cannot write {}", unsigned.display()))?;
         args.signer.signed(unsigned, signed)
     };
     let files = Files {

@@ -61,7 +61,7 @@ pub(super) fn of(files: &Files) -> Result<String> {
         for (name, package, file) in
             [("bin/bash", "bash-static", must_gather::BASH), ("bin/busybox", "busybox-static", must_gather::BUSYBOX)]
         {
-            of_debian.push((name, package, fs::read(file).with_context(|| format!("read {file}"))?));
+            of_debian.push((name, package, fs::read(file).with_context(|| format!("cannot read {file}"))?));
         }
     }
     for (name, package, content) in of_debian {
@@ -127,7 +127,7 @@ fn document(programs: &[Program]) -> Value {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    let content = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(format!("{:x}", Sha256::digest(content)))
 }
 
@@ -165,11 +165,11 @@ fn is_program(path: &str) -> bool {
 /// Returns the Go modules of a compressed program.
 fn modules(blob: &Path) -> Result<BTreeSet<Part>> {
     let mut program = tempfile::NamedTempFile::new()?;
-    let compressed = File::open(blob).with_context(|| format!("open {}", blob.display()))?;
-    zstd::stream::copy_decode(compressed, &mut program).with_context(|| format!("read {}", blob.display()))?;
+    let compressed = File::open(blob).with_context(|| format!("cannot open {}", blob.display()))?;
+    zstd::stream::copy_decode(compressed, &mut program).with_context(|| format!("cannot read {}", blob.display()))?;
     program.flush()?;
     // The command fails for a program that Go did not build.
-    let output = Command::new("go").args(["version", "-m"]).arg(program.path()).output().context("start go")?;
+    let output = Command::new("go").args(["version", "-m"]).arg(program.path()).output().context("cannot start go")?;
     Ok(of_go(&String::from_utf8_lossy(&output.stdout)))
 }
 

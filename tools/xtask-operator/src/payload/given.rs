@@ -19,7 +19,7 @@ fn check_log_runner(path: &Path) -> Result<()> {
     let program = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(
         program.windows(FLAG.len()).any(|part| part == FLAG),
-        "{} has no log rotation, and ends at its flags; give that of Kubernetes 1.34 or newer, or none to have it built",
+        "{} does not support the flags of log rotation, and would exit; provide kube-log-runner.exe of Kubernetes 1.34 or newer, or remove the file, so that it is built",
         path.display()
     );
     Ok(())
@@ -31,7 +31,7 @@ fn check_containerd(path: &Path) -> Result<()> {
     let record = record.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     ensure!(
         !is_old_containerd(&record),
-        "{} is containerd 1 or 2.0, which does not read all of the configuration that nodes get; give containerd 2.1 or newer, or none to have it built",
+        "{} is containerd 1 or 2.0, which does not support the whole configuration of nodes; provide containerd 2.1 or newer, or remove the file, so that it is built",
         path.display()
     );
     Ok(())

@@ -56,7 +56,7 @@ impl Program {
 pub(super) fn build(program: &Program, kubernetes: &str, file_name: &str, step: &str) -> Result<(PathBuf, String)> {
     let version = program.pinned(kubernetes)?;
     let folder = target_folder().join("payload");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let out = folder.join(file_name);
     println!("{step}: building {version}");
     let start = Instant::now();
@@ -68,7 +68,7 @@ pub(super) fn build(program: &Program, kubernetes: &str, file_name: &str, step: 
         .arg(program.package);
     let status = with_progress(&format!("building {file_name}"), || go.status())
         .context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
-    ensure!(status.success(), "{} cannot be built; what go says is above", program.package);
+    ensure!(status.success(), "{} cannot be built; see the output of go above", program.package);
     println!("{step}: built in {} s", start.elapsed().as_secs());
     Ok((out, version))
 }

@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let image: Reference = args.image.parse().with_context(|| format!("{} is not the name of an image", args.image))?;
     ensure!(
         image.digest().is_some(),
-        "{} names no digest, and what a tag names may change: add @sha256:…, which `skopeo inspect` and `crane digest` print",
+        "{} does not have a digest, and a tag can refer to another image later: add @sha256:…, which `skopeo inspect` and `crane digest` print",
         args.image
     );
     let login = login(args, &image)?;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
     }
     // Nothing is written unless all programs are valid.
-    fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     for (name, program) in programs {
         let path = args.out.join(name);
         fs::write(&path, &program).with_context(|| format!("cannot write {}", path.display()))?;
@@ -107,7 +107,7 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
         platform_resolver: Some(Box::new(linux_amd64_resolver)),
         ..ClientConfig::default()
     })
-    .context("cannot make a client for registries")?;
+    .context("cannot create a client for registries")?;
     let pulled = client.pull_manifest_and_config(image, login).await;
     let (manifest, _, config) =
         pulled.map_err(|error| refused(error, login)).with_context(|| format!("cannot read {image}"))?;
@@ -118,7 +118,14 @@ async fn pull(args: &Args, image: &Reference, login: &RegistryAuth) -> Result<(O
     let mut files = Files::new();
     for (n, layer) in manifest.layers.iter().enumerate() {
         let size = u64::try_from(layer.size).ok().filter(|size| *size <= MAX_LAYER);
-        let size = size.with_context(|| format!("layer {} has {} bytes", layer.digest, layer.size))?;
+        let size = size.with_context(|| {
+            format!(
+                "the size of layer {} is {} bytes, which is not between 0 and {}",
+                layer.digest,
+                layer.size,
+                mib(MAX_LAYER)
+            )
+        })?;
         println!("[{}/{}] {} {}", n + 1, manifest.layers.len(), layer.digest, mib(size));
         let file = download(&client, image, layer, size).await.with_context(|| format!("layer {}", layer.digest))?;
         read_layer(file, &mut files).with_context(|| format!("layer {}", layer.digest))?;
@@ -139,10 +146,10 @@ fn refused(error: OciDistributionError, login: &RegistryAuth) -> anyhow::Error {
     match login {
         _ if !is_login => error,
         RegistryAuth::Anonymous => {
-            error.context("log in first, with `podman login --authfile FILE`, and name the file with --auth-file")
+            error.context("log in with `podman login --authfile FILE`, and set the file with --auth-file")
         }
         _ => error
-            .context("the log-in was not accepted, or the registry's server of tokens does not answer: log in again"),
+            .context("the log-in was not accepted, or the token server of the registry does not answer: log in again"),
     }
 }
 
@@ -153,10 +160,10 @@ async fn download(client: &Client, image: &Reference, layer: &OciDescriptor, siz
     let mut left = size;
     // The end of the stream is an error if the digest differs.
     while let Some(bytes) = stream.try_next().await? {
-        left = left.checked_sub(bytes.len() as u64).context("the registry sends more than the manifest names")?;
+        left = left.checked_sub(bytes.len() as u64).context("the registry sent more bytes than the manifest states")?;
         file.write_all(&bytes)?;
     }
-    ensure!(left == 0, "the registry sends {left} bytes less than the manifest names");
+    ensure!(left == 0, "the registry sent {left} bytes less than the manifest states");
     file.rewind()?;
     Ok(file)
 }
@@ -191,7 +198,7 @@ fn read_layer(layer: impl Read, files: &mut Files) -> Result<()> {
                     "it has more than {MAX_FILES} files with names of programs"
                 );
                 let size: usize = here.values().chain(files.values()).map(Vec::len).sum();
-                ensure!(size as u64 <= MAX_PROGRAMS, "programs take more than {}", mib(MAX_PROGRAMS));
+                ensure!(size as u64 <= MAX_PROGRAMS, "the programs in the image have more than {}", mib(MAX_PROGRAMS));
             }
         }
     }
@@ -301,12 +308,12 @@ fn fits(version: Option<&str>, kubernetes: &str) -> Result<()> {
     };
     let found = kubernetes_of_wmco(version).with_context(|| {
         format!(
-            "the image has version {version}, which is none of WMCO: leave --kubernetes out to take it nevertheless"
+            "the image has version {version}, which is not a version of WMCO: leave --kubernetes out to take it nevertheless"
         )
     })?;
     ensure!(
         found == wanted,
-        "the image has version {version}, which is for Kubernetes 1.{found}, and not for {kubernetes}: take the one for your cluster"
+        "the image has version {version}, which is for Kubernetes 1.{found}, and not for {kubernetes}: use the image for the version of your cluster"
     );
     Ok(())
 }
@@ -335,8 +342,11 @@ fn login(args: &Args, image: &Reference) -> Result<RegistryAuth> {
     let Some(file) = args.auth_file.clone().or_else(of_docker) else { return Ok(RegistryAuth::Anonymous) };
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     // An error of the parser may quote a secret.
-    let Ok(logins) = serde_json::from_str(&text) else { bail!("{} is not a file with logins", file.display()) };
-    login_of(&logins, image).with_context(|| format!("the login for {} in {}", image.registry(), file.display()))
+    let Ok(logins) = serde_json::from_str(&text) else {
+        bail!("{} is not a file with registry credentials in JSON", file.display())
+    };
+    login_of(&logins, image)
+        .with_context(|| format!("cannot use the login for {} in {}", image.registry(), file.display()))
 }
 
 /// Returns the login whose key is the longest prefix of the image's name.
@@ -348,12 +358,15 @@ fn login_of(logins: &Logins, image: &Reference) -> Result<RegistryAuth> {
         let has_helper = logins.creds_store.is_some() || logins.cred_helpers.keys().any(|key| names(key));
         ensure!(
             !has_helper,
-            "is with a credential helper, which is not asked: write one with `podman login --authfile FILE`, and name that with --auth-file"
+            "it is in a credential helper, which is not supported: create a file with `podman login --authfile FILE`, and set it with --auth-file"
         );
         return Ok(RegistryAuth::Anonymous);
     };
     let pair = STANDARD.decode(&login.auth).ok().and_then(|pair| String::from_utf8(pair).ok());
-    let pair = pair.as_deref().and_then(|pair| pair.split_once(':')).context("is not in base64, or has no user")?;
+    let pair = pair
+        .as_deref()
+        .and_then(|pair| pair.split_once(':'))
+        .context("it is not in base64, or does not have a user")?;
     Ok(RegistryAuth::Basic(pair.0.into(), pair.1.into()))
 }
 

@@ -132,9 +132,9 @@ fn an_image_for_another_version_is_refused() {
         (None, "1.33", None),
         (Some("v10.20.0"), "1.34", Some("for Kubernetes 1.33, and not for 1.34")),
         (Some("v11.1.0-rc.1"), "1.37", None),
-        (Some("10.4294967295.0"), "1.34", Some("none of WMCO")),
-        (Some("v1.2.3"), "1.33", Some("none of WMCO")),
-        (Some("10."), "1.33", Some("none of WMCO")),
+        (Some("10.4294967295.0"), "1.34", Some("not a version of WMCO")),
+        (Some("v1.2.3"), "1.33", Some("not a version of WMCO")),
+        (Some("10."), "1.33", Some("not a version of WMCO")),
     ] {
         let error = fits(version, kubernetes).err().map(|error| error.to_string());
         match (error, expected) {
@@ -235,7 +235,7 @@ fn programs_come_out_of_an_image_of_a_registry() {
     }
     let unknown = format!("{name}@sha256:{}", "0".repeat(64));
     for (about, image, kubernetes, expected) in [
-        ("a tag", &tag, None, "names no digest"),
+        ("a tag", &tag, None, "does not have a digest"),
         ("another version", &image, Some("1.34"), "not for 1.34"),
         ("another digest", &unknown, None, "cannot read"),
         ("no name", &"a b".to_owned(), None, "not the name of an image"),

@@ -129,7 +129,7 @@ fn programs_come_over_tls_for_a_login_and_are_those_of_the_digest() -> Result<()
     let (manifest, layer) = (format!("/v2/wmco/manifests/{whole}"), format!("/v2/wmco/blobs/{of_layer}"));
     for (about, content, login, ca, expected) in [
         ("a known user", honest.clone(), "good", "ca.pem", None),
-        ("no log-in", honest.clone(), "none", "ca.pem", Some("log in first")),
+        ("no log-in", honest.clone(), "none", "ca.pem", Some("log in with `podman login")),
         ("a wrong password", honest.clone(), "other", "ca.pem", Some("was not accepted")),
         ("an unknown authority", honest.clone(), "good", "none", Some("certificate")),
         ("another manifest", changed(&manifest), "good", "ca.pem", Some("digest")),

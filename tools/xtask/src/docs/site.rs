@@ -19,7 +19,7 @@ pub(super) fn build(root: &Path) -> Result<()> {
     }
     for path in tracked(&["docs", "examples", "LICENSE", "*.md"])? {
         let to = stage.join(staged(&path));
-        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::create_dir_all(to.parent().context("the path of a file has no folder")?)?;
         match path.strip_suffix(".md") {
             Some(_) => fs::write(&to, with_links(&path, &fs::read_to_string(root.join(&path))?))?,
             None => fs::copy(root.join(&path), &to).map(drop)?,
@@ -27,7 +27,7 @@ pub(super) fn build(root: &Path) -> Result<()> {
     }
     execute(Command::new(&mermaid).arg("install").arg(&stage))?;
     // mdBook starts mdbook-mermaid by its name.
-    let folder = mermaid.parent().context("a program has a folder")?.to_owned();
+    let folder = mermaid.parent().context("the path of a program has no folder")?.to_owned();
     let others = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&others)))?;
     execute(Command::new(mdbook).arg("build").arg(&stage).env("PATH", path))?;

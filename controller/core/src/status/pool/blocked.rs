@@ -22,7 +22,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Wait> {
         |m: &Member| m.candidate.withheld && !m.candidate.leaving && !m.candidate.held && m.candidate.change.is_some();
     let names = names(members, is_withheld);
     let message = format!(
-        "{} not updated, because the change would lose settings of the previous operator: {}. The condition {} of each instance names them and the remedy",
+        "{} not updated, because the change could lose settings of the previous operator: {}. The condition {} of each instance names the settings and the remedy",
         number(&names),
         first_names(&names),
         kind::UPDATE_WITHHELD
@@ -80,9 +80,9 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
         UsedUp::Unavailable { nodes, cap, .. } => (
             Cause::NotWorking,
             format!(
-                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not work. Repair {}, or hold {} so that it does not count: {}",
+                "{wait}: rollout.maxUnavailable ({cap}) is used up by {}, which {} not Ready or cordoned. Repair or uncordon {}, or hold {} so that it does not count: {}",
                 first_names(nodes),
-                if nodes.len() == 1 { "does" } else { "do" },
+                if nodes.len() == 1 { "is" } else { "are" },
                 if nodes.len() == 1 { "it" } else { "them" },
                 if nodes.len() == 1 { "it" } else { "each" },
                 Act::Hold(only(nodes))
@@ -92,7 +92,7 @@ pub(super) fn used_up(decision: &Decision) -> Option<Wait> {
             let holder = share.holder.as_deref().unwrap_or_default();
             let message = match share.max_disruptions {
                 Some(limit) => format!(
-                    "{wait}: the limit over all pools (--max-disruptions {limit}) is used up by the pool {holder}; check why the changes of that pool do not finish"
+                    "{wait}: the limit over all pools (--max-disruptions {limit}) is used up, among others by the pool {holder}; check why the changes of that pool do not finish"
                 ),
                 None => format!(
                     "{wait}: nodes that came from WMCO change one at a time over all pools, and the pool {holder} has the turn; check why the changes of that pool do not finish, or set \

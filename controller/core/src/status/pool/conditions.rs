@@ -290,8 +290,12 @@ impl<'a> View<'a> {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
             let names = &self.groups.overdue;
-            let message =
-                || format!("an operation has lasted for more than {limit} s: {}", failure_or_names(names, self.seen));
+            let message = || {
+                format!(
+                    "an operation exceeds rollout.progressDeadlineSeconds ({limit} s): {}",
+                    failure_or_names(names, self.seen)
+                )
+            };
             let is_paused = matches!(self.ready(), Next::Set(_, why, _) if why == Reason::Paused);
             (!names.is_empty() && !is_paused).then(|| (Reason::ProgressDeadlineExceeded, message()))
         };
@@ -397,10 +401,12 @@ fn strays_in_words(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
         n => format!(
-            "; {} with the label {} and in no list: {}. The operator ignores them: list them, or remove the label",
+            "; {} with the label {} and in no list: {}. The operator ignores {}: list the {}, or remove the label",
             counted(n, "node"),
             key::BYOH,
-            first_names(strays)
+            first_names(strays),
+            if n == 1 { "it" } else { "them" },
+            if n == 1 { "host" } else { "hosts" }
         ),
     }
 }

@@ -71,7 +71,10 @@ fn rollout(
         return (!now.completed).then_some((EventReason::RolloutStarted, note));
     };
     if now.rolled_back && !was.rolled_back {
-        let from = now.from_version.as_deref().map_or_else(|| "the previous version".to_owned(), short);
+        let from = now
+            .from_version
+            .as_deref()
+            .map_or_else(|| "the previous version".to_owned(), |from| format!("version {}", short(from)));
         let note = format!("too many nodes failed to follow version {to}; all return to {from}");
         return Some((EventReason::RolledBack, note));
     }
@@ -129,7 +132,7 @@ mod tests {
                 on("b"),
                 of(Some("a"), "b", false, true),
                 &[("a", 1)],
-                "too many nodes failed to follow version b; all return to a",
+                "too many nodes failed to follow version b; all return to version a",
             ),
         ] {
             let (before, next) = (status(&before, &[], &json!([])), status(&next, versions, &json!([])));

@@ -88,7 +88,9 @@ fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
     let lost = &seen.decision.lost;
     let message = || {
         let names = first_names(lost);
-        format!("not Ready, and their hosts do not answer: {names}; start these hosts, or remove them from the list")
+        format!(
+            "not Ready for longer than rollout.ignoreLostAfterSeconds, and the operator has no connection to the hosts: {names}; start or repair these hosts, or remove them from the list"
+        )
     };
     (!lost.is_empty()).then(|| Trouble::new(Reason::NodesLost, message()))
 }
@@ -107,7 +109,10 @@ fn not_ready(
     }
     let first = others.first().and_then(|name| member(seen, name));
     let since = first.and_then(|m| Some((m, m.candidate.down_since?)));
-    let since = since.map(|(m, since)| format!(" since {}{}", shown(since), repair(pool, pause, m, since, now)));
+    // With several nodes, the time and the repair are those of the first one alone.
+    let whose = |m: &Member| if others.len() == 1 { String::new() } else { format!("; {}", m.candidate.name) };
+    let since =
+        since.map(|(m, since)| format!("{} since {}{}", whose(m), shown(since), repair(pool, pause, m, since, now)));
     Some(Trouble::new(
         Reason::NodeNotReady,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),

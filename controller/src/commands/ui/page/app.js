@@ -3,8 +3,8 @@
 const STATES = {
   failed: ["✖", "failed"],
   "not-ready": ["▲", "not Ready"],
-  change: ["◐", "in change"],
-  waiting: ["◷", "waits"],
+  change: ["◐", "changing"],
+  waiting: ["◷", "waiting"],
   new: ["○", "new"],
   done: ["✔", "done"],
 };
@@ -260,7 +260,7 @@ function follow() {
     due();
   };
   live.onerror = () => {
-    put(link, "not connected: what is shown is old. Does the command still run?");
+    put(link, "not connected: what is shown may be out of date. Check that the command still runs.");
     link.className = "lost";
   };
 }

@@ -46,7 +46,8 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
             Ok(Some(machines)) => machines,
             Ok(None) => {
                 let message = format!(
-                    "{source} cannot be read because this cluster has no such API: name another source, or install it; existing hosts stay"
+                    "{source} cannot be read, because this cluster does not serve its API: install the API, or name another source in the \
+                     inventory of the pool; existing hosts stay"
                 );
                 let trouble = SourceError { reason: Reason::SourceNotFound, message, stalls: true };
                 return SourceOutcome::Unknown(trouble, None);

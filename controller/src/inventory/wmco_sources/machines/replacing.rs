@@ -150,7 +150,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
 fn left_to(cx: &Context, machine: &Machine, node: Option<&Node>) -> Option<String> {
     let is_down = node.is_none_or(|n| !node::ready(n).0);
     let check = cx.caches.machines.health_check(&machine.key(), node).filter(|_| is_down)?;
-    Some(format!("its Node is not Ready, and {check} replaces such Machines"))
+    Some(format!("its Node is missing or not Ready, and {check} replaces such Machines"))
 }
 
 /// Machine whose host refuses every key, with the objects that its replacement needs.
@@ -169,7 +169,7 @@ impl<'a> Found<'a> {
     }
 
     fn report(&self, cx: &Context, reason: EventReason, what: &str) {
-        let note = format!("the host of Machine {} refuses every key; {what}", self.machine.key());
+        let note = format!("the host of the Machine {} refuses every key; {what}", self.machine.key());
         cx.events.say_of(reference(&self.object), reason, "ReplaceMachine", &note);
         cx.events.say(&*self.pool, reason, "ReplaceMachine", &note);
     }
@@ -187,7 +187,11 @@ impl<'a> Found<'a> {
             // The watch is about to trigger another check.
             Ok(Objection::Outdated) => {}
             Ok(Objection::Of(why)) => return Some(why),
-            Err(error) => self.failed(cx, &error),
+            Err(error) => self.failed(
+                cx,
+                "the Machine is not deleted, because its state cannot be read from the API server",
+                &error,
+            ),
         }
         None
     }
@@ -213,12 +217,12 @@ impl<'a> Found<'a> {
                 );
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => self.failed(cx, &error),
+            Err(error) => self.failed(cx, "the Machine could not be deleted", &error),
         }
     }
 
-    fn failed(&self, cx: &Context, error: &kube::Error) {
-        let what = format!("the Machine could not be deleted: {}", crate::runtime::errors::api_message(error));
+    fn failed(&self, cx: &Context, what: &str, error: &kube::Error) {
+        let what = format!("{what}: {}", crate::runtime::errors::api_message(error));
         self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
@@ -249,7 +253,8 @@ impl<'a> Found<'a> {
         }
         if !user_data::lets_in(cx, &source.namespace, keys).await? {
             return Ok(Objection::Of(format!(
-                "the user data in {}/{USER_DATA_SECRET} has none of the keys of its pool, so a new host would refuse them, too: store one of these keys in the Secret cloud-private-key, from which the operator writes the user data",
+                "the user data in the Secret {}/{USER_DATA_SECRET} is missing, or has none of the keys of its pool that can be read, so a new host \
+                 would refuse them, too: store one of these keys in the Secret cloud-private-key, from which the operator writes the user data",
                 source.namespace
             )));
         }

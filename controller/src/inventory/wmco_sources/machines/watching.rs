@@ -56,7 +56,7 @@ pub(in crate::inventory::wmco_sources) async fn run(cx: &Arc<Context>) {
                         wake_pools(cx, |s| s.group == group);
                     }
                 }
-                Err(error) => tracing::warn!(%error, "failed to discover the APIs of Machines, retrying"),
+                Err(error) => tracing::warn!(%error, "failed to discover the APIs of Machines; the operator retries"),
             }
         }
         if !watches.is_empty() && cx.other_operator.is_gone() && user_data::keep(cx).await {
@@ -195,7 +195,7 @@ async fn keep_pools(cx: &Context) {
             }
         };
         if let Err(error) = result {
-            tracing::warn!(%error, ?act, "a pool for Machines is reconciled again");
+            tracing::warn!(%error, ?act, "the pool of a MachineSet could not be created or deleted; the operator retries");
         }
     }
 }

@@ -76,7 +76,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
         // Without a default key, pools have their own keys.
         Err(SecretError::Missing { .. }) => return false,
         Err(error) => {
-            tracing::warn!(%error, "the user data of Machines is left unchanged");
+            tracing::warn!(%error, "the private key for the user data of Machines cannot be read; the user data stays unchanged");
             return false;
         }
     };

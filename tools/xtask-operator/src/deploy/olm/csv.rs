@@ -150,7 +150,7 @@ fn instance() -> Value {
 fn instance_crd() -> Result<String> {
     let crds = api::crds();
     let crd = crds.iter().find(|crd| crd.spec.names.kind == "WindowsInstance").context("no CRD of instances")?;
-    crd.metadata.name.clone().context("a CRD has a name")
+    crd.metadata.name.clone().context("a CRD has no name")
 }
 
 /// Returns the owned kinds, with descriptions from their schemas.
@@ -161,7 +161,7 @@ fn owned() -> Result<Vec<Value>> {
             let crd = serde_json::to_value(crd)?;
             let version = &crd["spec"]["versions"][0];
             let schema = &version["schema"]["openAPIV3Schema"];
-            let kind = crd["spec"]["names"]["kind"].as_str().context("a CRD has a kind")?;
+            let kind = crd["spec"]["names"]["kind"].as_str().context("a CRD has no kind")?;
             let fields = |part: &str| descriptors(&schema["properties"][part]["properties"]);
             Ok(json!({
                 "name": crd["metadata"]["name"],

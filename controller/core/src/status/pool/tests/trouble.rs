@@ -106,6 +106,10 @@ fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
             "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, its repair begins at 2027-01-01T03:20:30Z",
         ),
         (
+            of([not_ready("h0"), not_ready("h1")]),
+            "False True: 0 of 2 nodes Ready; not Ready: h0, h1; h0 since 2027-01-01T03:10:30Z, its repair begins at 2027-01-01T03:20:30Z",
+        ),
+        (
             of([checked("h0"), ready("h1")]),
             "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10:30Z, left to MachineHealthCheck ns/c, which replaces its Machine",
         ),
