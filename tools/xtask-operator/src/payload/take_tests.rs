@@ -252,7 +252,7 @@ fn programs_come_out_of_an_image_of_a_registry() {
     let pulled = runtime.block_on(client.pull_manifest_and_config(&reference, &RegistryAuth::Anonymous)).unwrap();
     let layer = &pulled.0.layers[1];
     let size = u64::try_from(layer.size).unwrap();
-    for (size, expected) in [(size, None), (size - 1, Some("more than")), (size + 1, Some("less than"))] {
+    for (size, expected) in [(size, None), (size - 1, Some("more bytes than")), (size + 1, Some("less than"))] {
         let error = runtime.block_on(download(&client, &reference, layer, size)).err().map(|error| error.to_string());
         assert_eq!(error.is_some(), expected.is_some(), "{error:?}");
         assert!(expected.is_none_or(|part| error.unwrap().contains(part)), "{size}");
