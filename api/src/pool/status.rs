@@ -244,14 +244,14 @@ pub struct RefusedEntry {
 pub struct PlanStatus {
     /// Summary in a sentence.
     pub summary: String,
-    /// One entry for each host with an operation, at most the first hundred.
+    /// One entry for each host with an action, at most the first hundred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["host".into()]))]
     pub hosts: Vec<PlannedHost>,
 }
 
-/// Operation that the operator would perform on a host.
+/// Action of the plan for a host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedHost {

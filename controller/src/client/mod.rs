@@ -29,7 +29,7 @@ pub const COMPLETION: &str = "kubectl_complete-windows_node_pools";
 
 /// Groups of commands in the help.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("See", &["status", "ui", "explain", "plan"]),
+    ("View", &["status", "ui", "explain", "plan"]),
     ("Act", &["approve", "pause", "resume", "retry", "trust-host-key", "abandon"]),
     ("Check", &["check", "gather"]),
     ("Other", &["machineset", "version"]),

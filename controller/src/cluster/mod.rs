@@ -74,6 +74,19 @@ pub(crate) enum ClusterError {
         /// Fault of the connection.
         problem: String,
     },
+    /// A ConfigMap that Kubernetes writes has no text under a key.
+    #[error(
+        "the ConfigMap {namespace}/{name} has no text under the key {key}: Kubernetes writes it, so check --root-ca-file of \
+         kube-controller-manager, and --client-ca-file of kube-apiserver"
+    )]
+    NoText {
+        /// Namespace of the ConfigMap.
+        namespace: String,
+        /// Name of the ConfigMap.
+        name: &'static str,
+        /// Key without text.
+        key: &'static str,
+    },
     /// A value is not valid.
     #[error("{what} {value:?} cannot be used: {problem}")]
     Invalid {
@@ -481,15 +494,14 @@ async fn service_cidr(client: &Client) -> Result<String, ClusterError> {
 async fn config_map_key(
     client: &Client,
     namespace: &str,
-    name: &str,
-    key: &str,
+    name: &'static str,
+    key: &'static str,
     what: &'static str,
 ) -> Result<String, ClusterError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let found = api.get(name).await.map_err(failed(what))?;
-    let problem = "this key of the ConfigMap is missing, empty or not text; restore it";
     let value = texts::of_config_map(found, key).ok().flatten().filter(|v| !v.trim().is_empty());
-    value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
+    value.ok_or_else(|| ClusterError::NoText { namespace: namespace.to_owned(), name, key })
 }
 
 /// Returns the missing prerequisite of the cloud-node-managers of hosts on Azure, if any.

@@ -218,8 +218,10 @@ fn authorization(access: &Access) -> Result<Option<HeaderValue>, GitError> {
         }
         _ => return Ok(None),
     };
-    let mut value = HeaderValue::from_str(&words)
-        .map_err(|_| AccessError::Unusable { key, problem: "it has characters that HTTP does not allow" })?;
+    let mut value = HeaderValue::from_str(&words).map_err(|_| AccessError::Unusable {
+        key,
+        problem: "HTTP allows only printable ASCII characters in it: correct it",
+    })?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

@@ -165,9 +165,9 @@ fn is_digest(image: &str) -> bool {
 fn sandbox() -> Result<String> {
     let path = ["plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox"];
     let configuration: toml::Value =
-        toml::from_str(CONTAINERD).context("cannot read the payload's containerd_conf.toml")?;
+        toml::from_str(CONTAINERD).context("the configuration of containerd in this repository is not TOML")?;
     let sandbox = path.iter().try_fold(&configuration, |value, key| value.get(key)).and_then(toml::Value::as_str);
-    Ok(sandbox.context("the payload's containerd_conf.toml has no sandbox image")?.to_owned())
+    Ok(sandbox.context("the configuration of containerd in this repository has no sandbox image")?.to_owned())
 }
 
 /// Returns the list of images that hosts pull, by version of Windows. They have tags, because hosts refer to them by tag.

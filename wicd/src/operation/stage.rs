@@ -76,7 +76,7 @@ pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
 fn archive_path(name: &str) -> Result<String, Failure> {
     let path = format!(r"{}\{name}", path::OPERATIONS);
     if name.contains('\\') || !payload::is_host_path(&path) {
-        return Err(Failure::new(Reason::HashMismatch, format!("{name:?} is not a valid name of an archive")));
+        return Err(Failure::new(Reason::HashMismatch, format!("{name:?} is not a valid archive name")));
     }
     Ok(path)
 }

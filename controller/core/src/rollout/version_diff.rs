@@ -169,7 +169,7 @@ impl Differences {
             self.add(of_service(name), [name], format!("the variables of {name} ({})", list(&variables)));
         }
         if (&from.prepare, scripts(from)) != (&to.prepare, scripts(to)) {
-            self.add(of_service(name), [name], format!("the preparation of {name}"));
+            self.add(of_service(name), [name], format!("the steps before the start of {name}"));
         }
         if (from.priority, from.bootstrap) != (to.priority, to.bootstrap) {
             self.add(Disruption::None, [], format!("the start order of {name}"));

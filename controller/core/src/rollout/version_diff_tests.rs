@@ -138,7 +138,7 @@ const CASES: &[Case] = &[
         &["csi-proxy"],
         "the dependencies of csi-proxy",
     ),
-    (|r| service(r, "kube-proxy").prepare = None, Restart, &["kube-proxy"], "the preparation of kube-proxy"),
+    (|r| service(r, "kube-proxy").prepare = None, Restart, &["kube-proxy"], "the steps before the start of kube-proxy"),
     (|r| other(r, program::KUBELET), Drain, ABOVE_KUBELET, "kubelet.exe"),
     (|r| other(r, program::KUBE_PROXY), Restart, &["kube-proxy"], "kube-proxy.exe"),
     (|r| other(r, program::LOG_RUNNER), Restart, ABOVE_KUBELET, "kube-log-runner.exe"),
@@ -307,7 +307,7 @@ fn from_wmco() {
             |old, _| old.services.last_mut().unwrap().powershell_pre_scripts.push(json!({})),
             Restart,
             ABOVE_KUBELET,
-            "the preparation of kube-proxy",
+            "the steps before the start of kube-proxy",
         ),
     ];
     for (name, alter, disruption, services, why) in cases {

@@ -140,6 +140,9 @@ impl client::Handler for Client {
 
     async fn disconnected(&mut self, reason: DisconnectReason<End>) -> Result<(), End> {
         let why = match &reason {
+            DisconnectReason::ReceivedDisconnect(info) if info.message.trim().is_empty() => {
+                "the host closed it".to_owned()
+            }
             DisconnectReason::ReceivedDisconnect(info) => {
                 format!("the host closed it: {}", tail::excerpt(&info.message))
             }

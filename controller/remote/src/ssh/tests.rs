@@ -395,12 +395,13 @@ async fn no_request_outlives_its_connection() {
     let target = running.target();
     let round = async |round: u64| {
         let connection = connect(&target).await;
-        connection.write(r"C:\k\x", b"1").await.unwrap();
+        let file = format!(r"C:\k\{round}");
+        connection.write(&file, b"1").await.unwrap();
         let asks = async {
             loop {
                 let asked = match round % 4 {
-                    0 => connection.read(r"C:\k\x", 10).await.map(drop),
-                    1 => connection.size(r"C:\k\x").await.map(drop),
+                    0 => connection.read(&file, 10).await.map(drop),
+                    1 => connection.size(&file).await.map(drop),
                     2 => connection.remove(r"C:\k\y").await,
                     _ => connection.list(r"C:\k").await.map(drop),
                 };

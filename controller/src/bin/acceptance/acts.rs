@@ -74,6 +74,26 @@ pub(crate) fn pool(world: &World, args: &Args, fingerprint: &str) -> Value {
     })
 }
 
+/// Times of successful log-ins.
+pub(super) struct Silence {
+    /// Longest time between two of them.
+    longest: Duration,
+    /// Time of the last one, or of the begin of the measurement.
+    answered: Instant,
+}
+
+impl Silence {
+    /// Begins a measurement.
+    pub(super) fn begin() -> Self {
+        Self { longest: Duration::ZERO, answered: Instant::now() }
+    }
+
+    /// Returns the longest time without a successful log-in until now.
+    pub(super) fn until_now(&self) -> Duration {
+        self.longest.max(self.answered.elapsed())
+    }
+}
+
 impl Run {
     /// Applies the pool with a change. A refused change is discarded, so that it does not affect later rows.
     async fn edit(&self, edit: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
@@ -91,28 +111,27 @@ impl Run {
         *last = last.take().or(seen);
     }
 
-    /// Measures the longest time without a successful log-in to the host.
-    pub(super) async fn measure_silence(&self, longest: &Mutex<Duration>) -> std::convert::Infallible {
-        let mut answered = Instant::now();
+    /// Logs in to the host again and again, and records the silence between successful log-ins.
+    pub(super) async fn measure_silence(&self, silence: &Mutex<Silence>) -> std::convert::Infallible {
         loop {
             if self.host.answers(LOOK).await {
-                let mut longest = longest.lock();
-                *longest = answered.elapsed().max(*longest);
-                drop(longest);
-                answered = Instant::now();
+                let mut silence = silence.lock();
+                *silence = Silence { longest: silence.until_now(), answered: Instant::now() };
             }
             sleep(LOOK).await;
         }
     }
 
     pub(crate) async fn join(&self) -> anyhow::Result<String> {
-        let longest = Mutex::new(Duration::ZERO);
+        let silence = Mutex::new(Silence::begin());
         let version = tokio::select! {
             version = self.joined() => version?,
-            never = self.measure_silence(&longest) => match never {},
+            never = self.measure_silence(&silence) => match never {},
         };
-        let silence = longest.into_inner().as_secs();
-        Ok(format!("the node follows {version}; at most {silence} s passed between two log-ins during the join"))
+        let silence = silence.into_inner().until_now().as_secs_f32();
+        Ok(format!(
+            "the node follows {version}; during the join, the host accepted a log-in of this program at least every {silence:.1} s"
+        ))
     }
 
     async fn joined(&self) -> anyhow::Result<String> {

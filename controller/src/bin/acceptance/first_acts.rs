@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use wnp_core::render::{self, Cluster, Settings, program};
 
 use super::{
-    acts::{CERTIFICATE, Run, evidence},
+    acts::{CERTIFICATE, Run, Silence, evidence},
     judge,
     world::HostObjects,
 };
@@ -253,17 +253,20 @@ impl Run {
 
     /// Starts a pod that takes all memory until kubelet evicts it, and measures how long the host does not answer meanwhile.
     pub(crate) async fn memory(&self) -> anyhow::Result<String> {
-        let (pod, image, longest) = (self.world.names.pod("greedy"), self.image()?, Mutex::new(Duration::ZERO));
+        let (pod, image, silence) = (self.world.names.pod("greedy"), self.image()?, Mutex::new(Silence::begin()));
         let evicted = async {
             self.world.start_pod(&pod, &image, TAKE_MEMORY).await?;
             self.world.until_evicted(&pod).await
         };
         tokio::select! {
             evicted = evicted => evicted?,
-            never = self.measure_silence(&longest) => match never {},
+            never = self.measure_silence(&silence) => match never {},
         }
+        let silence = silence.into_inner().until_now().as_secs_f32();
         self.world.until_seen("the node is Ready", HostObjects::follows).await?;
-        Ok(format!("kubelet evicted the pod; at most {} s passed between two log-ins", longest.into_inner().as_secs()))
+        Ok(format!(
+            "kubelet evicted the pod; meanwhile, the host accepted a log-in of this program at least every {silence:.1} s"
+        ))
     }
 }
 

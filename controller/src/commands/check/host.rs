@@ -167,7 +167,10 @@ pub(super) fn accounts(facts: &Facts, _: &str) -> Outcome {
 fn windows(os_name: &str, os_build: &str) -> String {
     let name = api::text::line(&format!("{os_name} {os_build}"), 100);
     match windows_versions::find(os_name, os_build) {
-        Some(version) => format!("{name}, base images {}, supported until {}", version.image, version.support_ends),
+        Some(version) => format!(
+            "{name}, base images {}, extended support by Microsoft until {}",
+            version.image, version.support_ends
+        ),
         None => name,
     }
 }

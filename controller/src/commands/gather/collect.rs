@@ -120,7 +120,9 @@ impl Reader {
         };
         let (mut objects, has_more) = match self.list(&item.path(), "", accept, most).await {
             Ok(list) => list,
-            Err(error) if is_missing(&error) => return folder.note(&item.name(), "not in this cluster"),
+            Err(error) if is_missing(&error) => {
+                return folder.note(&item.name(), &format!("the API server does not serve it in {}", item.version()));
+            }
             Err(error) => return folder.failed(&item.name(), &words(&error)),
         };
         if has_more {

@@ -132,6 +132,11 @@ impl Item {
         format!("/{root}/{}/{place}{}", self.version, self.resource)
     }
 
+    /// Returns the API group and version.
+    pub(super) fn version(&self) -> &'static str {
+        self.version
+    }
+
     /// Returns the name of the kind for messages.
     pub(super) fn name(&self) -> String {
         let group = if self.group().is_empty() { String::new() } else { format!(".{}", self.group()) };

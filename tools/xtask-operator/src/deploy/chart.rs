@@ -42,7 +42,8 @@ pub(super) fn helm(values: &Value, args: &[&str]) -> Result<String> {
     let mut running = helm.spawn().context("cannot start helm")?;
     running.stdin.take().context("helm has no input")?.write_all(values.to_string().as_bytes())?;
     let output = running.wait_with_output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "helm template: {}: {}", output.status, error.trim());
     Ok(String::from_utf8(output.stdout)?)
 }
 
