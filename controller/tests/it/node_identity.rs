@@ -38,7 +38,7 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
 
     let message = world.until_failed("master-0", "HostConflict").await?;
     ensure!(
-        message.contains("runs linux") && message.contains("another name"),
+        message.contains("kubernetes.io/os=linux") && message.contains("another name"),
         "it does not say what to do: {message}"
     );
     ensure!(!host.drive_c().join("k").exists(), "something was put on the host");
