@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Host, WindowsNodePoolSpec,
+    Host, WindowsNodePool, WindowsNodePoolSpec,
     conditions::{find, kind},
     names::key,
 };
 use futures::future::LocalBoxFuture;
+use k8s_openapi::{api::events::v1::Event, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 use testbed::sim::{Fault, SimHost, SimOptions};
 
@@ -82,22 +84,45 @@ impl Case<'_> {
         self.settled(async |case| case.capture().await).await
     }
 
+    /// Adds a capture to the page, once nothing that it shows has changed for half a second.
     async fn settled(&mut self, capture: impl AsyncFn(&mut Self) -> Result<()>) -> Result<()> {
-        let mut before = None;
+        let mut versions = self.versions().await?;
         for _ in 0..60 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let before = std::mem::replace(&mut versions, self.versions().await?);
+            if before != versions {
+                continue;
+            }
             let page = std::mem::take(&mut self.page);
             let captured = capture(self).await;
             let shown = std::mem::replace(&mut self.page, page);
             captured?;
-            let text = shown.text();
-            if before.as_ref() == Some(&text) {
+            versions = self.versions().await?;
+            if before == versions {
                 self.page.append(&shown);
                 return Ok(());
             }
-            before = Some(text);
-            tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        anyhow::bail!("it never says the same twice: {}", before.unwrap_or_default())
+        anyhow::bail!("it never stays the same: {versions:?}")
+    }
+
+    /// Returns the versions of the objects that the user on call reads, and the pool's metrics.
+    async fn versions(&self) -> Result<Vec<String>> {
+        let version = |meta: &ObjectMeta| meta.resource_version.clone().unwrap_or_default();
+        let client = &self.world.client;
+        let pool = Api::<WindowsNodePool>::all(client.clone()).get_opt(self.name).await?;
+        let mut versions: Vec<String> = pool.iter().map(|pool| version(&pool.metadata)).collect();
+        for host in &self.hosts {
+            versions.extend(self.world.instance(host.name()).await?.map(|instance| version(&instance.metadata)));
+        }
+        let names: Vec<&str> = self.hosts.iter().map(SimHost::name).chain([self.name]).collect();
+        let about = |e: &Event| e.regarding.iter().filter_map(|r| r.name.as_deref()).any(|name| names.contains(&name));
+        let events = Api::<Event>::all(client.clone()).list(&ListParams::default()).await?;
+        versions.extend(events.iter().filter(|e| about(e)).map(|e| version(&e.metadata)));
+        let mut metrics = Transcript::default();
+        metrics.metrics(self.world, self.name).await?;
+        versions.push(metrics.text());
+        Ok(versions)
     }
 
     async fn capture(&mut self) -> Result<()> {
@@ -132,7 +157,7 @@ impl Case<'_> {
 /// Function that causes a fault, and corrects it as the user on call would.
 type Happens = for<'a> fn(Case<'a>) -> LocalBoxFuture<'a, Result<()>>;
 
-/// Names of the faults, with their numbers of hosts. Each has a section in `docs/guide/transcripts/faults.txt`, and a row in
+/// Faults: the name, the number of hosts, and the function. Each has a section in `docs/guide/transcripts/faults.txt`, and a row in
 /// `docs/guide/troubleshooting.md`.
 pub(crate) const FAULTS: [(&str, usize, Happens); 16] = [
     ("connection-refused", 1, |case| Box::pin(connection_refused(case))),

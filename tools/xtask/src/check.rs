@@ -45,7 +45,7 @@ enum Night {
     Programs,
     /// Fuzz targets, ten minutes each.
     Fuzz,
-    /// Payloads and images of a release, built twice, and the soak benchmark.
+    /// Payloads of a release, its images, built twice, and the soak benchmark.
     Release,
 }
 
@@ -123,7 +123,7 @@ const OTHER_PROGRAMS: &[Step] = &[
 
 const LONG_FUZZING: &[Step] = &[("fuzz targets", || fuzz_targets(600))];
 
-/// Images that are built twice from the same sources, and an operator that runs for an hour.
+/// Payloads of all versions, images that are built twice from the same sources, and an operator that runs for an hour.
 const RELEASE: &[Step] = &[
     ("payload", || execute(operator_task("payload").args(["--out", "target/payload", "--kubernetes", "all"]))),
     ("images of a release, twice", || {
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs a search command in the shell. Fails if it finds anything, because its results must not be committed.
+/// Runs a command in the shell that searches for files that must not be committed. Fails if the command prints anything.
 fn finds_nothing(search: &str) -> Result<()> {
     let output =
         Command::new("sh").args(["-c", search]).current_dir(workspace_root()).output().context("cannot start sh")?;
@@ -170,7 +170,7 @@ fn clippy_for_windows() -> Result<()> {
         ));
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])?;
-    // The kubectl plug-in, whose dependencies take minutes to build the first time.
+    // The dependencies of the kubectl plug-in take minutes to build the first time.
     cargo(&["check", "--locked", "-p", "controller", "--bin", CLIENT, "--target", WINDOWS_TARGET])
 }
 
@@ -184,11 +184,11 @@ fn fuzz_targets(seconds: u64) -> Result<()> {
 /// Arguments for unit tests. They use more threads than processors, because some of them wait.
 const BESIDE_THE_CODE: &[&str] = &["--lib", "--bins", "--", "--test-threads", "8"];
 
-/// Integration tests whose fleets use both processors. They run after the others, which mostly wait.
+/// Integration tests whose fleets keep all processors busy. They run after the others, which mostly wait.
 const BUSY: &[&str] = &["fleet_faults::", "pairs::", "waits::", "walk::", "wine"];
 
 /// Number of `BUSY` tests that run at once, as some of them also wait.
-const BUSY_TEST_THREADS: &str = "4";
+const BUSY_TEST_THREADS: &str = "6";
 
 /// Integration tests with programs of other projects, which take half an hour to build: they run only in the nightly check.
 const JUDGES: &str = "judges::";
@@ -205,6 +205,8 @@ fn all_tests() -> Result<()> {
     let busy = [&["--test", "it", "--", "--test-threads", BUSY_TEST_THREADS], BUSY].concat();
     // Control planes live for seconds: less garbage collection saves time and costs memory.
     let variables = [(AUDIT_DIR, logs), ("GOGC", "400")];
+    // One build of all tests uses the processors better than one for each choice.
+    cargo(&["test", "--locked", "--workspace", "--lib", "--bins", "--test", "it", "--no-run"])?;
     tests(&[BESIDE_THE_CODE, &["--doc"], &others, &busy], &variables)
 }
 
