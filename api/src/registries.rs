@@ -4,7 +4,7 @@
 /// Equivalent names of Docker Hub.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
-/// Returns registry and path of a key, which may be a URL, such as `https://index.docker.io/v1/` for Docker Hub.
+/// Returns registry and path of a key, without a scheme and without the API version at its end, as in `https://index.docker.io/v1/` for Docker Hub.
 pub fn location(key: &str) -> &str {
     let rest = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
     rest.strip_suffix("/v1").or_else(|| rest.strip_suffix("/v2")).unwrap_or(rest)
@@ -20,11 +20,12 @@ pub fn names(registry: &str) -> Vec<&str> {
     if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
 }
 
-/// Returns the rank of a login for images below a path of a registry, or `None` if its key does not match. The login with the longest path has the
-/// highest rank; among equal paths, a key without a wildcard ranks higher.
-pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<(usize, &'a str)> {
-    let (pattern, prefix) = split(location(key));
-    (is_registry(pattern, registry) && is_below(path, prefix)).then_some((prefix.len(), key))
+/// Returns the rank of a login for images below a path of a registry, or `None` if its key does not match. Kubelet tries the logins in descending order
+/// of their locations as text, in which `*` sorts before letters and digits, and a path after its beginning.
+pub fn specificity<'a>(key: &'a str, registry: &str, path: &str) -> Option<&'a str> {
+    let location = location(key);
+    let (pattern, prefix) = split(location);
+    (is_registry(pattern, registry) && is_below(path, prefix)).then_some(location)
 }
 
 /// Reports whether a path is equal to or below another one, optionally with a tag or a digest.
@@ -33,7 +34,8 @@ pub fn is_below(path: &str, above: &str) -> bool {
     above.is_empty() || path.strip_prefix(above).is_some_and(end)
 }
 
-/// Reports whether a key matches a registry: each part of the name is equal or matches a pattern with `*`, and the ports are equal.
+/// Reports whether a key matches a registry: each part of the name is equal or matches a pattern with `*`, and the ports are equal. Only the names of
+/// Docker Hub match Docker Hub.
 fn is_registry(pattern: &str, registry: &str) -> bool {
     if DOCKER_HUB.contains(&registry) {
         return DOCKER_HUB.contains(&pattern);
@@ -77,7 +79,8 @@ mod tests {
             (&["r.example:5000", "r.example"], "r.example:5000", "app", Some("r.example:5000")),
             (&["*.example"], "r.example", "app", Some("*.example")),
             (&["*.example", "r.example"], "r.example", "app", Some("r.example")),
-            (&["*.example/team", "r.example"], "r.example", "team", Some("*.example/team")),
+            (&["*.example/team", "r.example"], "r.example", "team", Some("r.example")),
+            (&["https://*.example", "r.example"], "r.example", "app", Some("r.example")),
             (&["*.example"], "a.r.example", "app", None),
             (&["*.example"], "example", "app", None),
             (&["*.example"], "r.example:5000", "app", None),
@@ -91,7 +94,7 @@ mod tests {
             (&["docker.io"], "quay.io", "app", None),
         ] {
             let found = keys.iter().filter_map(|key| specificity(key, registry, path).map(|s| (s, *key)));
-            let found = found.max_by(|a, b| a.0.cmp(&b.0)).map(|(_, key)| key);
+            let found = found.max_by_key(|(rank, _)| *rank).map(|(_, key)| key);
             assert_eq!(found, expected, "{keys:?} {registry}/{path}");
         }
     }

@@ -134,8 +134,8 @@ enum Next {
     End(Outcome),
 }
 
-/// Decides the next step of `maintenance begin`. A drained node counts only together with this request: otherwise it is drained for another one,
-/// which may end at any moment.
+/// Decides the next step of `maintenance begin`. A drained node counts only while it has a request of the host: otherwise it is drained for another
+/// reason, which may end at any moment.
 fn begin(shown: &Shown<'_>, reason: &str) -> Next {
     let held = |what: &str| Next::End(Outcome::new(Refused, format!("{what}: ask a cluster administrator")));
     let (is_requested, state) = (shown.request().is_some(), shown.state());
@@ -182,7 +182,7 @@ fn end(shown: &Shown<'_>, waits: bool) -> Next {
         None if is_ready(shown.node) => Next::End(Outcome::new(Done, "the node is Ready, and its maintenance is over")),
         None => Next::Wait("the node is not Ready"),
         Some(MaintenanceState::Returning) => Next::Wait("the operator verifies the node"),
-        // The Node does not show a request on the WindowsInstance.
+        // A request on the WindowsInstance keeps the node in maintenance as well, and does not show on the Node.
         Some(_) => Next::Wait(
             "the operator has not answered yet, or the cluster's administrators have requested a maintenance themselves: ask them",
         ),
@@ -208,7 +208,7 @@ pub struct MaintenanceContext<'a> {
     pub second: Duration,
 }
 
-/// Performs the action, until it ends or is interrupted.
+/// Performs the action, until it ends, times out or is interrupted. Withdraws an abandoned request.
 pub async fn run(means: &MaintenanceContext<'_>, action: &Action, interrupted: impl Future<Output = ()>) -> Outcome {
     let host = means.host;
     match host.is_admin() {
@@ -282,7 +282,7 @@ impl Task<'_> {
             };
             match next {
                 Next::End(outcome) => return Ok(outcome),
-                // The watch then delivers the Node with the change.
+                // After the write, the watch delivers the Node with the change.
                 Next::Write(value) => {
                     self.written.clone_from(&value);
                     self.write(&*cluster, value).await?;
@@ -318,8 +318,7 @@ impl Task<'_> {
             let cluster = self.means.connect.connect().await.map_err(|e| chain(&e))?;
             self.write(&*cluster, None).await
         });
-        // A refusal stays as it is: without a Node, there is nothing to withdraw.
-        if !matches!(withdrawn.await, Ok(Ok(()))) && outcome.kind != Refused {
+        if !matches!(withdrawn.await, Ok(Ok(()))) {
             outcome.message +=
                 "; the request could not be withdrawn: run `wicd.exe maintenance end` when the API server answers";
         }

@@ -37,8 +37,8 @@ pub(crate) enum HostKeySource {
 }
 
 /// Decides which host key is trusted, by the first source that exists: the inventory entry; the user's annotation on the instance; with `Strict`, the
-/// known hosts Secret; the key that the host has proven before; the key of its first contact; the key that the legacy operator left on its Node; and,
-/// unless the policy is `Strict`, the first key that the host shows.
+/// known hosts Secret; the key that the host has proven before; the key of its first contact; the key in the annotation of its Node; and, unless the
+/// policy is `Strict`, the first key that the host shows.
 ///
 /// # Errors
 /// Fails when the strongest existing source cannot be read, or the policy is `Strict` and there is no source.
@@ -80,9 +80,9 @@ pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKe
     Ok(HostKeySource::FirstUse)
 }
 
-/// Reports whether the first key that the host of an existing Node shows is trusted. The pool must have the policy `TrustOnAdoption`, and the
-/// host must be a new one: the Node follows no version of this operator (`is_ours`), and the instance was not a node before and is not leaving.
-/// After the log-in, the caller checks that the Node has the address of the connection, before the host gets anything.
+/// Reports whether the first key that the host of an existing Node shows is trusted. The pool must have the policy `TrustOnAdoption`, and the host
+/// must be a new one: the Node follows no version of this operator (`is_ours` is false), and the instance was not a node before, holds no node name,
+/// and is not leaving. After the log-in, the caller checks that the Node has the address of the connection, before the host gets anything.
 pub(crate) fn may_adopt(instance: &WindowsInstance, ssh: &Ssh, is_ours: bool) -> bool {
     let is_new = instance
         .status

@@ -1,4 +1,4 @@
-//! Command line and environment. No other module of the operator reads the environment.
+//! Command line and environment. Of the other modules, only the command `status` reads a variable, `NO_COLOR`.
 
 pub(crate) mod host_key_policy;
 pub mod output;
@@ -620,26 +620,26 @@ pub enum NetworkArg {
     OvnHybrid,
 }
 
-/// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
+/// Parses a duration such as `250ms`, `90s`, `10m`, `6h` or a plain number of seconds.
 ///
 /// # Errors
 /// Fails when the text is not a duration, or one of more than a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
-    let seconds = match unit {
-        "ms" => return Ok(Duration::from_millis(number.min(1 << 32))),
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
+    let milliseconds = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
         _ => return Err(format!("{unit:?} is not a unit of time: use ms, s, m or h")),
     };
     // No setting needs more than a year, and longer durations would overflow when they are added to times.
-    let longest = 366 * 24 * 60 * 60;
+    let longest = 366 * 24 * 60 * 60 * 1_000;
     number
-        .checked_mul(seconds)
-        .filter(|s| *s <= longest)
-        .map(Duration::from_secs)
+        .checked_mul(milliseconds)
+        .filter(|ms| *ms <= longest)
+        .map(Duration::from_millis)
         .ok_or_else(|| format!("{text:?} is longer than a year"))
 }
 

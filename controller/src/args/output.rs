@@ -52,7 +52,7 @@ pub fn progress(step: &str) {
     }
 }
 
-/// Prints the consequence, and asks the user on the terminal for confirmation, unless `yes` is set.
+/// Prints the consequence. Unless `yes` is set, also asks the user on the terminal for confirmation.
 ///
 /// # Errors
 /// Fails when standard input is not a terminal, or the answer is not yes.

@@ -86,7 +86,8 @@ async fn write(scope: &Scope, node: &Node, state: Option<MaintenanceState>) -> R
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let patch = json!({"metadata": {
         "uid": node.metadata.uid,
-        "resourceVersion": node.metadata.resource_version,
+        // Only the operator writes the state, so its removal cannot overwrite another client's change. After a conflict, a released Node would keep it.
+        "resourceVersion": word.and(node.metadata.resource_version.as_ref()),
         "annotations": {key::MAINTENANCE_STATE: word},
     }});
     let params = PatchParams::apply(MANAGER_INSTANCE);
@@ -119,7 +120,7 @@ pub(super) async fn keep(scope: &mut Scope, node: Option<&Node>) -> Result<(), S
     Ok(())
 }
 
-/// Reports that another client has removed the cordon of a node in maintenance.
+/// Reports that a node in maintenance is no longer cordoned.
 pub(super) fn note_uncordon(scope: &Scope) {
     let note = format!(
         "the node in maintenance is no longer cordoned, because another client uncordoned it or its Node was created again; the operator cordons it \

@@ -1,10 +1,14 @@
 //! Tests of the maintenance of a node, from the request to its end, interrupted at each write.
 
 use api::{GrantType, names::key};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use testbed::sim::Fault;
 
-use super::executor_tests::{World, grant, interrupted, is_cordoned};
+use super::{
+    executor_tests::{World, grant, interrupted, is_cordoned},
+    test_bed::Bed,
+};
 
 fn annotate(world: &World, name: &str, value: Value) {
     world.edit_node(|n| n["metadata"]["annotations"][name] = value);
@@ -27,7 +31,7 @@ fn message(world: &World) -> String {
     world.condition("Ready")["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns a node with a pod, for which a maintenance is requested and granted.
+/// Returns a node with a pod, for which maintenance is requested and granted.
 async fn node_to_maintain() -> (World, String) {
     let (world, version) = World::joined().await;
     world.run_pod("cart");
@@ -62,7 +66,7 @@ async fn a_maintenance_that_is_interrupted_anywhere_drains_waits_and_verifies() 
         // Simulates the work of a user on the host.
         world.bed.host.reboot();
         withdraw(world, key::MAINTENANCE);
-        // The pool revokes no operation that has begun.
+        // The grant stays, because a pool does not revoke an operation that has changed the host.
         let is_back = |w: &World| {
             let node = w.node().unwrap();
             let is_ready = node["status"]["conditions"].to_string().contains(r#""status":"True","type":"Ready""#);
@@ -265,4 +269,20 @@ async fn a_node_that_is_released_in_its_maintenance_does_not_look_drained() {
     };
     world.works_until("it is released", is_released).await;
     assert!(!is_cordoned(&world.node().unwrap()) && state(&world).is_none());
+}
+
+#[tokio::test]
+async fn a_released_node_loses_its_state_although_another_client_has_changed_it() {
+    let bed = Bed::with_objects().await;
+    let metadata = json!({"name": "win-1", "annotations": {key::MAINTENANCE_STATE: "Drained"}});
+    let stored =
+        bed.api.objects(|all| all.put("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})));
+    let read: Node = serde_json::from_value(stored).unwrap();
+    bed.api.objects(|all| all.edit("nodes", "win-1", |n| n["metadata"]["labels"] = json!({"rack": "7"})));
+    super::maintenance::withdraw(&bed.scope_with(&json!({})), &read).await.unwrap();
+    let left = bed.api.objects(|all| all.get("nodes", "win-1").cloned()).unwrap();
+    assert!(
+        left["metadata"]["annotations"][key::MAINTENANCE_STATE].is_null() && left["metadata"]["labels"]["rack"] == "7",
+        "{left}"
+    );
 }

@@ -81,12 +81,11 @@ impl Panel {
         if self.column == 1 {
             let wmco: Vec<(f64, f64)> = [1.0, 5_000.0].map(|hosts| at((hosts, hosts * WMCO_SECONDS))).to_vec();
             line(svg, &wmco, "#c2410c\" stroke-dasharray=\"6 4");
-            let (x, y) = wmco[0];
             let _ = writeln!(
                 svg,
-                "<text x=\"{:.0}\" y=\"{:.0}\" fill=\"#c2410c\">WMCO: 540 s each, one after another</text>",
-                x + 60.0,
-                y - 50.0
+                "<text x=\"{:.0}\" y=\"{:.0}\" fill=\"#c2410c\">WMCO: 540 s each</text>",
+                left + 8.0,
+                top + 40.0
             );
         }
         let points: Vec<(f64, f64)> = points.iter().copied().map(at).collect();
